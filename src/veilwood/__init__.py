@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Veilwood: differentially private tree ensembles. The public names; everything else is in the modules."""
+
+from veilwood import datasets
+from veilwood._version import __version__
+from veilwood.errors import (
+    BudgetExceededError,
+    DomainTooLargeError,
+    LedgerError,
+    ModelFileError,
+    OutOfSchemaError,
+    PrivacyWarning,
+    SchemaError,
+    UndeclaredSchemaError,
+    UtilityWarning,
+    VeilwoodError,
+)
+from veilwood.estimators import RandomTreesClassifier, RandomTreesRegressor
+from veilwood.ledger import Ledger, MemoryLedger, SQLiteLedger, open_ledger
+from veilwood.plan import Plan
+from veilwood.privacy import Rows, RowsOf
+from veilwood.schema import Column, Schema
+from veilwood.sources import read_table
+from veilwood.statement import PrivacyStatement
+
+__all__ = [
+    "BudgetExceededError",
+    "Column",
+    "DomainTooLargeError",
+    "Ledger",
+    "LedgerError",
+    "MemoryLedger",
+    "ModelFileError",
+    "OutOfSchemaError",
+    "Plan",
+    "PrivacyStatement",
+    "PrivacyWarning",
+    "RandomTreesClassifier",
+    "RandomTreesRegressor",
+    "Rows",
+    "RowsOf",
+    "SQLiteLedger",
+    "Schema",
+    "SchemaError",
+    "UndeclaredSchemaError",
+    "UtilityWarning",
+    "VeilwoodError",
+    "__version__",
+    "datasets",
+    "open_ledger",
+    "read_table",
+]

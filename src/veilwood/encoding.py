@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From rows to small integers: every cell becomes a uint16 code, by the public schema alone.
+
+Each row is encoded by itself, as the guarantees need; where rows come from is in ``sources``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, overload
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from sklearn.utils.validation import column_or_1d
+
+from veilwood.errors import OutOfSchemaError
+from veilwood.schema import TRANSFORMS, Column, Schema, closest
+from veilwood.tables import Floats, Table, category_codes, numbers, text_of
+
+__all__ = ["DEFAULT_BINS", "GRID_CELLS", "TARGET_LEVELS", "EncodedColumn", "Encoding", "class_labels"]
+
+Codes = npt.NDArray[np.uint16]
+
+GRID_CELLS: Final = 65535
+"""Cells of equal width into which a numeric range is divided; one uint16 code is left for missing values."""
+DEFAULT_BINS: Final = 5
+"""Bins of a numeric column whose schema gives neither ``bins`` nor ``cutoffs``, where a method needs few."""
+TARGET_LEVELS: Final = 65535
+"""A regression target is rounded to the integers 0 (its lower bound) to TARGET_LEVELS (its upper bound)."""
+
+_BLOCK_ROWS: Final = 8192  # a block of an array with a few dozen columns stays in the cache
+
+
+@dataclass(frozen=True)
+class EncodedColumn:
+    """What the codes of one column mean.
+
+    Attributes
+    ----------
+    name : str
+        The name of the column.
+    ordered : bool
+        Whether the order of codes means something (numeric columns).
+    n_codes : int
+        Codes are ``0 .. n_codes - 1``, the code of missing values included.
+    missing_code : int or None
+        The code of a missing value, always the last; None where missing values are refused.
+    """
+
+    name: str
+    ordered: bool
+    n_codes: int
+    missing_code: int | None
+
+
+class _Coder:
+    """Gives the values of one column their codes."""
+
+    def __init__(self, column: Column, numeric: Literal["grid", "bins"]) -> None:
+        self.column = column
+        # Raw values where the code goes up by one. None: cells of equal width, found by arithmetic.
+        self.edges: Floats | None = None
+        self.n_cells = len(column.values)
+        if column.kind == "numeric":
+            self.n_cells = GRID_CELLS if numeric == "grid" else (column.bins or DEFAULT_BINS)
+            if numeric == "bins" and column.cutoffs:
+                self.edges = np.array(column.cutoffs)
+                self.n_cells = len(self.edges) + 1
+            elif numeric == "bins" or column.transform is not None:
+                self.edges = _equal_edges(column, self.n_cells)
+
+    @property
+    def meaning(self) -> EncodedColumn:
+        name, nullable = self.column.name, self.column.nullable
+        missing_code = self.n_cells if nullable else None
+        return EncodedColumn(name, self.column.kind == "numeric", self.n_cells + nullable, missing_code)
+
+    def encode(self, values: pd.Series[Any]) -> Codes:
+        """Encode one column of a table."""
+        if self.column.kind == "numeric":
+            return self.encode_numbers(numbers(values, self.column.name))
+        return _category_places(self.column, values).astype(np.uint16)
+
+    def encode_numbers(self, values: Floats) -> Codes:
+        """Encode numbers, NaN meaning missing; infinities are clamped like everything outside the bounds."""
+        missing = np.isnan(values)
+        any_missing = bool(missing.any())
+        if any_missing and not self.column.nullable:
+            raise _missing(self.column)
+        if self.edges is not None:
+            codes = np.searchsorted(self.edges, values, side="right").astype(np.uint16)
+        else:
+            # Each step is monotone after rounding, so the code never falls as the number grows.
+            lower, upper = self.column.bounds
+            with np.errstate(over="ignore", invalid="ignore"):
+                cells = values - lower
+                cells *= GRID_CELLS / (upper - lower)
+                np.clip(cells, 0, GRID_CELLS - 1, out=cells)
+                codes = cells.astype(np.uint16)
+        if any_missing:
+            codes[missing] = self.n_cells
+        return codes
+
+    def thresholds(self, wanted: npt.NDArray[np.integer[Any]]) -> Floats:
+        """Return, for each code, the smallest float64 that gets this code or a higher one (-inf for 0)."""
+        if self.column.kind != "numeric" or wanted.min(initial=0) < 0 or wanted.max(initial=0) >= self.n_cells:
+            raise ValueError(f"{self.column.name!r} has no such threshold: give codes of numbers, 0 to the last")
+        if self.edges is not None:
+            return np.asarray(np.concatenate([[-np.inf], self.edges])[wanted])
+        # Bisection over all float64 between the bounds, in their own order: at most 64 steps, exact.
+        lower, upper = self.column.bounds
+        ends = _flip(np.array([np.nextafter(lower, -np.inf), upper]).view(np.int64))
+        below, reached = np.full(wanted.shape, ends[0]), np.full(wanted.shape, ends[1])
+        while np.any(reached > below + 1):
+            middle = (below >> 1) + (reached >> 1) + (below & reached & 1)  # no overflow
+            enough = self.encode_numbers(_flip(middle).view(np.float64)) >= wanted
+            reached, below = np.where(enough, middle, reached), np.where(enough, below, middle)
+        exact = _flip(reached).view(np.float64) + 0.0  # + 0.0: no negative zero
+        return np.where(wanted == 0, -np.inf, exact)
+
+
+def _equal_edges(column: Column, cells: int) -> Floats:
+    """Cut the range into cells of equal width on the column's scale, and return the inner edges."""
+    lower, upper = column.bounds
+    share = np.arange(1, cells) / cells
+    if column.transform is None:
+        return np.asarray(lower + (upper - lower) * share)
+    scale = TRANSFORMS[column.transform]
+    low, high = scale.forward(np.array([lower, upper]))
+    # Above lower, so that numbers clamped to it keep code 0.
+    return np.sort(np.clip(scale.inverse(low + (high - low) * share), np.nextafter(lower, upper), upper))
+
+
+def _flip(bits: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Map the bits of a float64 to its rank among all float64s, and back."""
+    return np.where(bits < 0, bits ^ np.int64(2**63 - 1), bits)
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """The codes of every column of a schema.
+
+    Parameters
+    ----------
+    schema : Schema
+        The public facts; nothing else decides a code.
+    numeric : {"grid", "bins"}
+        Numbers go to a fine grid of ``GRID_CELLS`` cells, for threshold splits, or to the few bins that
+        the schema's ``bins`` or ``cutoffs`` give (``DEFAULT_BINS`` otherwise), for multiway splits.
+
+    Examples
+    --------
+    >>> schema = Schema.from_dict({
+    ...     "name": "clinic", "task": "classification", "target": "ill",
+    ...     "columns": [
+    ...         {"name": "age", "kind": "numeric", "lower": 0, "upper": 100, "nullable": True},
+    ...         {"name": "ward", "kind": "categorical", "values": ["A", "B", "C"]},
+    ...         {"name": "ill", "kind": "categorical", "values": ["no", "yes"]},
+    ...     ],
+    ... })
+    >>> encoding = Encoding(schema, numeric="bins")
+    >>> encoding.encode(pd.DataFrame({"ward": ["C", "A"], "age": [35.0, None]}))
+    array([[1, 2],
+           [5, 0]], dtype=uint16)
+    >>> encoding.threshold(0, 1)
+    20.0
+    """
+
+    schema: Schema
+    numeric: Literal["grid", "bins"] = "grid"
+    columns: tuple[EncodedColumn, ...] = field(init=False, repr=False, compare=False)
+    _coders: tuple[_Coder, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.numeric not in ("grid", "bins"):
+            raise ValueError(f"numeric={self.numeric!r}. Hint: use 'grid' or 'bins'.")
+        coders = tuple(_Coder(column, self.numeric) for column in self.schema.features)
+        object.__setattr__(self, "_coders", coders)
+        object.__setattr__(self, "columns", tuple(coder.meaning for coder in coders))
+
+    @property
+    def n_codes(self) -> tuple[int, ...]:
+        """Number of codes of each column."""
+        return tuple(column.n_codes for column in self.columns)
+
+    def encode(self, X: Any, *, allowed_extra: Collection[str] = (), estimator: str = "the schema") -> Codes:
+        """Encode a table.
+
+        Parameters
+        ----------
+        X : dataframe, 2-D array or list of rows
+            Columns of a dataframe are matched by name, in any order, and the target is skipped if it is
+            there; columns of an array are matched by position.
+        allowed_extra : collection of str
+            Further columns that may be there, and are skipped.
+        estimator : str
+            Who is asking, for the error message.
+
+        Returns
+        -------
+        ndarray of uint16, shape (rows, features), C order
+        """
+        table = Table.of(X)
+        places = self.places(table, allowed_extra=allowed_extra, estimator=estimator)
+        codes = np.empty((table.n_rows, len(self.columns)), dtype=np.uint16)
+        for feature, (coder, place) in enumerate(zip(self._coders, places, strict=True)):
+            if table.array is None or coder.column.kind == "categorical":
+                codes[:, feature] = coder.encode(table.column(place))
+        if table.array is not None:
+            self._encode_array(table.array, codes)
+        return codes
+
+    def _encode_array(self, array: npt.NDArray[Any], codes: Codes) -> None:
+        ordered = [feature for feature, column in enumerate(self.columns) if column.ordered]
+        for start in range(0, len(array), _BLOCK_ROWS):
+            rows = slice(start, start + _BLOCK_ROWS)
+            block = array[rows]
+            for feature in ordered:
+                values = block[:, feature].astype(np.float64)
+                codes[rows, feature] = self._coders[feature].encode_numbers(values)
+
+    def places(self, table: Table, *, allowed_extra: Collection[str] = (), estimator: str = "the schema") -> list[int]:
+        """Find each feature's column in a table; raise where columns are missing or unknown."""
+        names = self.schema.feature_names
+        if table.names is None:
+            if table.n_columns != len(names):
+                raise OutOfSchemaError(
+                    f"X has {table.n_columns} features, but {estimator} is expecting {len(names)} features as input."
+                    f" Hint: the columns are {', '.join(names[:20])}."
+                )
+            return list(range(len(names)))
+        check_names(self.schema, table.names, allowed_extra=allowed_extra)
+        return [table.names.index(name) for name in names]
+
+    def encode_target(self, y: Any) -> npt.NDArray[np.int32]:
+        """Encode the target: class numbers, or integers 0 to ``TARGET_LEVELS`` for regression."""
+        target = self.schema.target
+        values = y if isinstance(y, pd.Series) else pd.Series(column_or_1d(y, warn=True))
+        if target.kind == "categorical":
+            return _category_places(target, values).astype(np.int32)
+        found = numbers(values, target.name)
+        if np.isnan(found).any():
+            raise _missing(target)
+        if np.isinf(found).any():
+            raise OutOfSchemaError(f"target {target.name!r} holds infinity. Hint: drop such rows.", column=target.name)
+        lower, upper = target.bounds
+        with np.errstate(over="ignore"):
+            levels = np.rint((found - lower) * (TARGET_LEVELS / (upper - lower)))
+        return np.clip(levels, 0, TARGET_LEVELS).astype(np.int32)
+
+    def decode_target(self, levels: npt.ArrayLike) -> Floats:
+        """Turn levels of a regression target (whole or not) back into values."""
+        lower, upper = self.schema.target.bounds
+        return np.asarray(lower + np.asarray(levels, dtype=np.float64) * ((upper - lower) / TARGET_LEVELS))
+
+    @overload
+    def threshold(self, feature: int, code: int) -> float: ...
+    @overload
+    def threshold(self, feature: int, code: npt.NDArray[np.integer[Any]]) -> Floats: ...
+    def threshold(self, feature: int, code: int | npt.NDArray[np.integer[Any]]) -> float | Floats:
+        """Return the smallest number of a numeric column that gets this code or a higher one.
+
+        So ``codes[:, feature] >= code`` exactly where ``x >= threshold(feature, code)``, missing values
+        apart. Code 0 gives minus infinity; an array of codes gives an array.
+        """
+        out = self._coders[feature].thresholds(np.atleast_1d(code))
+        return out if isinstance(code, np.ndarray) else float(out[0])
+
+
+def check_names(
+    schema: Schema, names: Collection[str], *, allowed_extra: Collection[str] = (), target: bool = False
+) -> None:
+    """Refuse a table that lacks a feature (or the target), or has a column the schema does not know."""
+    allowed = {*schema.feature_names, schema.target.name, *allowed_extra}
+    for name in (*schema.feature_names, schema.target.name) if target else schema.feature_names:
+        if name not in names:
+            hint = closest(name, [other for other in names if other not in allowed])
+            raise OutOfSchemaError(
+                f"the table has no column {name!r}.{hint} Hint: columns are matched by name; "
+                f"the schema has {', '.join(schema.feature_names[:20])}.",
+                column=name,
+            )
+    for name in names:
+        if name not in allowed:
+            raise OutOfSchemaError(
+                f"the table has a column {name!r} that the schema does not. "
+                "Hint: drop it from the table, or add it to the schema.",
+                column=name,
+            )
+
+
+def class_labels(schema: Schema, y: Any = None) -> npt.NDArray[Any]:
+    """Return the classes of the schema, in the type of ``y`` where every class can be written in it.
+
+    Examples
+    --------
+    >>> schema = Schema.numeric((0, 1), classes=["0", "1"], n_features=1)
+    >>> class_labels(schema, np.array([1, 1, 0]))
+    array([0, 1])
+    >>> class_labels(schema, ["1", "0"])
+    array(['0', '1'], dtype='<U1')
+    """
+    texts = np.array(schema.classes, dtype=object)
+    if y is None:
+        return texts
+    given = y if hasattr(y, "dtype") and isinstance(y.dtype, np.dtype) else np.asarray(y)
+    dtype = given.dtype
+    if dtype.kind == "O":
+        kind = pd.api.types.infer_dtype(np.ravel(given), skipna=True)
+        dtype = np.dtype({"integer": np.int64, "floating": np.float64, "boolean": np.bool_}.get(kind, object))
+    if dtype.kind == "U":
+        return texts.astype(str)
+    try:
+        labels = (texts == "True") if dtype.kind == "b" else texts.astype(dtype)
+    except (ValueError, OverflowError):
+        return texts
+    return labels if [text_of(label) for label in labels] == list(texts) else texts
+
+
+def _category_places(column: Column, values: pd.Series[Any]) -> npt.NDArray[np.int64]:
+    """Return the place of each value among the column's categories; missing values come after the last."""
+    codes, texts = category_codes(values)
+    known = {text: place for place, text in enumerate(column.values)}
+    default = -1 if column.other is None else known[column.other]
+    places = [known.get(text, default) for text in texts]
+    places.append(len(known) if column.nullable else -1)  # serves the code -1, a missing value
+    out: npt.NDArray[np.int64] = np.array(places)[codes]
+    if out.size and out.min() < 0:
+        code = int(codes[out.argmin()])
+        raise _missing(column) if code < 0 else _unknown(column, texts[code])
+    return out
+
+
+def _missing(column: Column) -> OutOfSchemaError:
+    return OutOfSchemaError(
+        f"column {column.name!r} has a missing value (NaN or null), which the schema does not allow. "
+        'Hint: set "nullable": true for it in the schema, or fill or drop such rows.',
+        column=column.name,
+    )
+
+
+def _unknown(column: Column, value: str) -> OutOfSchemaError:
+    return OutOfSchemaError(
+        f"column {column.name!r} has the value {value!r}, which is not one of its {len(column.values)} values."
+        f"{closest(value, column.values)} Hint: add it to the schema, or give the column an 'other' category.",
+        column=column.name,
+        value=value,
+    )

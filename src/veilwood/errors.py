@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The errors and warnings of the library, each carrying the offending thing; no logic lives here."""
+
+from __future__ import annotations
+
+__all__ = [
+    "BudgetExceededError",
+    "DomainTooLargeError",
+    "LedgerError",
+    "ModelFileError",
+    "OutOfSchemaError",
+    "PrivacyWarning",
+    "SchemaError",
+    "UndeclaredSchemaError",
+    "UtilityWarning",
+    "VeilwoodError",
+]
+
+
+class VeilwoodError(ValueError):
+    """Base of every error the library raises on purpose."""
+
+
+class SchemaError(VeilwoodError):
+    """A schema is malformed: unknown kind, duplicate name, bounds the wrong way round."""
+
+
+class UndeclaredSchemaError(SchemaError):
+    """A guarantee was asked for without saying what is public about the data."""
+
+
+class OutOfSchemaError(VeilwoodError):
+    """The data does not fit the schema. ``column`` and ``value`` name the place."""
+
+    def __init__(self, message: str, *, column: str | None = None, value: object = None) -> None:
+        super().__init__(message)
+        self.column = column
+        self.value = value
+
+
+class LedgerError(VeilwoodError):
+    """A ledger cannot be opened, or its records do not add up."""
+
+
+class BudgetExceededError(LedgerError):
+    """A spend would exceed the budget; nothing was spent."""
+
+    def __init__(self, message: str, *, requested: object = None, remaining: object = None) -> None:
+        super().__init__(message)
+        self.requested = requested
+        self.remaining = remaining
+
+
+class DomainTooLargeError(VeilwoodError):
+    """The chosen strategy would need a table over the whole domain, and the domain is too large."""
+
+
+class ModelFileError(VeilwoodError):
+    """A model file is truncated, altered, of an unknown version, or no model file at all."""
+
+
+class PrivacyWarning(UserWarning):
+    """The result carries no privacy guarantee (infinite epsilon, inferred schema, seeded noise)."""
+
+
+class UtilityWarning(UserWarning):
+    """The guarantee holds, but the noise is expected to exceed the signal."""

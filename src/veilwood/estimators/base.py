@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all estimators share: parameters every forest takes, the order of a fit, and the encoding of queries.
+
+What a family of forests grows, measures and predicts is in its own file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from veilwood.encoding import Encoding
+from veilwood.errors import VeilwoodError
+from veilwood.ledger import open_ledger
+from veilwood.plan import Plan
+from veilwood.privacy import Loss, Neighbours, RowsOf, requested_loss, unit_of
+from veilwood.release import INFERRED, Door
+from veilwood.schema import Schema, Task
+from veilwood.sources import Source, open_source
+from veilwood.statement import PrivacyStatement
+from veilwood.structure import Forest
+
+
+@dataclass(frozen=True)
+class Design:
+    """Everything about a fit that is decided before the data: public."""
+
+    encoding: Encoding
+    forest: Forest
+    plan: Plan
+
+
+class BaseForest(BaseEstimator):  # type: ignore[misc]
+    """The order of a fit: public design, then the data through the door, then free post-processing."""
+
+    _task: ClassVar[Task]
+
+    # Set by the constructors of the families.
+    schema: Any
+    epsilon: Any
+    delta: Any
+    privacy_unit: Any
+    adjacency: Any
+    random_state: Any
+    ledger: Any
+    n_jobs: Any
+
+    # Set by fit.
+    schema_: Schema
+    plan_: Plan
+    privacy_: PrivacyStatement
+
+    # -- what a family defines -----------------------------------------------------------------------------
+
+    def _design(self, schema: Schema, loss: Loss, neighbours: Neighbours) -> Design:
+        """Grow the structure and plan the release, from public facts alone."""
+        raise NotImplementedError
+
+    def _measure(self, design: Design, source: Source, door: Door) -> NDArray[np.int64]:
+        """Count, and let the counts out through the door."""
+        raise NotImplementedError
+
+    def _learn(self, design: Design, released: NDArray[np.int64]) -> None:
+        """Turn what was released into what predictions need."""
+        raise NotImplementedError
+
+    # -- public ----------------------------------------------------------------------------------------------
+
+    def plan(self) -> Plan:
+        """Return what ``fit`` will release and what it will cost. No data is needed, nothing is spent."""
+        if isinstance(self.schema, str) and self.schema == "infer":
+            raise VeilwoodError(
+                "a plan is made before the data is seen, and schema='infer' reads the data. Hint: declare a schema."
+            )
+        return self._design(Schema.resolve(self.schema), *self._promise()).plan
+
+    def fit(self, X: Any, y: Any = None, **unsupported: Any) -> Self:
+        """Train on a table, releasing noisy counts through the door and charging the ledger once.
+
+        Parameters
+        ----------
+        X : dataframe, array, path, folder, glob or pyarrow dataset
+            The rows; a file, or a table without ``y``, must hold the target column of the schema.
+        y : array-like, optional
+            The target.
+
+        Returns
+        -------
+        self
+        """
+        if unsupported:
+            raise VeilwoodError(
+                f"fit does not take {', '.join(unsupported)}. Hint: weights would change what one row can do, "
+                "so rows count once; repeat no rows and drop the argument."
+            )
+        loss, neighbours = self._promise()
+        schema, not_private = self._declared_schema(X, y)
+        design = self._design(schema, loss, neighbours)
+        source = open_source(X, y, design.encoding, unit=neighbours.unit)
+        door = Door(design.plan, open_ledger(self.ledger), not_private=not_private)
+        with door:
+            released = self._measure(design, source, door)
+        self.privacy_ = door.statement()
+        self._set_fitted(schema, design.plan, source.labels)
+        self._learn(design, released)
+        return self
+
+    # -- shared by the families --------------------------------------------------------------------------------
+
+    def _promise(self) -> tuple[Loss, Neighbours]:
+        return requested_loss(self.epsilon, self.delta), Neighbours(self.adjacency, unit_of(self.privacy_unit))
+
+    def _declared_schema(self, X: Any, y: Any) -> tuple[Schema, str | None]:
+        """Return the schema, and why using it is not private if it was read off the data."""
+        if isinstance(self.schema, str) and self.schema == "infer":
+            schema = Schema.infer(X, y, self._task)
+        else:
+            schema = Schema.resolve(self.schema)
+        if schema.task != self._task:
+            raise VeilwoodError(
+                f"schema {schema.name!r} is for {schema.task}, and {type(self).__name__} does {self._task}. "
+                "Hint: use the other estimator of the pair, or another schema."
+            )
+        return schema, INFERRED if schema.inferred else None
+
+    def _set_fitted(self, schema: Schema, plan: Plan, labels: NDArray[Any]) -> None:
+        self.schema_ = schema
+        self.plan_ = plan
+        self.n_features_in_ = len(schema.features)
+        self.feature_names_in_ = np.array(schema.feature_names, dtype=object)
+        if self._task == "classification":
+            self.classes_ = labels
+
+    def _encode(self, X: Any) -> NDArray[np.uint16]:
+        """Encode rows to predict for; needs a fitted estimator."""
+        check_is_fitted(self, "privacy_")
+        unit = unit_of(self.privacy_unit)
+        extra = (unit.id,) if isinstance(unit, RowsOf) else ()
+        return self._encoding().encode(X, allowed_extra=extra, estimator=type(self).__name__)
+
+    def _encoding(self) -> Encoding:
+        raise NotImplementedError
+
+    def _one_of(self, name: str, allowed: tuple[str, ...]) -> str:
+        value = getattr(self, name)
+        if value not in allowed:
+            raise VeilwoodError(f"{name}={value!r} is not known. Hint: one of {', '.join(map(repr, allowed))}.")
+        return str(value)
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        text: str = super().__repr__(N_CHAR_MAX)
+        fitted: PrivacyStatement | None = self.__dict__.get("privacy_")
+        return text if fitted is None or fitted.is_private else f"{text}  # NOT PRIVATE: {fitted.reason}"

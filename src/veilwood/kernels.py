@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loops of ``counting``, compiled by numba; imported only where numba is installed.
+
+Each works on the items ``first`` up to ``last`` and releases the interpreter lock. The numpy twins are in ``counting``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+njit: Any = numba.njit  # its dispatchers take arrays of any type
+
+NO_OWNER = np.empty(0, np.int32)  # every row visits every tree
+_BLOCK = 256  # rows that walk down a tree side by side: their codes and positions stay in the first-level cache
+
+
+@njit(inline="always")
+def _step(nodes: Any, lookup: Any, codes: Any, row: Any, node: Any) -> Any:
+    """Return the child of ``node`` that ``row`` goes to; a leaf goes to itself.
+
+    Free of branches, which the processor could not predict: threshold and lookup are both computed and masked.
+    """
+    cut = nodes[node, 1]
+    code = np.int32(codes[row, nodes[node, 0]])
+    by_lookup = cut >> np.int32(31)  # all ones or all zeros
+    looked_up = np.int32(lookup[(code - np.int32(1) - cut) & by_lookup])
+    return nodes[node, 2] + ((looked_up & by_lookup) | (np.int32(code >= cut) & ~by_lookup))
+
+
+@njit(inline="always")
+def _walk_block(nodes: Any, lookup: Any, codes: Any, start: int, stop: int, root: int, depth: int, at: Any) -> None:
+    """Take the rows ``start`` up to ``stop`` down one tree together, so that their memory accesses overlap."""
+    for i in range(stop - start):
+        at[i] = root
+    for _ in range(depth):
+        for i in range(stop - start):
+            at[i] = _step(nodes, lookup, codes, start + i, at[i])
+
+
+@njit(inline="always")
+def _add(totals: Any, leaf: int, target: int, levels: int) -> None:
+    """Add one row to a leaf: its class (levels 0), or the rotated pair of its target."""
+    if levels == 0:
+        totals[leaf, target] += 1
+    else:
+        totals[leaf, 0] += target
+        totals[leaf, 1] += levels - target
+
+
+@njit(nogil=True, cache=True)
+def add_rows(
+    nodes: Any, roots: Any, depth: int, lookup: Any,
+    codes: Any, target: Any, owner: Any, levels: int, totals: Any, first: int, last: int,
+) -> None:  # fmt: skip
+    """Add every row (or those a tree owns) to its leaf, for trees ``first`` up to ``last``."""
+    if len(owner):
+        for row in range(len(codes)):
+            if first <= owner[row] < last:
+                node = roots[owner[row]]
+                for _ in range(depth):
+                    node = _step(nodes, lookup, codes, row, node)
+                _add(totals, nodes[node, 3], target[row], levels)
+        return
+    at = np.empty(_BLOCK, np.int32)
+    for start in range(0, len(codes), _BLOCK):
+        stop = min(start + _BLOCK, len(codes))
+        for tree in range(first, last):
+            _walk_block(nodes, lookup, codes, start, stop, roots[tree], depth, at)
+            for i in range(stop - start):
+                _add(totals, nodes[at[i], 3], target[start + i], levels)
+
+
+@njit(nogil=True, cache=True)
+def sum_rows(
+    nodes: Any, roots: Any, depth: int, lookup: Any, codes: Any, values: Any, sums: Any, first: int, last: int
+) -> None:
+    """Add up leaf values over all trees, for rows ``first`` up to ``last``."""
+    at = np.empty(_BLOCK, np.int32)
+    for start in range(first, last, _BLOCK):
+        stop = min(start + _BLOCK, last)
+        for tree in range(len(roots)):
+            _walk_block(nodes, lookup, codes, start, stop, roots[tree], depth, at)
+            for i in range(stop - start):
+                for j in range(values.shape[1]):
+                    sums[start + i, j] += values[nodes[at[i], 3], j]

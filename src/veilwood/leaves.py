@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Post-processing of noisy leaves: from released counts to shares, votes and labels.
+
+Everything here is computed from what the door let out, so it costs no privacy and may be repeated at will.
+A regression leaf holds the rotated pair (sum of y, sum of levels - y); its "shares" are then the mean target
+between the bounds and its complement, so that classes and means are treated alike.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood.structure import Forest
+
+Floats: TypeAlias = NDArray[np.float64]
+LeafCleaning: TypeAlias = Literal["plain", "empirical-bayes"]
+CLEANINGS: tuple[LeafCleaning, ...] = ("plain", "empirical-bayes")
+
+
+def plain_shares(counts: NDArray[np.int64] | Floats) -> Floats:
+    """Return class shares per leaf: negative counts become 0, a leaf without any becomes uniform.
+
+    >>> plain_shares(np.array([[3, 1], [-2, 5], [-1, -1]])).tolist()
+    [[0.75, 0.25], [0.0, 1.0], [0.5, 0.5]]
+    """
+    kept = np.maximum(counts, 0).astype(np.float64)
+    totals = kept.sum(axis=1, keepdims=True)
+    return np.where(totals > 0, kept / np.where(totals > 0, totals, 1.0), 1.0 / counts.shape[1])
+
+
+def plain_means(pairs: NDArray[np.int64] | Floats, levels: int) -> Floats:
+    """Return the shares of a rotated pair: half plus half the clipped ratio of difference to count.
+
+    The number of rows is (first + second) / levels, taken as at least 1;
+    the mean, between -1 and 1, is (first - second) / (levels * rows).
+
+    >>> plain_means(np.array([[30, 10], [0, 0]]), 10)[:, 0].tolist()
+    [0.75, 0.5]
+    """
+    rows = np.maximum(pairs.sum(axis=1) / levels, 1.0)
+    first = 0.5 + 0.5 * np.clip((pairs[:, 0] - pairs[:, 1]) / (levels * rows), -1.0, 1.0)
+    return np.column_stack([first, 1.0 - first])
+
+
+def shrunken_counts(forest: Forest, counts: Floats, noise_variance: float) -> Floats:
+    """Return leaf counts whose residual components are shrunk as far as the known noise demands.
+
+    Noisy counts are added up to every node of a tree. What a node holds beyond an even part of its parent is a
+    component of its own, measured with exactly known noise. Per depth, pooled over all trees, the energy of these
+    components less the noise's energy is the signal, and each component is kept to the part signal / (signal +
+    noise); what all classes share (how many rows) and what sets classes apart are judged separately. Without noise
+    everything is kept, and where nothing rises above the noise a leaf repeats its ancestors: depth adapts itself.
+
+    Two choices follow from averaging over trees. The noise that a prediction feels is that of one tree divided by
+    the number of trees. And a signal below the standard error of its own estimate is given the benefit of that
+    doubt, since the average removes noise more gently than a cut to zero.
+
+    Parameters
+    ----------
+    forest : Forest
+        The structure.
+    counts : ndarray, shape (n_leaves, n_classes)
+        Noisy counts in rows (rotated pairs divided by their levels).
+    noise_variance : float
+        Variance of the noise on each entry of ``counts``.
+
+    Returns
+    -------
+    ndarray, shape (n_leaves, n_classes)
+        Counts; entries can be negative.
+    """
+    sums, leaves_below = _node_sums(forest, counts)
+    kept = np.zeros_like(sums)
+    kept[forest.roots] = sums[forest.roots].mean(axis=0)  # every root sees the same rows, or an even part of them
+    for depth in range(1, forest.depth + 1):
+        nodes = np.flatnonzero(forest.level == depth)
+        parent = forest.parent[nodes]
+        siblings = np.bincount(parent)[parent]
+        beyond = sums[nodes] - sums[parent] / siblings[:, None]
+        # Variance of a child less an even part of the parent that contains it.
+        noise = noise_variance * (
+            leaves_below[nodes] * (1 - 2 / siblings) + leaves_below[parent] / siblings.astype(float) ** 2
+        )
+        common = beyond.mean(axis=1, keepdims=True)
+        contrast = beyond - common
+        n_classes = counts.shape[1]
+        kept[nodes] = (
+            kept[parent] / siblings[:, None]
+            + common * _kept_part(n_classes * common[:, 0] ** 2, noise, 1, forest.n_trees)
+            + contrast * _kept_part((contrast**2).sum(axis=1), noise, n_classes - 1, forest.n_trees)
+        )
+    return kept[forest.leaf_node]
+
+
+def _node_sums(forest: Forest, counts: Floats) -> tuple[Floats, Floats]:
+    """Add leaf counts up to every node; also the number of leaves below each node."""
+    sums = np.zeros((forest.n_nodes, counts.shape[1]))
+    below = np.zeros(forest.n_nodes)
+    sums[forest.leaf_node] = counts
+    below[forest.leaf_node] = 1.0
+    for depth in range(forest.depth, 0, -1):
+        nodes = np.flatnonzero(forest.level == depth)
+        np.add.at(sums, forest.parent[nodes], sums[nodes])
+        np.add.at(below, forest.parent[nodes], below[nodes])
+    return sums, below
+
+
+def _kept_part(energy: Floats, noise: Floats, freedom: int, n_trees: int) -> float:
+    """Return signal / (signal + noise) for components of so many degrees of freedom, pooled over nodes."""
+    expected = float(noise.sum())
+    if expected == 0:
+        return 1.0
+    standard_error = float(np.sqrt(2 * (noise**2).sum() / freedom))
+    signal = max(float(energy.sum()) / freedom - expected, standard_error)
+    return signal / (signal + expected / n_trees)
+
+
+def votes(shares: Floats) -> Floats:
+    """Return one vote per leaf for its most frequent class; a tie shares the vote.
+
+    >>> votes(np.array([[0.2, 0.8], [0.5, 0.5]])).tolist()
+    [[0.0, 1.0], [0.5, 0.5]]
+    """
+    best = shares >= shares.max(axis=1, keepdims=True)
+    return np.asarray(best / best.sum(axis=1, keepdims=True))
+
+
+def coins(codes: NDArray[np.uint16], seed: int) -> Floats:
+    """Return a number in [0, 1) for each row, a fixed function of the row and a public seed.
+
+    Probabilistic averaging tosses a coin per prediction (Bojarski et al., section 3); tied to the row, the same
+    row gets the same answer in every batch. The coins protect nobody: they need not be secret.
+    """
+    state = np.full(len(codes), seed % 2**64, np.uint64)
+    for column in codes.T:  # splitmix64, one column after the other
+        state += column.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        state ^= state >> np.uint64(31)
+    return (state >> np.uint64(11)) / 2.0**53

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What will be released and at what cost, decided before any data is seen.
+
+A plan is public: it can be printed, reviewed and signed. ``release`` carries it out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from typing import Any, TypeAlias
+
+from veilwood.errors import VeilwoodError
+from veilwood.mechanisms import DiscreteGaussian, DiscreteLaplace, ExponentialMechanism, NoisyMax, PermuteAndFlip
+from veilwood.privacy import Loss, Neighbours, RowsOf, unit_of
+
+Noise: TypeAlias = DiscreteLaplace | DiscreteGaussian
+Selection: TypeAlias = NoisyMax | PermuteAndFlip | ExponentialMechanism
+_MECHANISMS = (DiscreteLaplace, DiscreteGaussian, NoisyMax, PermuteAndFlip, ExponentialMechanism)
+
+BACKEND_VARIABLE = "VEILWOOD_NOISE_BACKEND"
+"""Environment variable: "veilwood" (default) or "opendp" decides who draws additive noise."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One measurement of a plan: what is measured, how much one unit can move it, and the noise for that.
+
+    ``mechanism`` None means that no noise is added, which only an unbounded loss allows.
+    """
+
+    name: str
+    loss: Loss
+    mechanism: Noise | Selection | None
+    sensitivity: int
+    shape: tuple[int, ...]
+
+    @property
+    def describe(self) -> str:
+        """The mechanism in words."""
+        match self.mechanism:
+            case DiscreteLaplace(scale=scale):
+                return f"discrete Laplace, scale {float(scale):.6g}"
+            case DiscreteGaussian(sigma_squared=variance):
+                return f"discrete Gaussian, sigma {float(variance) ** 0.5:.6g}"
+            case None:
+                return "no noise"
+            case selection:
+                return f"{type(selection).__name__}, epsilon {float(selection.epsilon):.6g}"
+
+    @property
+    def variance(self) -> float:
+        """Exact variance of the noise on one number; 0 without noise."""
+        return self.mechanism.variance if isinstance(self.mechanism, DiscreteLaplace | DiscreteGaussian) else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, in words and, under "exact", as exact numbers in text."""
+        return {
+            "name": self.name,
+            "mechanism": self.describe,
+            "sensitivity": self.sensitivity,
+            "shape": list(self.shape),
+            "loss": str(self.loss),
+            "exact": {**_loss_to_dict(self.loss), "mechanism": _mechanism_to_dict(self.mechanism)},
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Step:
+        """Read what ``to_dict`` wrote."""
+        exact = data["exact"]
+        mechanism = _mechanism_from_dict(exact["mechanism"])
+        return cls(data["name"], _loss_from_dict(exact), mechanism, data["sensitivity"], tuple(data["shape"]))
+
+
+def _loss_to_dict(loss: Loss) -> dict[str, str | None]:
+    return {
+        "epsilon": None if loss.epsilon is None else str(loss.epsilon),
+        "delta": str(loss.delta),
+        "rho": None if loss.rho is None else str(loss.rho),
+    }
+
+
+def _loss_from_dict(data: Mapping[str, Any]) -> Loss:
+    epsilon, delta, rho = (None if data[key] is None else Fraction(data[key]) for key in ("epsilon", "delta", "rho"))
+    return Loss(epsilon, Fraction(0) if delta is None else delta, rho)
+
+
+def _mechanism_to_dict(mechanism: Noise | Selection | None) -> dict[str, str] | None:
+    if mechanism is None:
+        return None
+    return {"kind": type(mechanism).__name__} | {f.name: str(getattr(mechanism, f.name)) for f in fields(mechanism)}
+
+
+def _mechanism_from_dict(data: Mapping[str, str] | None) -> Noise | Selection | None:
+    if data is None:
+        return None
+    (kind,) = (known for known in _MECHANISMS if known.__name__ == data["kind"])
+    numbers = {key: value if key == "backend" else Fraction(value) for key, value in data.items() if key != "kind"}
+    made: Noise | Selection = kind(**numbers)  # type: ignore[arg-type]
+    return made
+
+
+def counting_step(
+    name: str, shape: tuple[int, ...], loss: Loss, neighbours: Neighbours, *, l1: int, squared_l2: int
+) -> Step:
+    """Plan the release of integer sums with additive noise.
+
+    Parameters
+    ----------
+    l1, squared_l2 : int
+        Norms of the largest non-negative vector that one row can add to the sums.
+
+    Guarantee
+    ---------
+    The step costs exactly ``loss``: discrete Laplace of scale sensitivity / epsilon for pure epsilon
+    (proofs/discrete-laplace.md), discrete Gaussian with sigma^2 = sensitivity^2 / (2 rho) otherwise
+    (proofs/discrete-gaussian.md). Attacked by tests/test_audit.py::test_halved_noise_is_caught.
+    """
+    if loss.epsilon is None:
+        return Step(name, loss, None, neighbours.l1(l1), shape)
+    backend: Any = os.environ.get(BACKEND_VARIABLE, "veilwood")
+    if loss.delta == 0:
+        sensitivity = neighbours.l1(l1)
+        return Step(name, loss, DiscreteLaplace(Fraction(sensitivity) / loss.epsilon, backend), sensitivity, shape)
+    if loss.rho is None or loss.rho == 0:
+        raise VeilwoodError(f"step {name!r} has no zCDP budget for Gaussian noise.")
+    sensitivity = neighbours.squared_l2(squared_l2)
+    return Step(name, loss, DiscreteGaussian(Fraction(sensitivity) / (2 * loss.rho), backend), sensitivity, shape)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A release, planned: everything that is decided without the data.
+
+    Attributes
+    ----------
+    estimator : str
+        Who planned it.
+    loss : Loss
+        What the whole release costs.
+    neighbours : Neighbours
+        Whom it protects.
+    steps : tuple of Step
+        What is measured; their losses add up to at most ``loss``.
+    released : str
+        What becomes public, in words.
+    schema_name, schema_hash : str
+        The public facts it was made from.
+    structure : dict
+        Public numbers about the trees.
+    expected_leaf_mse : float
+        Mean squared error, over leaves, of one class count (for regression, of the count of rows) due to noise.
+    """
+
+    estimator: str
+    loss: Loss
+    neighbours: Neighbours
+    steps: tuple[Step, ...]
+    released: str
+    schema_name: str
+    schema_hash: str
+    structure: dict[str, Any]
+    expected_leaf_mse: float
+
+    def __post_init__(self) -> None:
+        total = sum((step.loss for step in self.steps), Loss.zero())
+        by_rho = self.loss.delta > 0 and self.loss.rho is not None
+        cost, promise = (total.rho, self.loss.rho) if by_rho else (total.epsilon, self.loss.epsilon)
+        if promise is not None and (cost is None or cost > promise or (not by_rho and total.delta > self.loss.delta)):
+            raise VeilwoodError(f"the steps of this plan cost {total}, more than the {self.loss} it promises.")
+
+    @property
+    def adjacency(self) -> str:
+        """The neighbouring relation."""
+        return self.neighbours.adjacency
+
+    @property
+    def mechanism(self) -> str:
+        """The mechanisms of the steps, in words."""
+        return "; ".join(dict.fromkeys(step.describe for step in self.steps))
+
+    @property
+    def sensitivity(self) -> int:
+        """The sensitivity of the first step: L1, or squared L2 for Gaussian noise."""
+        return self.steps[0].sensitivity
+
+    @property
+    def n_leaves(self) -> int:
+        """Leaves of all trees together."""
+        return int(self.structure["leaves"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON and for the fingerprint."""
+        unit = self.neighbours.unit
+        return {
+            "estimator": self.estimator,
+            **_loss_to_dict(self.loss),
+            "adjacency": self.neighbours.adjacency,
+            "unit": str(self.neighbours.unit),
+            "privacy_unit": {"id": unit.id, "at_most": unit.at_most} if isinstance(unit, RowsOf) else unit.k,
+            "released": self.released,
+            "schema": self.schema_name,
+            "schema_hash": self.schema_hash,
+            "structure": self.structure,
+            "expected_leaf_mse": self.expected_leaf_mse,
+            "steps": [step.to_dict() for step in self.steps],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Plan:
+        """Read what ``to_dict`` wrote."""
+        try:
+            return cls(
+                estimator=data["estimator"],
+                loss=_loss_from_dict(data),
+                neighbours=Neighbours(data["adjacency"], unit_of(data["privacy_unit"])),
+                steps=tuple(Step.from_dict(step) for step in data["steps"]),
+                released=data["released"],
+                schema_name=data["schema"],
+                schema_hash=data["schema_hash"],
+                structure=dict(data["structure"]),
+                expected_leaf_mse=data["expected_leaf_mse"],
+            )
+        except VeilwoodError:
+            raise
+        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+            raise VeilwoodError(f"this is not a plan: {type(error).__name__} {error}.") from None
+
+    def to_json(self) -> str:
+        """Return the plan as JSON text."""
+        return json.dumps(self.to_dict(), indent=2)
+
+    def fingerprint(self) -> str:
+        """Return a hash that names this plan."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+
+    def explain(self) -> str:
+        """Return the plan in words."""
+        shape = ", ".join(f"{value:,} {key}" if isinstance(value, int) else f"{key} {value}"
+                          for key, value in self.structure.items())  # fmt: skip
+        lines = [
+            f"{self.estimator} on schema {self.schema_name!r}: {shape}.",
+            f"Costs {self.loss}, protecting {self.neighbours}.",
+            f"Releases {self.released}.",
+        ]
+        for step in self.steps:
+            size = " x ".join(str(n) for n in step.shape)
+            lines.append(f"  - {step.name} ({size}): sensitivity {step.sensitivity}, {step.describe}, {step.loss}")
+        if self.loss.is_bounded:
+            noise = self.expected_leaf_mse**0.5
+            lines.append(
+                f"Expected noise on one count of a leaf: about {noise:.3g} rows (mean squared error "
+                f"{self.expected_leaf_mse:.4g}). Leaves with fewer rows than that tell little."
+            )
+        else:
+            lines.append("No bound holds: the result is NOT PRIVATE.")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.explain()

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is promised: the loss of a release, whom it protects, and how losses add up.
+
+No noise is drawn here (``mechanisms``) and nothing is recorded (``ledger``). Budgets are exact rationals.
+
+| letter | name | meaning |
+|---|---|---|
+| epsilon, delta | approximate privacy | P(M(D) in S) <= exp(epsilon) P(M(D') in S) + delta |
+| rho | zero-concentrated privacy (zCDP) | Renyi divergence of order alpha at most rho * alpha, for every alpha > 1 |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from numbers import Integral, Rational, Real
+from typing import Literal, TypeAlias
+
+from scipy.optimize import minimize_scalar
+
+from veilwood.errors import VeilwoodError
+
+Adjacency: TypeAlias = Literal["add-remove", "replace-one"]
+ADJACENCIES: tuple[Adjacency, ...] = ("add-remove", "replace-one")
+
+
+def exact(value: object, name: str = "value") -> Fraction:
+    """Return the rational number a person means by ``value``: 0.1 is one tenth, not its binary neighbour.
+
+    >>> exact(0.1)
+    Fraction(1, 10)
+    >>> exact("1/3")
+    Fraction(1, 3)
+    """
+    if isinstance(value, bool):
+        raise VeilwoodError(f"{name}={value!r} is not a number.")
+    if isinstance(value, Rational):
+        return Fraction(int(value.numerator), int(value.denominator))
+    if isinstance(value, Real):
+        text = repr(float(value))
+    elif isinstance(value, str | Decimal):
+        text = str(value)
+    else:
+        raise VeilwoodError(f"{name}={value!r} is not a number.")
+    try:
+        return Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        raise VeilwoodError(f"{name}={value!r} is not a finite number.") from None
+
+
+def zcdp_epsilon(rho: Fraction, delta: Fraction) -> Fraction:
+    """Return an epsilon, rounded up, such that rho-zCDP implies (epsilon, delta) privacy.
+
+    Every order alpha gives a valid epsilon (Canonne, Kamath, Steinke 2020, Corollary 13), so an inexact
+    minimisation can only make the answer larger than it need be, never wrong.
+
+    >>> float(zcdp_epsilon(Fraction(1, 10), Fraction(1, 10**6))) < 2.3
+    True
+    """
+    if delta <= 0:
+        raise VeilwoodError(f"zCDP gives no finite epsilon at delta={delta}. Hint: choose delta such as 1e-6.")
+    if rho == 0:
+        return Fraction(0)
+    rho_, log_inverse_delta = float(rho), -math.log(delta)
+
+    def epsilon_at(log_order_minus_one: float) -> float:
+        a = math.exp(log_order_minus_one)  # alpha - 1
+        alpha = 1.0 + a
+        return alpha * rho_ + (log_inverse_delta - math.log(alpha)) / a + math.log(a / alpha)
+
+    found = minimize_scalar(epsilon_at, bounds=(-20.0, 40.0), method="bounded", options={"xatol": 1e-10})
+    # 1e-9 covers the rounding of the dozen float operations above by a wide margin.
+    return Fraction(max(0.0, epsilon_at(float(found.x)))) * (1 + Fraction(1, 10**9)) + Fraction(1, 10**12)
+
+
+def zcdp_rho(epsilon: Fraction, delta: Fraction) -> Fraction:
+    """Return the largest rho (rounded down) whose conversion at ``delta`` stays within ``epsilon``."""
+    low, high = Fraction(0), max(epsilon, epsilon * epsilon)
+    for _ in range(60):
+        middle = Fraction(float((low + high) / 2))
+        if zcdp_epsilon(middle, delta) <= epsilon:
+            low = middle
+        else:
+            high = middle
+    # A short rational keeps noise scales readable and their arithmetic cheap.
+    rounded = Fraction(math.floor(low * 10**15), 10**15)
+    # The search's float minimisation jitters near the optimum: a part in 10^9 less stays clear of it.
+    return (rounded if rounded > 0 else low) * (1 - Fraction(1, 10**9))
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What one or several releases cost: statements that hold at the same time.
+
+    The release is (``epsilon``, ``delta``)-private, and, when ``rho`` is not None, also rho-zCDP.
+    ``epsilon`` None means that no bound holds (no noise was added).
+
+    >>> two = Loss.pure(Fraction(1, 2)) + Loss.pure(Fraction(1, 2))
+    >>> two.epsilon, two.rho
+    (Fraction(1, 1), Fraction(1, 4))
+    """
+
+    epsilon: Fraction | None
+    delta: Fraction = Fraction(0)
+    rho: Fraction | None = None
+
+    def __post_init__(self) -> None:
+        if self.epsilon is not None and self.epsilon < 0:
+            raise VeilwoodError(f"epsilon={self.epsilon} is negative.")
+        if not 0 <= self.delta < 1:
+            raise VeilwoodError(f"delta={float(self.delta)} must be at least 0 and below 1.")
+        if self.rho is not None and self.rho < 0:
+            raise VeilwoodError(f"rho={self.rho} is negative.")
+
+    @classmethod
+    def pure(cls, epsilon: Fraction) -> Loss:
+        """Pure epsilon; it is also epsilon^2/2-zCDP (Bun and Steinke 2016, Proposition 3.3)."""
+        return cls(epsilon, Fraction(0), epsilon * epsilon / 2)
+
+    @classmethod
+    def zcdp(cls, rho: Fraction, delta: Fraction) -> Loss:
+        """rho-zCDP, stated as (epsilon, delta) too."""
+        return cls(zcdp_epsilon(rho, delta), delta, rho)
+
+    @classmethod
+    def zero(cls) -> Loss:
+        """Nothing spent."""
+        return cls(Fraction(0), Fraction(0), Fraction(0))
+
+    @classmethod
+    def unbounded(cls) -> Loss:
+        """No guarantee at all."""
+        return cls(None)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether any guarantee holds."""
+        return self.epsilon is not None
+
+    def __add__(self, other: Loss) -> Loss:
+        """Sequential, adaptive composition: each statement composes with its own kind."""
+        epsilon = None if self.epsilon is None or other.epsilon is None else self.epsilon + other.epsilon
+        rho = None if self.rho is None or other.rho is None else self.rho + other.rho
+        # Beyond delta = 1 nothing is promised; keep the value in range and the epsilon unbounded.
+        delta = self.delta + other.delta
+        return Loss(epsilon, delta, rho) if delta < 1 else Loss(None, Fraction(0), rho)
+
+    def epsilon_at(self, delta: Fraction) -> Fraction | None:
+        """Return the smallest known epsilon such that (epsilon, ``delta``) holds; None if there is none."""
+        known = [] if self.epsilon is None or delta < self.delta else [self.epsilon]
+        if self.rho is not None and delta > 0:
+            known.append(zcdp_epsilon(self.rho, delta))
+        return min(known, default=None)
+
+    def fits(self, budget: Loss) -> bool:
+        """Whether this total stays within ``budget``, an (epsilon, delta) pair."""
+        if budget.epsilon is None:
+            return True
+        epsilon = self.epsilon_at(budget.delta)
+        return epsilon is not None and epsilon <= budget.epsilon
+
+    def __str__(self) -> str:
+        if self.epsilon is None:
+            return "unbounded (NOT PRIVATE)"
+        text = f"epsilon={float(self.epsilon):.6g}"
+        return text if self.delta == 0 else f"{text}, delta={float(self.delta):.3g}"
+
+
+def requested_loss(epsilon: object, delta: object) -> Loss:
+    """Return the loss a user asks for by ``epsilon`` and ``delta``; ``epsilon=inf`` asks for no noise.
+
+    With delta above 0 the whole budget is held as rho, so that steps compose under zCDP.
+
+    >>> str(requested_loss(1.0, 0.0)), str(requested_loss(float("inf"), 0))
+    ('epsilon=1', 'unbounded (NOT PRIVATE)')
+    """
+    if isinstance(epsilon, Real) and math.isinf(float(epsilon)) and float(epsilon) > 0:
+        return Loss.unbounded()
+    epsilon_, delta_ = exact(epsilon, "epsilon"), exact(delta, "delta")
+    if epsilon_ <= 0:
+        raise VeilwoodError(
+            f"epsilon={epsilon} must be above 0. Hint: 0.1 to 2 is usual; float('inf') means no noise and no privacy."
+        )
+    if epsilon_ < Fraction(1, 10**6) or epsilon_ > 10**6:
+        raise VeilwoodError(f"epsilon={epsilon} is not a useful budget. Hint: choose between 1e-6 and 1e6.")
+    if not 0 <= delta_ < 1:
+        raise VeilwoodError(f"delta={delta} must be at least 0 and below 1. Hint: 0 (pure epsilon) or about 1e-6.")
+    if delta_ == 0:
+        return Loss.pure(epsilon_)
+    if delta_ < Fraction(1, 10**30):
+        raise VeilwoodError(f"delta={delta} is too small to be told from 0. Hint: use delta=0.")
+    return Loss(epsilon_, delta_, zcdp_rho(epsilon_, delta_))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The guarantee protects any ``k`` rows taken together; one row is one person by default."""
+
+    k: int = 1
+
+    @property
+    def at_most(self) -> int:
+        """How many rows one unit can contribute."""
+        return self.k
+
+    def __str__(self) -> str:
+        return "one row" if self.k == 1 else f"any {self.k} rows"
+
+
+@dataclass(frozen=True)
+class RowsOf:
+    """The guarantee protects all rows with the same value of column ``id``, of which ``at_most`` are used."""
+
+    id: str
+    at_most: int
+
+    def __str__(self) -> str:
+        return f"all rows of one {self.id} (at most {self.at_most} used)"
+
+
+Unit: TypeAlias = Rows | RowsOf
+
+
+def unit_of(value: object) -> Unit:
+    """Return the privacy unit a user means: "row", a number of rows, or an id column with a cap.
+
+    >>> unit_of("row"), unit_of(3), unit_of({"id": "patient", "at_most": 5})
+    (Rows(k=1), Rows(k=3), RowsOf(id='patient', at_most=5))
+    """
+    if value == "row":
+        return Rows(1)
+    if isinstance(value, Mapping) and set(value) == {"id", "at_most"}:
+        value = RowsOf(str(value["id"]), value["at_most"])
+    elif isinstance(value, Integral) and not isinstance(value, bool):
+        value = Rows(int(value))
+    if isinstance(value, Rows | RowsOf):
+        if isinstance(value.at_most, Integral) and value.at_most >= 1:
+            return value
+        raise VeilwoodError(f"privacy_unit={value!r} must allow at least one row.")
+    raise VeilwoodError(
+        f"privacy_unit={value!r} is not understood. Hint: 'row', a number of rows such as 3, "
+        "or {'id': 'patient_id', 'at_most': 5}."
+    )
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Which two tables must look alike: they differ in one unit, added or removed, or replaced.
+
+    Guarantee
+    ---------
+    Turns the effect of one row into the effect of one unit (privacy-unit proof: proofs/neighbours.md):
+    k rows move a sum k times as far, and a replacement is a removal and an addition. The squared L2 distance
+    of a replacement is at most twice that of one row, because the moved vectors have no negative entries.
+    """
+
+    adjacency: Adjacency = "add-remove"
+    unit: Unit = Rows(1)
+
+    def __post_init__(self) -> None:
+        if self.adjacency not in ADJACENCIES:
+            raise VeilwoodError(f"adjacency={self.adjacency!r} is unknown. Hint: 'add-remove' or 'replace-one'.")
+
+    @property
+    def _sides(self) -> int:
+        return 1 if self.adjacency == "add-remove" else 2
+
+    def l1(self, one_row: int) -> int:
+        """L1 sensitivity when one row adds a vector of L1 norm at most ``one_row``."""
+        return one_row * self.unit.at_most * self._sides
+
+    def squared_l2(self, one_row: int) -> int:
+        """Squared L2 sensitivity when one row adds a non-negative vector of squared norm at most ``one_row``."""
+        return one_row * self.unit.at_most**2 * self._sides
+
+    def score_range(self, one_row: int) -> int:
+        """Range of a selection score whose range under the addition of one row is ``one_row``."""
+        return one_row * self.unit.at_most * self._sides
+
+    def __str__(self) -> str:
+        verb = "added or removed" if self.adjacency == "add-remove" else "replaced"
+        return f"{self.unit}, {verb}"

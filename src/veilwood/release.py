@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The door: the only place where noise meets private values and where the ledger is charged.
+
+Everything private goes through the few lines of ``Door``; what it hands out is public.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood import entropy
+from veilwood._version import __version__
+from veilwood.errors import OutOfSchemaError, VeilwoodError
+from veilwood.ledger import Ledger, MemoryLedger, Reservation
+from veilwood.mechanisms import DiscreteGaussian, DiscreteLaplace
+from veilwood.plan import Plan, Step
+from veilwood.statement import PrivacyStatement
+
+SEEDED = "the noise came from a seeded test stream, so anyone with the seed can remove it"
+NO_NOISE = "epsilon is infinite: no noise was added"
+INFERRED = "the schema was inferred from the data itself"
+
+PUBLIC_SCHEMA = "the schema (columns, bounds, categories, classes) is public knowledge and was not read off the data"
+UNIFORM_BITS = "the operating system's random bits are uniform and secret; noise is sampled exactly from them"
+ONE_UNIT = "one unit of the data is {unit}; the same person in further rows is not covered"
+
+
+class Door:
+    """Carry out a plan: reserve its loss, take exact numbers in, hand noisy numbers out, commit.
+
+    Used as a context. On entry the whole loss is reserved, or ``BudgetExceededError`` is raised and nothing has
+    happened. Each step of the plan passes once. On a regular exit the reservation is committed. If anything goes
+    wrong, what was reserved stays spent, with one exception: input refused (``OutOfSchemaError``) before the first
+    noise was drawn, when nothing can have come out.
+
+    Guarantee
+    ---------
+    What comes out costs at most the plan's loss, and that loss stands in the ledger before any of it can be seen
+    (proofs/door.md, attacked by tests/test_release.py).
+    """
+
+    def __init__(self, plan: Plan, ledger: Ledger, *, not_private: str | None = None) -> None:
+        self.plan = plan
+        self._ledger = ledger
+        self._passed: set[str] = set()
+        self._reasons = [reason for reason in (not_private,) if reason]
+        if any(step.mechanism is None for step in plan.steps):
+            self._reasons.append(NO_NOISE)
+        self._reservation: Reservation | None = None
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        if entropy.is_seeded():
+            self._reasons.append(SEEDED)
+        self._reservation = self._ledger.reserve(
+            self.plan.loss,
+            what=f"{self.plan.estimator} on {self.plan.schema_name}: {self.plan.released}",
+            neighbours=str(self.plan.neighbours),
+            plan=self.plan.fingerprint(),
+            not_private="; ".join(self._reasons) or None,
+        )
+        return self
+
+    def noisy(self, step: Step, exact: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Add the planned noise to exact integers and let them out."""
+        self._pass(step, exact.shape)
+        if step.mechanism is None:
+            return exact.copy()
+        if not isinstance(step.mechanism, DiscreteLaplace | DiscreteGaussian):
+            raise VeilwoodError(f"step {step.name!r} is a selection: call select.")
+        return step.mechanism.perturb(exact)
+
+    def _pass(self, step: Step, shape: tuple[int, ...]) -> None:
+        """Check that this is a step of the plan, for the first time, with the planned shape."""
+        if self._reservation is None or self._closed:
+            raise VeilwoodError("the door is closed: use it as a context, inside one `with` block.")
+        if step not in self.plan.steps or step.name in self._passed:
+            raise VeilwoodError(f"step {step.name!r} is not in the plan, or has passed already.")
+        if shape != step.shape:
+            raise VeilwoodError(f"step {step.name!r} was planned for shape {step.shape}, got {shape}.")
+        if entropy.is_seeded() and SEEDED not in self._reasons:
+            raise VeilwoodError("seeded noise was switched on inside a release. Hint: open the test context first.")
+        self._passed.add(step.name)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closed = True
+        if self._reservation is None:
+            return
+        if error is None:
+            self._reservation.commit()
+        elif isinstance(error, OutOfSchemaError) and not self._passed:
+            self._reservation.cancel()
+
+    def statement(self) -> PrivacyStatement:
+        """Return the certificate of a finished release, with the loss that stands in the ledger."""
+        if self._reservation is None or not self._closed:
+            raise VeilwoodError("a release has a statement once it is finished.")
+        entry = _entry(self._ledger, self._reservation.id)
+        private = entry.not_private is None and entry.loss.is_bounded
+        assumptions = [PUBLIC_SCHEMA, UNIFORM_BITS, ONE_UNIT.format(unit=self.plan.neighbours.unit)]
+        if isinstance(self._ledger, MemoryLedger):
+            assumptions.append("the ledger was kept in memory only: earlier spends on this data are not recorded in it")
+        loss = entry.loss
+        return PrivacyStatement(
+            is_private=private,
+            epsilon=float(loss.epsilon) if private and loss.epsilon is not None else None,
+            delta=float(loss.delta) if private else None,
+            adjacency=self.plan.neighbours.adjacency,
+            unit=str(self.plan.neighbours.unit),
+            mechanism=self.plan.mechanism,
+            released=self.plan.released,
+            composition=tuple(step.to_dict() for step in self.plan.steps),
+            assumptions=tuple(assumptions),
+            reason=entry.not_private,
+            ledger=self._ledger.name,
+            ledger_entry=entry.id,
+            schema_hash=self.plan.schema_hash,
+            plan_hash=self.plan.fingerprint(),
+            version=__version__,
+        )
+
+
+def _entry(ledger: Ledger, number: int) -> Any:
+    return next(entry for entry in ledger.entries() if entry.id == number)

@@ -1,0 +1,416 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches of encoded rows out of whatever the user has: arrays, dataframes, files, folders, Arrow datasets.
+
+Counting is in ``counting``. A source is private data: no fitted object, file or message may hold one.
+"""
+
+from __future__ import annotations
+
+import csv
+import glob
+import io
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.dataset
+
+from veilwood import entropy
+from veilwood.encoding import Encoding, check_names, class_labels
+from veilwood.errors import OutOfSchemaError
+from veilwood.privacy import RowsOf, Unit
+from veilwood.schema import Schema, Task, closest
+from veilwood.tables import Table, category_codes, numbers
+
+__all__ = ["Batch", "Source", "draft", "open_source", "read_features", "read_table"]
+
+FORMATS: Final = {
+    ".csv": "csv",
+    ".csv.gz": "csv",
+    ".parquet": "parquet",
+    ".arrow": "ipc",
+    ".feather": "ipc",
+    ".ipc": "ipc",
+}
+_ENDINGS: Final = ", ".join(FORMATS)
+_CSV_BLOCK_BYTES: Final = 4 << 20
+
+
+class Batch(NamedTuple):
+    """Encoded rows, and their place: row ``i`` of the batch is row ``first_row + i`` of ``partition``."""
+
+    codes: npt.NDArray[np.uint16]
+    target: npt.NDArray[np.int32]
+    partition: int
+    first_row: int
+
+
+@dataclass(frozen=True, repr=False)
+class Source:
+    """Rows that can be read several times, each time in the same batches with the same numbering.
+
+    Attributes
+    ----------
+    labels : ndarray
+        The classes in the type of the target that was given; empty for regression.
+    """
+
+    labels: npt.NDArray[Any]
+    _read: Callable[[], Iterator[Batch]]
+
+    def batches(self) -> Iterator[Batch]:
+        """Read all rows once."""
+        return self._read()
+
+
+def open_source(X: Any, y: Any, encoding: Encoding, *, unit: Unit | None = None, batch_rows: int = 65536) -> Source:
+    """Make a source of a table and its target.
+
+    Parameters
+    ----------
+    X : dataframe, array, path, folder, glob or pyarrow dataset
+        The rows. What is in memory is encoded at once; files are read again in each pass, in bounded memory.
+    y : array-like or None
+        The target; None where ``X`` has the target column of the schema. Files always have it.
+    encoding : Encoding
+        How cells become codes.
+    unit : Rows or RowsOf, optional
+        With ``RowsOf(id, at_most=k)``, k rows of each id are chosen at random and the others dropped; the
+        column ``id`` need not be in the schema. The choice is made once and holds for every pass. Ids are
+        compared as text, so 7, 7.0 and "7" are one id, and "007" is another.
+    batch_rows : int
+        The most rows in a batch.
+
+    Examples
+    --------
+    >>> from veilwood.schema import Schema
+    >>> schema = Schema.numeric((0, 10), classes=["a", "b"], n_features=1)
+    >>> source = open_source([[1.0], [9.0]], ["a", "b"], Encoding(schema, "bins"))
+    >>> next(source.batches())
+    Batch(codes=array([[0],
+           [4]], dtype=uint16), target=array([0, 1], dtype=int32), partition=0, first_row=0)
+    """
+    cap = unit if isinstance(unit, RowsOf) else None
+    if isinstance(X, str | PathLike | pa.dataset.Dataset):
+        if y is not None:
+            raise OutOfSchemaError("y was given beside a file. Hint: files hold the target column themselves.")
+        return _open_files(X, encoding, cap, batch_rows)
+    return _open_memory(X, y, encoding, cap, batch_rows)
+
+
+def _open_memory(X: Any, y: Any, encoding: Encoding, cap: RowsOf | None, batch_rows: int) -> Source:
+    table = Table.of(X)
+    if y is None:
+        name = encoding.schema.target.name
+        y = table.named(name)
+        if y is None:
+            raise OutOfSchemaError(
+                "fit requires y to be passed, but the target y is None. "
+                f"Hint: pass y, or a table with the target column {name!r}.",
+                column=name,
+            )
+    codes = encoding.encode(table, allowed_extra=() if cap is None else (cap.id,))
+    target = encoding.encode_target(y)
+    if len(codes) != len(target):
+        raise OutOfSchemaError(
+            f"Found input variables with inconsistent numbers of samples: [{len(codes)}, {len(target)}]"
+        )
+    if cap is not None:
+        ids = table.named(cap.id)
+        if ids is None:
+            raise _no_id(cap)
+        (kept,) = _choose_rows([[ids]], cap)
+        codes, target = codes[kept], target[kept]
+
+    def read() -> Iterator[Batch]:
+        for start in range(0, len(codes), batch_rows):
+            rows = slice(start, start + batch_rows)
+            yield Batch(codes[rows], target[rows], 0, start)
+
+    return Source(class_labels(encoding.schema, y), read)
+
+
+def _open_files(X: Any, encoding: Encoding, cap: RowsOf | None, batch_rows: int) -> Source:
+    schema, extra = encoding.schema, () if cap is None else (cap.id,)
+    files = _files(X, schema, extra)
+    for file in files:
+        file.check(schema, extra)
+        if cap is not None and cap.id not in file.names:
+            raise _no_id(cap)
+    kept: list[npt.NDArray[np.bool_]] | None = None
+    if cap is not None:
+        kept = _choose_rows((file.column(cap.id, batch_rows) for file in files), cap)
+    wanted = [*schema.feature_names, schema.target.name]
+
+    def read() -> Iterator[Batch]:
+        empty = True
+        for partition, file in enumerate(files):
+            row = first_row = 0  # rows read, rows passed on
+            for table in file.batches(wanted, batch_rows):
+                chosen = slice(None) if kept is None else kept[partition][row : row + table.n_rows]
+                row += table.n_rows
+                empty = False
+                codes = encoding.encode(table)[chosen]
+                target = encoding.encode_target(table.column(len(wanted) - 1))[chosen]
+                if len(codes):
+                    yield Batch(codes, target, partition, first_row)
+                first_row += len(codes)
+        if empty:
+            raise OutOfSchemaError(f"{files[0].where} holds no rows. Hint: check the path.")
+
+    return Source(class_labels(schema), read)
+
+
+# -- at most k rows of an id ----------------------------------------------------------------------------
+
+
+def _choose_rows(partitions: Iterable[Iterable[pd.Series[Any]]], cap: RowsOf) -> list[npt.NDArray[np.bool_]]:
+    """Choose at random which rows of each id to keep, given the id columns of all partitions.
+
+    The kept rows of one id depend on its own rows and on fresh random bits, so that taking an id away
+    leaves the others' choice as it was: all rows of an id then change at most ``at_most`` kept rows.
+    """
+    numbering: dict[str, int] = {}  # exact, as two ids that share a number would disturb each other
+    columns: list[npt.NDArray[np.int64]] = []
+    for partition in partitions:
+        pieces = [np.empty(0, np.int64)]
+        for values in partition:
+            codes, texts = category_codes(values)
+            if codes.min(initial=0) < 0:
+                raise OutOfSchemaError(
+                    f"column {cap.id!r} has a missing value, so whose row it is cannot be told. "
+                    "Hint: drop such rows, or give each an id of its own.",
+                    column=cap.id,
+                )
+            ids = np.array([numbering.setdefault(text, len(numbering)) for text in texts])
+            pieces.append(ids[codes])
+        columns.append(np.concatenate(pieces))
+    everyone = np.concatenate(columns)
+    order = np.lexsort((entropy.words(len(everyone)), everyone))
+    grouped = everyone[order]
+    rank = np.arange(len(grouped)) - np.searchsorted(grouped, grouped, side="left")
+    kept = np.empty(len(grouped), dtype=bool)
+    kept[order] = rank < cap.at_most
+    return np.split(kept, np.cumsum([len(column) for column in columns])[:-1])
+
+
+def _no_id(cap: RowsOf) -> OutOfSchemaError:
+    return OutOfSchemaError(
+        f"the table has no column {cap.id!r}, which the privacy unit names. Hint: pass a table that has it.",
+        column=cap.id,
+    )
+
+
+# -- files ----------------------------------------------------------------------------------------------
+
+
+class _File(NamedTuple):
+    """One partition of a data set on disk."""
+
+    where: str
+    dataset: Any
+    names: tuple[str, ...]
+
+    def check(self, schema: Schema, extra: Collection[str] = (), *, target: bool = True) -> None:
+        """Refuse a file with other columns than the schema's."""
+        try:
+            check_names(schema, self.names, allowed_extra=extra, target=target)
+        except OutOfSchemaError as error:
+            raise OutOfSchemaError(f"{self.where}: {error}", column=error.column) from None
+
+    def batches(self, columns: list[str], batch_rows: int) -> Iterator[Table]:
+        """Read some columns, a bounded number of rows at a time."""
+        bounded = {"batch_size": batch_rows, "batch_readahead": 2, "fragment_readahead": 1}
+        try:
+            for piece in self.dataset.to_batches(columns=columns, **bounded):
+                if piece.num_rows:
+                    yield Table.of(piece)
+        except (pa.ArrowException, OSError) as error:
+            raise _unreadable(self.where, error) from None
+
+    def column(self, name: str, batch_rows: int) -> Iterator[pd.Series[Any]]:
+        """Read one column."""
+        for table in self.batches([name], batch_rows):
+            yield table.column(0)
+
+    def load(self, columns: list[str]) -> Any:
+        """Read some columns whole, as an Arrow table."""
+        try:
+            return self.dataset.to_table(columns=columns)
+        except (pa.ArrowException, OSError) as error:
+            raise _unreadable(self.where, error) from None
+
+
+def _files(X: Any, schema: Schema | None, texts: Collection[str] = ()) -> list[_File]:
+    """Find the files a user means; the columns ``texts`` of a CSV file, or all without schema, stay text."""
+    if isinstance(X, pa.dataset.Dataset):
+        return [_File("the dataset", X, tuple(X.schema.names))]
+    path = Path(X)
+    if path.is_dir():
+        paths = sorted(p for p in path.rglob("*") if p.is_file() and _format(p))
+    elif path.exists():
+        paths = [path]
+    else:
+        paths = sorted(map(Path, glob.glob(str(X), recursive=True)))
+    if not paths:
+        raise OutOfSchemaError(f"there is no table at {str(X)!r}. Hint: give a file, folder or glob ({_ENDINGS}).")
+    return [_open_file(path, schema, texts) for path in paths]
+
+
+def _format(path: Path) -> str | None:
+    return next((FORMATS[end] for end in FORMATS if path.name.lower().endswith(end)), None)
+
+
+def _open_file(path: Path, schema: Schema | None, texts: Collection[str]) -> _File:
+    form: Any = _format(path)
+    if form is None:
+        raise OutOfSchemaError(f"{str(path)!r} is not a table. Hint: its name must end in one of {_ENDINGS}.")
+    try:
+        if form == "csv":
+            form = _csv_format(path, schema, texts)
+        elif form == "parquet":  # by default memory grows with the file
+            bounded = pa.dataset.ParquetFragmentScanOptions(pre_buffer=False, use_buffered_stream=True)
+            form = pa.dataset.ParquetFileFormat(default_fragment_scan_options=bounded)
+        dataset = pa.dataset.dataset(str(path), format=form)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise _unreadable(str(path), error) from None
+    return _File(str(path), dataset, tuple(dataset.schema.names))
+
+
+def _csv_format(path: Path, schema: Schema | None, texts: Collection[str]) -> Any:
+    """Read texts as texts ("NA" and "?" are categories), numbers as numbers, and empty cells as missing."""
+    types = dict.fromkeys(_csv_header(path) if schema is None else texts, pa.string())
+    for column in () if schema is None else (*schema.features, schema.target):
+        types[column.name] = pa.string() if column.kind == "categorical" else pa.float64()
+    convert = pa.csv.ConvertOptions(column_types=types, null_values=[""], strings_can_be_null=True)
+    return pa.dataset.CsvFileFormat(
+        convert_options=convert, read_options=pa.csv.ReadOptions(block_size=_CSV_BLOCK_BYTES)
+    )
+
+
+def _csv_header(path: str | Path) -> list[str]:
+    with pa.input_stream(str(path)) as stream:
+        return next(csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig")), [])
+
+
+def _unreadable(where: str, error: Exception) -> OutOfSchemaError:
+    """Say in one line why a file cannot be read, with a column's name instead of its number."""
+    text = str(error).rsplit("Invalid: ", 1)[-1].rsplit("input source ", 1)[-1].splitlines()[0]
+    number = re.match(r"In CSV column #(\d+): ", text)
+    name = _csv_header(where)[int(number[1])] if number else None
+    if number:
+        text = f"column {name!r}: {text[number.end() :]}"
+    return OutOfSchemaError(f"cannot read {where!r}: {text}", column=name)
+
+
+# -- whole tables ---------------------------------------------------------------------------------------
+
+
+def read_table(
+    path: str | PathLike[str], schema: Schema | str | PathLike[str] | dict[str, Any]
+) -> tuple[pd.DataFrame, pd.Series[Any]]:
+    """Read a file, folder or glob into memory as features and target.
+
+    Parameters
+    ----------
+    path : path
+        CSV (also gzipped), Parquet or Arrow files.
+    schema : Schema, path or dict
+        Says which columns to expect. Values are checked when they are used.
+
+    Returns
+    -------
+    X : pandas.DataFrame
+        The features in the order of the schema: texts as plain ``str`` (object dtype), numbers as float64.
+    y : pandas.Series
+        The target, texts or floats likewise.
+    """
+    schema = Schema.resolve(schema)
+    frame = _read_frame(path, schema, target=True)
+    return frame[list(schema.feature_names)], frame[schema.target.name]
+
+
+def read_features(path: str | PathLike[str], schema: Schema | str | PathLike[str] | dict[str, Any]) -> pd.DataFrame:
+    """Read the features alone, from a table with or without the target, as ``read_table`` does."""
+    return _read_frame(path, Schema.resolve(schema), target=False)
+
+
+def _read_frame(path: str | PathLike[str], schema: Schema, *, target: bool) -> pd.DataFrame:
+    columns = (*schema.features, schema.target) if target else schema.features
+    names = [column.name for column in columns]
+    tables = []
+    for file in _files(path, schema):
+        file.check(schema, target=target)
+        tables.append(Table.of(file.load(names)))
+    series: dict[str, pd.Series[Any]] = {}
+    for place, column in enumerate(columns):
+        read = _texts if column.kind == "categorical" else numbers
+        values = np.concatenate([read(table.column(place), column.name) for table in tables])
+        series[column.name] = pd.Series(values, dtype=values.dtype)  # else pandas 3 makes texts its own type
+    return pd.DataFrame(series)
+
+
+def _texts(values: pd.Series[Any], name: str) -> npt.NDArray[np.object_]:
+    """Return a column as plain texts, None where missing."""
+    codes, texts = category_codes(values)
+    out: npt.NDArray[np.object_] = np.array([*texts, None], dtype=object)[codes]
+    return out
+
+
+def draft(X: Any, target: str | None = None) -> dict[str, Any]:
+    """Draft the JSON form of a schema from a table, for a person to review before it is used.
+
+    Every bound and category in it is taken from the data and marked so: what the draft says is as private
+    as the data until someone replaces it by what is publicly known.
+
+    Parameters
+    ----------
+    X : dataframe or path
+        The table, target included.
+    target : str, optional
+        Name of the target column; the last column by default.
+
+    Examples
+    --------
+    >>> found = draft(pd.DataFrame({"age": [31, 58], "ill": ["no", "yes"]}))
+    >>> found["columns"][0]
+    {'name': 'age', 'kind': 'numeric', 'lower': 31.0, 'upper': 58.0, 'bounds': 'from data: review'}
+    """
+    name, frame = "draft", X
+    if isinstance(X, str | PathLike):
+        (file, *_) = _files(X, None)
+        name, frame = Path(file.where).name.split(".")[0], file.load(list(file.names))
+    table = Table.of(frame)
+    if table.names is None:
+        raise OutOfSchemaError("a draft needs column names. Hint: pass a dataframe or a file.")
+    frame = pd.DataFrame({label: _guess(table.column(place)) for place, label in enumerate(table.names)})
+    target = table.names[-1] if target is None else target
+    if target not in table.names:
+        raise OutOfSchemaError(f"the table has no column {target!r}.{closest(target, table.names)}", column=target)
+    y = frame.pop(target)
+    many = pd.api.types.is_numeric_dtype(y.dtype) and y.nunique() > 20
+    task: Task = "regression" if many else "classification"
+    found = Schema.infer(frame, y, task, target=target).to_dict() | {"name": name}
+    del found["inferred"]
+    for column in found["columns"]:
+        n_values = len(column.get("values", ()))
+        column["bounds"] = "from data: review" + f" ({n_values} values: an identifier?)" * (n_values > 100)
+    return {"notes": "DRAFT: every bound and category was read off the data. Replace them by public knowledge."} | found
+
+
+def _guess(values: pd.Series[Any]) -> pd.Series[Any]:
+    """Turn a column of texts that are all numbers into numbers."""
+    if pd.api.types.infer_dtype(values, skipna=True) != "string":
+        return values
+    try:
+        return pd.to_numeric(values)
+    except ValueError:
+        return values

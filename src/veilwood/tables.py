@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One view of whatever table a user holds: named columns as pandas Series, numbers, or category texts.
+
+Nothing here knows a schema; every value is read by itself, never in the light of other rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+from scipy import sparse
+
+from veilwood.errors import OutOfSchemaError
+
+__all__ = ["Table", "category_codes", "numbers", "text_of"]
+
+Floats = npt.NDArray[np.float64]
+
+_NUMBER_TYPES = ("integer", "floating", "mixed-integer-float", "boolean", "decimal", "empty")
+
+
+def text_of(value: object) -> str:
+    """Return the canonical text of a category: ``1``, ``1.0`` and ``"1"`` are all ``"1"``."""
+    if isinstance(value, float | np.floating) and math.isfinite(value) and value == int(value):
+        return str(int(value))
+    return str(value)
+
+
+@dataclass(frozen=True, repr=False)
+class Table:
+    """A table held in memory; ``names`` is None where columns are known by position only."""
+
+    names: tuple[str, ...] | None
+    n_rows: int
+    n_columns: int
+    column: Callable[[int], pd.Series[Any]]
+    array: npt.NDArray[Any] | None = None  # the table itself, where it is an array of numbers
+
+    def named(self, name: str) -> pd.Series[Any] | None:
+        """Return the column of that name, or None where there is none."""
+        return self.column(self.names.index(name)) if self.names and name in self.names else None
+
+    @classmethod
+    def of(cls, X: Any) -> Table:
+        """View a dataframe (pandas, polars, pyarrow, ...), a 2-D array or a list of rows."""
+        if isinstance(X, Table):
+            return X
+        if isinstance(X, pa.RecordBatch):
+            X = pa.Table.from_batches([X])
+        if sparse.issparse(X):
+            raise OutOfSchemaError("sparse tables are not supported. Hint: pass X.toarray().")
+        try:
+            frame = nw.from_native(X, eager_only=True, pass_through=True)
+        except nw.exceptions.DuplicateError as error:
+            raise OutOfSchemaError(f"two columns share a name. {' '.join(str(error).split())}") from None
+        if isinstance(frame, nw.DataFrame):
+            table = _of_frame(X, frame)
+        elif isinstance(nw.from_native(X, pass_through=True), nw.LazyFrame):
+            raise OutOfSchemaError(f"{type(X).__name__} is lazy. Hint: pass X.collect().")
+        else:
+            table = _of_array(X)
+        shape = f"(shape=({table.n_rows}, {table.n_columns})) while a minimum of 1 is required."
+        if table.n_columns == 0:
+            raise OutOfSchemaError(f"Found array with 0 feature(s) {shape}")
+        if table.n_rows == 0:
+            raise OutOfSchemaError(f"Found array with 0 sample(s) {shape}")
+        return table
+
+
+def _of_frame(native: Any, frame: nw.DataFrame[Any]) -> Table:
+    names: list[Any] = list(native.columns) if isinstance(native, pd.DataFrame) else frame.columns
+    n_text = sum(isinstance(name, str) for name in names)
+    if 0 < n_text < len(names):
+        raise OutOfSchemaError("some column names are texts and some are not. Hint: X.columns = X.columns.astype(str)")
+    if isinstance(native, pd.DataFrame):
+        return Table(tuple(names) if n_text else None, *native.shape, lambda place: native.iloc[:, place])
+    return Table(tuple(names), *frame.shape, lambda place: frame[:, place].to_pandas())
+
+
+def _of_array(X: Any) -> Table:
+    # In a list every value keeps its own type: numpy would turn True into 1 where another row holds a number.
+    array = np.array(X, dtype=object) if isinstance(X, list | tuple) else np.asarray(X)
+    if array.ndim == 1 and array.size and isinstance(array[0], list | tuple | np.ndarray):
+        raise OutOfSchemaError("the rows are not all of the same length. Hint: pass a rectangular table.")
+    if array.dtype.kind == "c":
+        raise OutOfSchemaError("Complex data not supported: tables hold real numbers and categories.")
+    if array.ndim != 2:
+        raise OutOfSchemaError(
+            f"Expected 2D array, got {array.ndim}D array instead. Reshape your data: "
+            "X.reshape(-1, 1) if it has one column, X.reshape(1, -1) if it is one row."
+        )
+    numeric = array if array.dtype.kind in "biuf" else None
+    n_rows, n_columns = array.shape
+    return Table(None, n_rows, n_columns, lambda place: pd.Series(array[:, place]), numeric)
+
+
+def numbers(values: pd.Series[Any], name: str) -> Floats:
+    """Return a column of numbers as float64, missing values as NaN; text is refused, not parsed."""
+    dtype = values.dtype
+    if isinstance(dtype, np.dtype) and dtype.kind in "biuf":
+        return values.to_numpy(dtype=np.float64)
+    real = pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_complex_dtype(dtype)
+    if real or pd.api.types.infer_dtype(values, skipna=True) in _NUMBER_TYPES or bool(values.isna().all()):
+        missing = values.isna().to_numpy(dtype=bool)
+        out = np.full(len(values), np.nan)
+        out[~missing] = values[~missing].to_numpy(dtype=np.float64)
+        return out
+    odd = next((v for v in values if isinstance(v, str)), None)
+    odd = values[values.notna()].iloc[0] if odd is None else odd
+    raise OutOfSchemaError(
+        f"column {name!r} should hold numbers but has {odd!r} (dtype {dtype}). "
+        "Hint: convert it before, for example with pandas.to_numeric, or declare it categorical.",
+        column=name,
+        value=odd,
+    )
+
+
+def category_codes(values: pd.Series[Any]) -> tuple[npt.NDArray[np.intp], list[str]]:
+    """Number the categories of a column: a code for each row (-1 where missing), and the text of each code."""
+    mixed = values.dtype == object and pd.api.types.infer_dtype(values, skipna=True) not in ("string", "integer")
+    if mixed:
+        # True == 1 == 1.0 to a hash table, so which text such a value gets would depend on the rows before it.
+        values = pd.Series([None if pd.isna(v) else text_of(v) for v in values], dtype=object)
+    codes, uniques = pd.factorize(values)
+    return codes, [text_of(value) for value in np.asarray(uniques)]

@@ -1,0 +1,503 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The linear queries a forest asks of a table, kept as products over features and never written out.
+
+Which measurements answer those queries with the least noise, and the measuring itself, live in ``strategies``.
+
+Letters, as in the paper on matrix random forests (Tajima, Wu, Houmansadr, AAAI 2025):
+
+======  ==================  =======================================================================
+letter  name                meaning
+======  ==================  =======================================================================
+n_i     size of a feature   how many values feature i can take
+n       domain size         product of the n_i: the cells of the table
+D       data                n x k table of counts, one column per class
+T       decision paths      one 0/1 row per leaf of the forest: which cells reach it; leaves are T D
+Q       queries             one 0/1 row per point to predict: which cell it is
+W       workload            what is asked: T, Q T' (votes from leaves) or Q T' T (votes from cells)
+F       path                the features a leaf fixes
+R       residual space      tables over the features R whose sum along any of them is zero
+g_R     residual trace      trace of W' W on the residual space R
+m_i     kept values         how many of the n_i values of feature i a leaf keeps
+======  ==================  =======================================================================
+
+Values of a feature that no path tells apart are merged before anything else: the queries cannot see the
+difference, so measuring them apart would only add noise. A set of features is a bit mask (bit i: feature i).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+
+from veilwood.errors import DomainTooLargeError, OutOfSchemaError, VeilwoodError
+
+__all__ = ["LeafVoteWorkload", "PathWorkload", "VoteWorkload", "Workload", "features_of"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Marginal = Callable[[tuple[int, ...]], Floats]
+
+_MOST_ENTRIES = 1 << 26  # of an explicit matrix: half a gigabyte of float64
+_MOST_FEATURES = 62  # a set of features is a bit mask in an int64
+_CHUNK = 1 << 22  # entries of a temporary array
+
+
+def features_of(mask: int) -> tuple[int, ...]:
+    """Features of a bit mask, in order.
+
+    Examples
+    --------
+    >>> features_of(0b1011)
+    (0, 1, 3)
+    """
+    return tuple(i for i in range(mask.bit_length()) if mask >> i & 1)
+
+
+class Workload(ABC):
+    """A set of linear queries over a product domain, one row each.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+        Number of values of each feature, as the caller encodes them.
+    maps : tuple of int64 arrays
+        For each feature, the merged value of each value; -1 where no query looks.
+    shape : tuple of int
+        Number of merged values of each feature: the domain strategies work on.
+    n_queries : int
+        Number of rows.
+    """
+
+    sizes: tuple[int, ...]
+    maps: tuple[Ints, ...]
+    shape: tuple[int, ...]
+    n_queries: int
+
+    @property
+    def n_cells(self) -> int:
+        """Cells of the merged domain."""
+        return math.prod(self.shape)
+
+    @abstractmethod
+    def residual_traces(self) -> dict[int, float]:
+        """Trace g_R of W' W on each residual space R that some query sees, by bit mask."""
+
+    @abstractmethod
+    def answer(self, marginal: Marginal) -> Floats:
+        """Answers [n_queries, k] out of marginal tables: ``marginal(features)`` is [sizes..., k], merged."""
+
+    @abstractmethod
+    def rows(self, *, merged: bool) -> Iterator[Floats]:
+        """The rows of the matrix, a chunk at a time."""
+
+    def answer_cells(self, cells: Floats) -> Floats:
+        """Answers [n_queries, k] out of a table [*shape, k] of all merged cells: the product W D."""
+        d = len(self.shape)
+        return self.answer(lambda kept: cells.sum(axis=tuple(i for i in range(d) if i not in kept)))
+
+    def dense(self, *, merged: bool = False) -> Floats:
+        """The matrix W itself, one column per cell (per merged cell on request); small domains only."""
+        columns = math.prod(self.shape if merged else self.sizes)
+        if self.n_queries * columns > _MOST_ENTRIES:
+            raise DomainTooLargeError(
+                f"an explicit matrix of {self.n_queries} queries x {columns} cells is too large "
+                f"(limit {_MOST_ENTRIES} entries). Hint: use a strategy of weighted marginals, which needs none."
+            )
+        return np.concatenate(list(self.rows(merged=merged)))
+
+    def gram(self) -> Floats:
+        """The matrix W' W on the merged domain; small domains only."""
+        if self.n_cells**2 > _MOST_ENTRIES:
+            raise DomainTooLargeError(
+                f"an explicit matrix of {self.n_cells} x {self.n_cells} cells is too large "
+                f"(limit {_MOST_ENTRIES} entries). Hint: use a strategy of weighted marginals, which needs none."
+            )
+        total = np.zeros((self.n_cells, self.n_cells))
+        for chunk in self.rows(merged=True):
+            total += chunk.T @ chunk
+        return total
+
+
+@dataclass(frozen=True)
+class _Paths:
+    """Leaves that fix the same features: which kept set of each feature, and which leaves."""
+
+    features: tuple[int, ...]
+    choices: Ints  # [leaves, features]: row of the feature's dictionary
+    leaves: Ints
+
+    @property
+    def mask(self) -> int:
+        return sum(1 << i for i in self.features)
+
+
+class PathWorkload(Workload):
+    """The decision paths T of a forest: one query per leaf, counting the records that reach it.
+
+    Built by :meth:`from_leaves` (one value per fixed feature) or :meth:`from_masks` (a set of values per feature).
+
+    Examples
+    --------
+    Two features of 3 and 2 values; one tree that splits on the first feature only.
+
+    >>> T = PathWorkload.from_leaves((3, 2), [[0], [0], [0]], [[0], [1], [2]])
+    >>> T.dense().astype(int)
+    array([[1, 1, 0, 0, 0, 0],
+           [0, 0, 1, 1, 0, 0],
+           [0, 0, 0, 0, 1, 1]])
+    >>> T.shape    # the second feature is never asked about
+    (3, 1)
+    """
+
+    def __init__(self, sizes: Sequence[int], kept: Sequence[Bools], choices: Ints, *, merge: bool = True) -> None:
+        self.sizes = tuple(int(size) for size in sizes)
+        self.n_queries = len(choices)
+        fixes = np.stack([~kept[i].all(axis=1)[choices[:, i]] for i in range(len(sizes))], axis=1)
+        found = [_merge(kept[i][np.unique(choices[:, i])], merge) for i in range(len(sizes))]
+        self.maps = tuple(found)
+        self.shape = tuple(int(to.max()) + 1 for to in found)
+        self.kept = tuple(_columns(kept[i], found[i]) for i in range(len(sizes)))
+        self.groups = tuple(_group(fixes, choices))
+        self.single_valued = all((self.kept[i].sum(axis=1) == 1)[group.choices[:, j]].all()
+                                 for group in self.groups for j, i in enumerate(group.features))  # fmt: skip
+
+    @classmethod
+    def from_leaves(
+        cls, sizes: Sequence[int], leaf_features: ArrayLike, leaf_values: ArrayLike, *, merge: bool = True
+    ) -> PathWorkload:
+        """Leaves of multiway trees.
+
+        Parameters
+        ----------
+        sizes : sequence of int
+            Number of values of each feature.
+        leaf_features, leaf_values : array_like of int, [leaves, depth]
+            The features each leaf fixes (-1: unused place) and the value of each.
+        merge : bool
+            Whether values that no path tells apart become one (always better; False is for baselines).
+        """
+        features, values = np.asarray(leaf_features, np.int64), np.asarray(leaf_values, np.int64)
+        _check_leaves(sizes, features, values)
+        choices = np.tile(np.asarray(sizes, np.int64), (len(features), 1))  # the last row keeps every value
+        leaf, place = np.nonzero(features >= 0)
+        choices[leaf, features[leaf, place]] = values[leaf, place]
+        kept = [np.vstack([np.eye(size, dtype=bool), np.ones((1, size), bool)]) for size in sizes]
+        return cls(sizes, kept, choices, merge=merge)
+
+    @classmethod
+    def from_masks(cls, sizes: Sequence[int], masks: ArrayLike, *, merge: bool = True) -> PathWorkload:
+        """Leaves of any trees: ``masks`` is boolean, [leaves, sum of sizes], the values each leaf keeps."""
+        table = np.asarray(masks, bool)
+        _check_sizes(sizes)
+        if table.ndim != 2 or table.shape[1] != sum(sizes) or not len(table):
+            raise VeilwoodError(
+                f"masks has shape {table.shape}, sizes {tuple(sizes)}. "
+                f"Hint: one row per leaf, one column per value of each feature: [leaves, {sum(sizes)}]."
+            )
+        kept, choices = [], []
+        for part in np.split(table, np.cumsum(sizes)[:-1], axis=1):
+            distinct, which = np.unique(part, axis=0, return_inverse=True)
+            kept.append(distinct)
+            choices.append(which.reshape(-1))
+        return cls(sizes, kept, np.stack(choices, axis=1), merge=merge)
+
+    def residual_traces(self) -> dict[int, float]:
+        """Trace g_R of T' T on each residual space R; exact for any forest, no averaging."""
+        traces: dict[int, float] = {}
+        for group in self.groups:
+            n = np.array([self.shape[i] for i in group.features], float)
+            free = self.n_cells / math.prod(self.shape[i] for i in group.features)
+            m = np.stack([self.kept[i].sum(axis=1)[group.choices[:, j]] for j, i in enumerate(group.features)]
+                         or [np.zeros(len(group.leaves))], axis=1)  # fmt: skip
+            m, times = np.unique(m, axis=0, return_counts=True)
+            masks, terms = [0], times[:, None] * free
+            for j, i in enumerate(group.features):
+                outside, inside = m[:, j] ** 2 / n[j], m[:, j] * (1 - m[:, j] / n[j])
+                terms = np.concatenate([terms * outside[:, None], terms * inside[:, None]], axis=1)
+                masks += [mask | 1 << i for mask in masks]
+            for mask, value in zip(masks, terms.sum(axis=0), strict=True):
+                traces[mask] = traces.get(mask, 0.0) + float(value)
+        return traces
+
+    def answer(self, marginal: Marginal) -> Floats:
+        """Leaf counts [leaves, k] out of marginal tables over the paths' features."""
+        parts = [self._answer_group(group, marginal(group.features)) for group in self.groups]
+        answers = np.empty((self.n_queries, parts[0].shape[-1]))
+        for group, part in zip(self.groups, parts, strict=True):
+            answers[group.leaves] = part
+        return answers
+
+    def _answer_group(self, group: _Paths, table: Floats) -> Floats:
+        """Sum ``table`` over the values each leaf of the group keeps."""
+        picked = [self.kept[i][group.choices[:, j]] for j, i in enumerate(group.features)]
+        if self.single_valued:
+            found: Floats = table[tuple(keep.argmax(axis=1) for keep in picked)]
+            return found
+        step = max(1, _CHUNK // max(table.size, 1))
+        parts = []
+        for start in range(0, len(group.leaves), step):
+            chunk = np.broadcast_to(table, (len(group.leaves[start : start + step]), *table.shape))
+            for keep in picked:
+                chunk = np.einsum("lv,lv...->l...", keep[start : start + step].astype(float), chunk)
+            parts.append(chunk)
+        return np.concatenate(parts)
+
+    def quadratic_forms(self, matrices: Sequence[Floats]) -> list[Floats]:
+        """For each feature i and leaf v: v_i' M_i v_i; their product over i is the leaf's variance."""
+        forms = []
+        for i, matrix in enumerate(matrices):
+            keep = self.kept[i].astype(float)
+            values = np.full(self.n_queries, matrix.sum())
+            by_choice = np.einsum("uv,vw,uw->u", keep, matrix, keep, optimize=True)
+            for group in self.groups:
+                if i in group.features:
+                    values[group.leaves] = by_choice[group.choices[:, group.features.index(i)]]
+            forms.append(values)
+        return forms
+
+    def leaf_masks(self, i: int) -> Bools:
+        """For each leaf the merged values of feature i it keeps: [leaves, shape[i]]."""
+        masks = np.ones((self.n_queries, self.shape[i]), bool)
+        for group in self.groups:
+            if i in group.features:
+                masks[group.leaves] = self.kept[i][group.choices[:, group.features.index(i)]]
+        return masks
+
+    def rows(self, *, merged: bool) -> Iterator[Floats]:
+        """The rows of T, a chunk at a time."""
+        masks = [self.leaf_masks(i) if merged else self.leaf_masks(i)[:, to] for i, to in enumerate(self.maps)]
+        step = max(1, _CHUNK // math.prod(mask.shape[1] for mask in masks))
+        for start in range(0, self.n_queries, step):
+            chunk = np.ones((len(masks[0][start : start + step]), 1))
+            for mask in masks:
+                chunk = (chunk[:, :, None] * mask[start : start + step, None, :]).reshape(len(chunk), -1)
+            yield chunk
+
+
+class VoteWorkload(Workload):
+    """Weighted votes out of cells, Q T' T: for each queried point the sum of the leaves it reaches.
+
+    Parameters
+    ----------
+    paths : PathWorkload
+        The forest.
+    reached : array_like of int, [queries, trees]
+        The leaf each queried point reaches in each tree. Public: never derive it from private data.
+    """
+
+    def __init__(self, paths: PathWorkload, reached: ArrayLike) -> None:
+        self.paths = paths
+        self.reached = _check_reached(reached, paths.n_queries)
+        self.sizes, self.maps, self.shape = paths.sizes, paths.maps, paths.shape
+        self.n_queries = len(self.reached)
+
+    def residual_traces(self) -> dict[int, float]:
+        """Trace g_R of W' W on each residual space R."""
+        return self._traces_of_paths() if self.paths.single_valued else self._traces_of_rows()
+
+    def _traces_of_paths(self) -> dict[int, float]:
+        """One value per fixed feature: paths of a query over the same features are the same query."""
+        n = np.array(self.shape, float)
+        group_of_leaf = np.empty(self.paths.n_queries, np.int64)
+        for place, group in enumerate(self.paths.groups):
+            group_of_leaf[group.leaves] = place
+        n_groups = len(self.paths.groups)
+        flat = np.arange(self.n_queries)[:, None] * n_groups + group_of_leaf[self.reached]
+        paths = np.bincount(flat.ravel(), minlength=self.n_queries * n_groups).reshape(self.n_queries, -1)
+        at: dict[int, int] = {}
+        entries: list[tuple[int, int, float]] = []
+        for place, group in enumerate(self.paths.groups):
+            for mask in _subsets(group.features):
+                inner = 1 / math.prod(self.shape[i] for i in group.features if not mask >> i & 1)
+                entries.append((place, at.setdefault(mask, len(at)), inner))
+        where = np.array([entry[:2] for entry in entries]).T
+        inside = sparse.csr_array(([entry[2] for entry in entries], (where[0], where[1])), (n_groups, len(at)))
+        weight = np.zeros(len(at))
+        step = max(1, _CHUNK // len(at))
+        for start in range(0, self.n_queries, step):
+            weight += ((paths[start : start + step] @ inside) ** 2).sum(axis=0)
+        fixed = {mask: list(features_of(mask)) for mask in at}
+        scale = {mask: self.n_cells * np.prod((1 - 1 / n[r]) / n[r]) for mask, r in fixed.items()}
+        return {mask: float(weight[place] * scale[mask]) for mask, place in at.items()}
+
+    def _traces_of_rows(self) -> dict[int, float]:
+        """Sets of values: split the explicit rows feature by feature into mean and rest."""
+        parts = {0: self.dense(merged=True).reshape(self.n_queries, *self.shape)}
+        for i, size in enumerate(self.shape):
+            split = {}
+            for mask, part in parts.items():
+                mean = part.mean(axis=1 + i, keepdims=True)
+                split[mask] = mean * math.sqrt(size)  # keeps the norm: the mean stands for `size` equal entries
+                split[mask | 1 << i] = part - mean
+            parts = split
+        return {mask: float((part**2).sum()) for mask, part in parts.items()}
+
+    def answer(self, marginal: Marginal) -> Floats:
+        """Votes [queries, k] out of marginal tables."""
+        leaves = self.paths.answer(marginal)
+        answers = np.zeros((self.n_queries, leaves.shape[1]))
+        for tree in range(self.reached.shape[1]):
+            answers += leaves[self.reached[:, tree]]
+        return answers
+
+    def rows(self, *, merged: bool) -> Iterator[Floats]:
+        """The rows of Q T' T, all at once."""
+        paths = self.paths.dense(merged=merged)
+        total = np.zeros((self.n_queries, paths.shape[1]))
+        for tree in range(self.reached.shape[1]):
+            total += paths[self.reached[:, tree]]
+        yield total
+
+
+class LeafVoteWorkload(Workload):
+    """Votes out of leaves, Q T': for each queried point the sum over its leaves, each leaf its own count.
+
+    For trees grown on disjoint records (subsample-and-aggregate) the table is indexed by leaf, one feature with
+    as many values as the forest has leaves. Leaves reached by the same points are merged; leaves reached by none
+    are not measured at all.
+
+    Parameters
+    ----------
+    n_leaves : int
+        Leaves in the forest.
+    reached : array_like of int, [queries, trees]
+        The leaf each queried point reaches in each tree. Public: never derive it from private data.
+    merge : bool
+        Whether to merge and drop leaves (always better; False is for baselines).
+    """
+
+    def __init__(self, n_leaves: int, reached: ArrayLike, *, merge: bool = True) -> None:
+        self.reached = _check_reached(reached, n_leaves)
+        self.n_queries = len(self.reached)
+        self.sizes = (int(n_leaves),)
+        to = np.arange(n_leaves)
+        if merge:
+            used, place = np.unique(self.reached, return_inverse=True)
+            queries = np.zeros((len(used), self.n_queries), bool)
+            queries[place.reshape(self.reached.shape), np.arange(self.n_queries)[:, None]] = True
+            to = np.full(n_leaves, -1)
+            to[used] = _first_seen(np.packbits(queries, axis=1))
+        self.maps = (to,)
+        self.shape = (int(to.max()) + 1,)
+
+    def _matrix(self, columns: int, of: Ints) -> Any:
+        """The sparse matrix with one column per value of ``of``; merged leaves are answered by one column."""
+        row = np.repeat(np.arange(self.n_queries), self.reached.shape[1])
+        column = of[self.reached.ravel()]
+        matrix = sparse.csr_array((np.ones(len(row)), (row, column)), (self.n_queries, columns))
+        matrix.data = np.minimum(matrix.data, 1.0)
+        return matrix
+
+    @property
+    def matrix(self) -> Any:
+        """The sparse matrix on the merged leaves."""
+        return self._matrix(self.shape[0], self.maps[0])
+
+    def residual_traces(self) -> dict[int, float]:
+        """Trace on the total and on what is left of it."""
+        matrix = self.matrix
+        total = float((np.asarray(matrix.sum(axis=1)) ** 2).sum() / self.shape[0])
+        return {0: total, 1: float((matrix.data**2).sum()) - total}
+
+    def answer(self, marginal: Marginal) -> Floats:
+        """Votes [queries, k] out of the table of (merged) leaves."""
+        answers: Floats = self.matrix @ marginal((0,))
+        return answers
+
+    def rows(self, *, merged: bool) -> Iterator[Floats]:
+        """The rows of Q T', all at once."""
+        yield (self.matrix if merged else self._matrix(self.sizes[0], np.arange(self.sizes[0]))).toarray()
+
+
+def _first_seen(rows: NDArray[Any]) -> Ints:
+    """Number equal rows alike, in order of first appearance."""
+    _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[which.reshape(-1)]
+
+
+def _merge(kept: Bools, merge: bool) -> Ints:
+    """Merged value of each value: alike where every kept set has both or neither."""
+    return _first_seen(kept.T) if merge else np.arange(kept.shape[1])
+
+
+def _columns(kept: Bools, to: Ints) -> Bools:
+    """The kept sets over merged values."""
+    _, first = np.unique(to, return_index=True)
+    return kept[:, first]
+
+
+def _group(fixes: Bools, choices: Ints) -> Iterator[_Paths]:
+    """Leaves by the set of features they fix."""
+    masks = fixes @ (1 << np.arange(fixes.shape[1], dtype=np.int64))
+    order = np.argsort(masks, kind="stable")
+    distinct, starts = np.unique(masks[order], return_index=True)
+    for mask, leaves in zip(distinct, np.split(order, starts[1:]), strict=True):
+        features = features_of(int(mask))
+        yield _Paths(features, choices[np.ix_(leaves, features)], leaves)
+
+
+def _subsets(features: Sequence[int]) -> list[int]:
+    """Bit masks of all subsets of ``features``."""
+    masks = [0]
+    for i in features:
+        masks += [mask | 1 << i for mask in masks]
+    return masks
+
+
+def _check_sizes(sizes: Sequence[int]) -> None:
+    if not len(sizes) or min(sizes) < 1:
+        raise VeilwoodError(f"sizes is {tuple(sizes)}. Hint: give the number of values (1 or more) of each feature.")
+    if len(sizes) > _MOST_FEATURES:
+        raise DomainTooLargeError(
+            f"{len(sizes)} features in one matrix forest; the limit is {_MOST_FEATURES}. "
+            "Hint: use several ensembles over fewer features each (n_ensembles, max_features)."
+        )
+
+
+def _check_leaves(sizes: Sequence[int], features: Ints, values: Ints) -> None:
+    _check_sizes(sizes)
+    if features.ndim != 2 or features.shape != values.shape or not len(features):
+        raise VeilwoodError(
+            f"leaf_features has shape {features.shape}, leaf_values {values.shape}. "
+            "Hint: both are [leaves, depth], with at least one leaf."
+        )
+    if features.size and features.max() >= len(sizes):
+        raise OutOfSchemaError(
+            f"leaf_features names feature {features.max()}. Hint: features are numbered 0 to {len(sizes) - 1}.",
+            value=int(features.max()),
+        )
+    used = features >= 0
+    ordered = np.sort(features, axis=1)
+    if ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any():
+        raise VeilwoodError("a path fixes the same feature twice. Hint: a multiway tree uses a feature once on a path.")
+    wrong = used & ((values < 0) | (values >= np.asarray(sizes)[features]))
+    if wrong.any():
+        leaf, place = (int(index[0]) for index in np.nonzero(wrong))
+        raise OutOfSchemaError(
+            f"leaf {leaf} fixes feature {features[leaf, place]} at {values[leaf, place]}. "
+            f"Hint: its values are 0 to {sizes[features[leaf, place]] - 1}.",
+            value=int(values[leaf, place]),
+        )
+
+
+def _check_reached(reached: ArrayLike, n_leaves: int) -> Ints:
+    table = np.asarray(reached, np.int64)
+    if table.ndim != 2 or not table.size:
+        raise VeilwoodError(f"reached has shape {table.shape}. Hint: [queries, trees], at least one of each.")
+    if table.min() < 0 or table.max() >= n_leaves:
+        raise OutOfSchemaError(f"reached names a leaf outside 0 to {n_leaves - 1}.", value=int(table.max()))
+    if (np.diff(np.sort(table, axis=1), axis=1) == 0).any():
+        raise VeilwoodError(
+            "reached names a leaf twice for one query. Hint: leaves of all trees are numbered in one row."
+        )
+    return table
