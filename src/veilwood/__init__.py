@@ -15,7 +15,14 @@ from veilwood.errors import (
     UtilityWarning,
     VeilwoodError,
 )
-from veilwood.estimators import RandomTreesClassifier, RandomTreesRegressor
+from veilwood.estimators import (
+    MatrixForestClassifier,
+    MatrixForestPredictor,
+    MedianForestClassifier,
+    MedianForestRegressor,
+    RandomTreesClassifier,
+    RandomTreesRegressor,
+)
 from veilwood.ledger import Ledger, MemoryLedger, SQLiteLedger, open_ledger
 from veilwood.plan import Plan
 from veilwood.privacy import Rows, RowsOf
@@ -29,6 +36,10 @@ __all__ = [
     "DomainTooLargeError",
     "Ledger",
     "LedgerError",
+    "MatrixForestClassifier",
+    "MatrixForestPredictor",
+    "MedianForestClassifier",
+    "MedianForestRegressor",
     "MemoryLedger",
     "ModelFileError",
     "OutOfSchemaError",

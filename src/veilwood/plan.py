@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from veilwood.errors import VeilwoodError
 from veilwood.mechanisms import DiscreteGaussian, DiscreteLaplace, ExponentialMechanism, NoisyMax, PermuteAndFlip
@@ -38,6 +39,21 @@ class Step:
     mechanism: Noise | Selection | None
     sensitivity: int
     shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        epsilon, rho = self.loss.epsilon, self.loss.rho
+        match self.mechanism:
+            case DiscreteLaplace() as noise:
+                enough = epsilon is None or noise.epsilon(self.sensitivity) <= epsilon
+            case DiscreteGaussian() as noise:
+                enough = epsilon is None or (rho is not None and noise.rho(self.sensitivity) <= rho)
+            case mechanism:
+                enough = epsilon is None or mechanism is not None
+        if not enough:
+            raise VeilwoodError(
+                f"step {self.name!r} promises {self.loss}, and {self.describe} at sensitivity {self.sensitivity} "
+                "does not keep that. Hint: counting_step chooses the noise."
+            )
 
     @property
     def describe(self) -> str:
@@ -130,6 +146,46 @@ def counting_step(
         raise VeilwoodError(f"step {name!r} has no zCDP budget for Gaussian noise.")
     sensitivity = neighbours.squared_l2(squared_l2)
     return Step(name, loss, DiscreteGaussian(Fraction(sensitivity) / (2 * loss.rho), backend), sensitivity, shape)
+
+
+def selecting_step(
+    name: str,
+    shape: tuple[int, ...],
+    loss: Loss,
+    neighbours: Neighbours,
+    *,
+    score_range: int,
+    selections_per_row: int = 1,
+    by: Literal["flip", "exponential"] = "flip",
+) -> Step:
+    """Plan private choices, one for each row of a table of scores of at most ``shape``.
+
+    Parameters
+    ----------
+    score_range : int
+        Range of the scores when one row is added (proofs/permute-and-flip.md).
+    selections_per_row : int
+        How many of the choices one row of the data can influence: 1 for the nodes of one level of one tree.
+
+    Guarantee
+    ---------
+    The step costs at most ``loss``. A unit of k rows, or a replaced row, changes scores in several nodes; their
+    ranges add up to ``neighbours.score_range(score_range)``, which is the range each choice is calibrated to
+    (proofs/selection-levels.md, attacked by tests/test_audit.py::test_levels_of_selections_cost_their_loss).
+    """
+    sensitivity = neighbours.score_range(score_range)
+    if loss.epsilon is None:
+        return Step(name, loss, None, sensitivity, shape)
+    mechanism = PermuteAndFlip if by == "flip" else ExponentialMechanism
+    if loss.delta == 0:
+        epsilon = loss.epsilon / selections_per_row
+    else:
+        if loss.rho is None or loss.rho == 0:
+            raise VeilwoodError(f"step {name!r} has no zCDP budget for its selections.")
+        # rho = epsilon^2 / 2 for any pure mechanism, epsilon^2 / 8 for the exponential mechanism; rounded down.
+        squared = (2 if by == "flip" else 8) * loss.rho / selections_per_row
+        epsilon = Fraction(math.isqrt(math.floor(squared * 10**24)), 10**12)
+    return Step(name, loss, mechanism(epsilon, sensitivity), sensitivity, shape)
 
 
 @dataclass(frozen=True)

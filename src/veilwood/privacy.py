@@ -148,6 +148,20 @@ class Loss:
         delta = self.delta + other.delta
         return Loss(epsilon, delta, rho) if delta < 1 else Loss(None, Fraction(0), rho)
 
+    def part(self, share: Fraction) -> Loss:
+        """Return a share of this loss to spend on a part of a release: of epsilon if pure, of rho otherwise.
+
+        The (epsilon, delta) of a part of rho is not tight and never quoted: such parts compose by rho.
+
+        >>> Loss.pure(Fraction(1)).part(Fraction(1, 4)).epsilon
+        Fraction(1, 4)
+        """
+        if self.epsilon is None:
+            return self
+        if self.delta == 0:
+            return Loss.pure(self.epsilon * share)
+        return Loss(self.epsilon, self.delta, None if self.rho is None else self.rho * share)
+
     def epsilon_at(self, delta: Fraction) -> Fraction | None:
         """Return the smallest known epsilon such that (epsilon, ``delta``) holds; None if there is none."""
         known = [] if self.epsilon is None or delta < self.delta else [self.epsilon]

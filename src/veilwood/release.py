@@ -74,6 +74,26 @@ class Door:
             raise VeilwoodError(f"step {step.name!r} is a selection: call select.")
         return step.mechanism.perturb(exact)
 
+    def select(
+        self, step: Step, scores: NDArray[np.int64], admissible: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.int64]:
+        """Choose one column for each row of exact scores, by the planned mechanism, and let the choices out.
+
+        There may be fewer rows than planned (a level of a tree has as many nodes as the levels above it left open);
+        ``admissible`` marks the columns that may be chosen and must not depend on the data.
+        """
+        if scores.ndim != 2 or len(scores) > step.shape[0]:
+            raise VeilwoodError(
+                f"step {step.name!r} was planned for at most {step.shape[0]} choices, got {scores.shape}."
+            )
+        self._pass(step, (step.shape[0], scores.shape[1]))
+        if step.mechanism is None:
+            allowed = np.broadcast_to(True if admissible is None else admissible, scores.shape)
+            return np.asarray(np.where(allowed, scores, np.iinfo(np.int64).min).argmax(axis=1), np.int64)
+        if isinstance(step.mechanism, DiscreteLaplace | DiscreteGaussian):
+            raise VeilwoodError(f"step {step.name!r} adds noise: call noisy.")
+        return step.mechanism.select(scores, admissible)
+
     def _pass(self, step: Step, shape: tuple[int, ...]) -> None:
         """Check that this is a step of the plan, for the first time, with the planned shape."""
         if self._reservation is None or self._closed:

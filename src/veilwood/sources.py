@@ -42,6 +42,10 @@ FORMATS: Final = {
 }
 _ENDINGS: Final = ", ".join(FORMATS)
 _CSV_BLOCK_BYTES: Final = 4 << 20
+DRAFT: Final = (
+    "DRAFT: every bound and category below was read off the data. Replace them by what is publicly known, then "
+    "delete this line and the line 'inferred'. Until then every result is NOT PRIVATE."
+)
 
 
 class Batch(NamedTuple):
@@ -369,7 +373,8 @@ def draft(X: Any, target: str | None = None) -> dict[str, Any]:
     """Draft the JSON form of a schema from a table, for a person to review before it is used.
 
     Every bound and category in it is taken from the data and marked so: what the draft says is as private
-    as the data until someone replaces it by what is publicly known.
+    as the data until someone replaces it by what is publicly known and deletes the mark ``inferred``. A model
+    made with an unreviewed draft is NOT PRIVATE and says so.
 
     Parameters
     ----------
@@ -399,11 +404,10 @@ def draft(X: Any, target: str | None = None) -> dict[str, Any]:
     many = pd.api.types.is_numeric_dtype(y.dtype) and y.nunique() > 20
     task: Task = "regression" if many else "classification"
     found = Schema.infer(frame, y, task, target=target).to_dict() | {"name": name}
-    del found["inferred"]
     for column in found["columns"]:
         n_values = len(column.get("values", ()))
         column["bounds"] = "from data: review" + f" ({n_values} values: an identifier?)" * (n_values > 100)
-    return {"notes": "DRAFT: every bound and category was read off the data. Replace them by public knowledge."} | found
+    return {"notes": DRAFT} | found
 
 
 def _guess(values: pd.Series[Any]) -> pd.Series[Any]:

@@ -22,7 +22,7 @@ amount of work, never by the clock.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -48,10 +48,9 @@ Ints = NDArray[np.int64]
 Objective = Callable[[Floats], tuple[float, Floats]]
 
 _MOST_SETS = 1 << 16  # sets of features considered as marginals
-_GRID = 1 << 14  # shares of marginals are rounded to multiples of 1 / _GRID
-_FINE_GRID = 1 << 20  # a p-Identity strategy can have very small weights
+_GRID = 1 << 14  # weights are rounded to multiples of 1 / _GRID; much finer, and inverses lose their digits
 _MOST_BITS = 38  # of all factors of a product together: leaves 2^24 records in an int64
-_EXPLICIT_CELLS = 2048  # p-Identity works on explicit matrices of this many cells
+_QUICK_CELLS, _THOROUGH_CELLS = 512, 2048  # p-Identity works on explicit matrices of so many cells
 
 
 def optimize(
@@ -66,9 +65,9 @@ def optimize(
 ) -> Strategy:
     """Strategy with the least expected error found for a workload; never worse than the identity.
 
-    Candidates are the identity, weighted marginals, and, where leaves keep sets of values (binary trees),
-    Kronecker products of p-Identity matrices. All are compared by their exact expected error, after rounding to
-    integers and with the variance of the discrete noise.
+    Candidates are the identity, weighted marginals, for leaves that keep sets of values (binary trees) Kronecker
+    products of p-Identity matrices, and on small domains p-Identity matrices over all cells. All are compared by
+    their exact expected error, after rounding to integers and with the variance of the discrete noise.
 
     Parameters
     ----------
@@ -83,8 +82,8 @@ def optimize(
     starts : int, optional
         Number of starts; by default 64, or 32 where many sets of features have to be weighed.
     thorough : bool
-        Also try p-Identity strategies over the explicit domain (up to 2048 cells): seconds to a minute, for a few
-        per cent less error on batch prediction.
+        Try p-Identity strategies on domains of up to 2048 cells (otherwise 512, and only where they have been seen
+        to win): seconds to a minute, for a few per cent less error on batch prediction.
     max_cells : int
         Largest table to measure, per class.
 
@@ -105,7 +104,8 @@ def optimize(
     candidates += _search_marginals(workload, noise, budget, rng, starts, max_cells)
     if isinstance(workload, PathWorkload) and not workload.single_valued and 4 * workload.n_cells <= max_cells:
         candidates += _search_products(workload, noise, rng)
-    if thorough and 1 < workload.n_cells <= _EXPLICIT_CELLS:
+    multiway = isinstance(workload, PathWorkload) and workload.single_valued  # there marginals always won
+    if 1 < workload.n_cells <= (_THOROUGH_CELLS if thorough else 0 if multiway else _QUICK_CELLS):
         candidates += _search_explicit(workload, noise, rng)
     return min(candidates, key=lambda strategy: expected_error(workload, strategy, noise, budget))
 
@@ -161,7 +161,8 @@ def _family(workload: Workload, spaces: Ints, max_cells: int) -> _Family:
 
     def cells(masks: Ints) -> Floats:
         bits = masks[:, None] >> np.arange(len(shape)) & 1
-        return np.exp(bits @ np.log(shape))
+        product: Floats = np.exp(bits @ np.log(shape))
+        return product
 
     largest = cells(spaces).max()
     if largest > max_cells * (1 + 1e-9):
@@ -184,7 +185,7 @@ def _search_marginals(
     workload: Workload, noise: Noise, budget: Fraction, rng: np.random.Generator, starts: int | None, max_cells: int
 ) -> list[Strategy]:
     """Best weighted marginals of several starts: random ones first, then kicks of the best found."""
-    traces = workload.residual_traces()
+    traces = workload.residual_traces
     spaces = np.array(list(traces), np.int64)
     family = _family(workload, spaces, max_cells)
     g = np.zeros(len(family.masks))
@@ -200,13 +201,14 @@ def _search_marginals(
         best = _descend(objective, np.zeros(m), 500)
         return _rounded_marginals(workload, family, np.sqrt(_softmax(best[1])), noise, budget)
     count = starts or (64 if m <= 1024 else 32)
-    smallest, largest = int(order[g > 0].max()), int(order.max())
+    depth = int(order[g > 0].max())
+    deepest = min(depth + 2, int(order.max()))
     found: tuple[float, Floats] | None = None
     for start in range(count):
         random = rng.random(m)
         if found is None or start < count // 2:
-            near = np.abs(order - rng.integers(min(1, smallest), largest + 1))
-            z = rng.choice([1, 4]) * np.log(random + 1e-3) - rng.choice([0, 1, 3]) * near
+            away = np.abs(order - rng.integers(depth, deepest + 1))
+            z = rng.choice([1, 4]) * np.log(random + 1e-3) - rng.choice([0, 1]) * away
         else:
             spread = 0.3 * 10 ** rng.uniform(-1, 1) / m
             z = np.log(_softmax(found[1]) * random**2 + spread * rng.random(m) + 1e-300)
@@ -260,39 +262,38 @@ def _search_products(workload: PathWorkload, noise: Noise, rng: np.random.Genera
     """Kronecker products: each feature in turn gets the best p-Identity for the others held fixed (HDMM's OPT_x)."""
     masks = [workload.leaf_masks(i).astype(float) for i in range(len(workload.shape))]
     candidates: list[Strategy] = []
-    for _ in range(3):
-        rows = [rng.random((max(1, size // 2) if size > 1 else 0, size)) for size in workload.shape]
+    for _ in range(2):
+        rows = [rng.random((max(1, size // 8) if size > 1 else 0, size)) for size in workload.shape]
         forms = workload.quadratic_forms([_p_identity_inverse(b, noise) for b in rows])
         for _ in range(6):
-            for i, size in enumerate(workload.shape):
-                if size == 1:
-                    continue
-                others = np.prod([form for j, form in enumerate(forms) if j != i], axis=0, initial=1.0)
+            for i in np.flatnonzero(np.array(workload.shape) > 1):
+                others = np.prod(forms[:i] + forms[i + 1 :] + [np.ones(workload.n_queries)], axis=0)
                 gram = masks[i].T @ (masks[i] * others[:, None])
-                rows[i] = _p_identity(lambda x, gram=gram: gram @ x, np.diag(gram), rows[i], noise, 60)
+                rows[i] = _p_identity(gram.__matmul__, np.diag(gram), rows[i], noise, 60)
                 inverse = _p_identity_inverse(rows[i], noise)
                 forms[i] = np.einsum("lv,vw,lw->l", masks[i], inverse, masks[i], optimize=True)
         active = sum(bool(b.any()) for b in rows)
         if active:
-            grid = 1 << min(14, _MOST_BITS // active)
+            grid = min(_GRID, 1 << _MOST_BITS // active)
             candidates.append(Factors(workload, [_rounded_p_identity(b, noise, grid if b.any() else 1) for b in rows]))
     return candidates
 
 
 def _search_explicit(workload: Workload, noise: Noise, rng: np.random.Generator) -> list[Strategy]:
-    """p-Identity over all cells. The identity is a stationary point, so rows start large and shaped like the queries."""
-    if workload.n_queries < workload.n_cells:
-        matrix = workload.dense(merged=True)
-    else:  # any square root of the Gram matrix asks the same
-        values, vectors = np.linalg.eigh(workload.gram())
-        matrix = np.sqrt(np.maximum(values, 0))[:, None] * vectors.T
-    diagonal = (matrix**2).sum(axis=0)
+    """p-Identity over all cells, p = n / 8. The identity is stationary, so rows start shaped like the queries."""
+    matrix = workload.dense(merged=True)
+    gram = matrix.T @ matrix
+    values, vectors = np.linalg.eigh(gram)
+    root = np.abs((vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T)
+    p = max(1, workload.n_cells // 8)
     candidates: list[Strategy] = []
-    for p, power in ((min(len(matrix), 150), 2), (min(len(matrix), 350), 1)):
-        rows = np.abs(matrix[rng.permutation(len(matrix))[:p]])
-        start = 3 * (rows / rows.max()) ** power
-        best = _p_identity(lambda x: matrix.T @ (matrix @ x), diagonal, start, noise, 150)
-        candidates.append(Factors(workload, [_rounded_p_identity(best, noise, _FINE_GRID)]))
+    for amount, rows in ((0.3, np.unique(matrix, axis=0)), (3.0, root)):
+        start = amount * rows[rng.permutation(len(rows))[:p]] / rows.max()
+        if len(matrix) < len(gram):
+            best = _p_identity(lambda x: matrix.T @ (matrix @ x), np.diag(gram), start, noise, 150)
+        else:
+            best = _p_identity(gram.__matmul__, np.diag(gram), start, noise, 150)
+        candidates.append(Factors(workload, [_rounded_p_identity(best, noise, _GRID)]))
     return candidates
 
 
@@ -310,7 +311,9 @@ def _p_identity_inverse(b: Floats, noise: Noise) -> Floats:
     return inverse
 
 
-def _p_identity(times_gram: Callable[[Floats], Floats], diagonal: Floats, start: Floats, noise: Noise, steps: int) -> Floats:
+def _p_identity(
+    times_gram: Callable[[Floats], Floats], diagonal: Floats, start: Floats, noise: Noise, steps: int
+) -> Floats:
     """Rows B >= 0 with the least trace of (A' A)^-1 G, in O(n p^2) a step beside the product with G (Woodbury)."""
     scale = float(diagonal.sum())
     p, n = start.shape
@@ -329,7 +332,12 @@ def _p_identity(times_gram: Callable[[Floats], Floats], diagonal: Floats, start:
         return value / scale, gradient.ravel() / scale
 
     result = minimize(
-        objective, start.ravel(), jac=True, method="L-BFGS-B", bounds=[(0, None)] * start.size, options={"maxiter": steps}
+        objective,
+        start.ravel(),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(0, None)] * start.size,
+        options={"maxiter": steps},
     )
     found: Floats = result.x.reshape(p, n)
     return found
@@ -344,9 +352,9 @@ def _rounded_p_identity(b: Floats, noise: Noise, grid: int) -> Ints:
         diagonal = np.maximum(np.rint(grid / s).astype(np.int64), 1)
     else:
         diagonal = grid - rows.sum(axis=0)
-        short = np.flatnonzero(diagonal < 1)  # the largest weight of the column gives way to the identity
-        rows[rows[:, short].argmax(axis=0), short] -= 1 - diagonal[short]
-        diagonal[short] = 1
+        for j in np.flatnonzero(diagonal < 1):  # the largest weight of the column gives way to the identity
+            rows[rows[:, j].argmax(), j] -= 1 - diagonal[j]
+            diagonal[j] = 1
     return np.vstack([np.diag(diagonal), rows])
 
 

@@ -6,17 +6,17 @@ Nothing here looks at data: what a forest counts is in ``counting``, what it lea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.errors import DomainTooLargeError, VeilwoodError
+from veilwood.errors import DomainTooLargeError, ModelFileError, VeilwoodError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from veilwood.encoding import EncodedColumn
 
@@ -108,8 +108,56 @@ class Forest:
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays by name, for files."""
-        names = ("roots", "feature", "cut", "child", "lookup", "tree_leaves")
-        return {name: np.ascontiguousarray(getattr(self, name)) for name in names}
+        return {field.name: np.ascontiguousarray(getattr(self, field.name)) for field in fields(self)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], n_codes: Sequence[int]) -> Forest:
+        """Read what ``to_arrays`` wrote, refusing arrays that are not a forest over columns with so many codes."""
+        _audit(arrays, np.asarray(n_codes))
+        return cls(**{field.name: arrays[field.name] for field in fields(cls)})
+
+
+def _audit(arrays: Mapping[str, NDArray[Any]], n_codes: NDArray[np.int64]) -> None:
+    """Refuse arrays that would send a row out of range, round in circles, or to a leaf of another tree."""
+
+    def require(holds: bool | np.bool_, problem: str) -> None:
+        if not holds:
+            raise ModelFileError(f"the trees are damaged: {problem}.")
+
+    for field in fields(Forest):
+        array, dtype = arrays.get(field.name), np.uint16 if field.name == "lookup" else np.int32
+        require(array is not None and array.dtype == dtype and array.ndim == 1, f"{field.name!r} is missing or odd")
+    roots, feature, lookup = arrays["roots"], arrays["feature"], arrays["lookup"]
+    cut, child, tree_leaves = (arrays[name].astype(np.int64) for name in ("cut", "child", "tree_leaves"))
+    n_nodes = len(feature)
+    require(len(cut) == n_nodes == len(child) and len(tree_leaves) == len(roots) + 1, "arrays differ in length")
+    require(len(roots) > 0 and roots[0] == 0 and (np.diff(roots) > 0).all() and roots[-1] < n_nodes, "roots")
+    require(((feature >= LEAF) & (feature < len(n_codes))).all(), "a feature is out of range")
+
+    leaves, inner = np.flatnonzero(feature == LEAF), np.flatnonzero(feature != LEAF)
+    tree = np.searchsorted(roots, np.arange(n_nodes), side="right") - 1
+    require(np.array_equal(np.sort(child[leaves]), np.arange(len(leaves))), "leaves are not numbered 0, 1, 2, ...")
+    require(tree_leaves[0] == 0 and tree_leaves[-1] == len(leaves), "the number of leaves")
+    require((np.diff(tree_leaves) > 0).all(), "a tree has no leaf")
+    owner = np.searchsorted(tree_leaves, child[leaves], side="right") - 1
+    require((owner == tree[leaves]).all(), "a leaf belongs to another tree")
+
+    branches = np.full(n_nodes, 2)
+    for column, width in enumerate(n_codes):
+        here = (feature == column) & (cut >= 0)
+        require((cut[here] < width).all(), "a cut is out of range")
+        table = np.flatnonzero((feature == column) & (cut < 0))
+        start = -1 - cut[table]
+        require((start + width <= len(lookup)).all(), "a lookup is out of range")
+        branches[table] = lookup[start[:, None] + np.arange(width)].max(axis=1).astype(np.int64) + 1
+    # In level order the children of successive inner nodes follow one another and are all nodes but the roots.
+    below = np.setdiff1d(np.arange(n_nodes), roots)
+    last = np.cumsum(branches[inner]) - 1
+    require(len(below) == branches[inner].sum(), "the number of children")
+    first_child, last_child = below[last - branches[inner] + 1], below[last]
+    require(np.array_equal(first_child, child[inner]), "children are not in level order")
+    require((first_child + branches[inner] - 1 == last_child).all(), "siblings are apart")
+    require(((child[inner] > inner) & (tree[last_child] == tree[inner])).all(), "a child is outside its tree")
 
 
 def public_generators(random_state: object, n: int) -> list[np.random.Generator]:
@@ -148,7 +196,7 @@ def grow_binary(columns: Sequence[EncodedColumn], n_trees: int, max_depth: int, 
     between the bounds. Categories are split at random with at least one value on each side. An attribute that the
     path has narrowed to a single value is not drawn again, and a node with no attribute left is a leaf.
     """
-    _check_size(n_trees, max_depth, 2)
+    check_size(n_trees, max_depth, 2)
     return _join([_grow_binary_tree(columns, max_depth, rng) for rng in public_generators(random_state, n_trees)])
 
 
@@ -164,20 +212,60 @@ def grow_multiway(
     widest = sorted((column.n_codes for column in columns), reverse=True)[:max_depth]
     # The lookup table of an n-valued column is 0, 1, ..., n-1: all columns can share the longest one.
     identity = np.arange(max(column.n_codes for column in columns), dtype=np.uint16)
-    _check_size(n_trees, 1, int(np.prod(widest, dtype=object)))
+    check_size(n_trees, 1, int(np.prod(widest, dtype=object)))
     return _join(
         [_grow_multiway_tree(columns, identity, max_depth, rng) for rng in public_generators(random_state, n_trees)],
         shared_lookup=identity,
     )
 
 
-def _check_size(n_trees: int, max_depth: int, branching: int) -> None:
+def join_forests(forests: Sequence[Forest], features: Sequence[Sequence[int]]) -> Forest:
+    """Put forests over subsets of the columns side by side; ``features`` gives each one's columns in the whole."""
+    trees = [
+        _Tree(
+            np.where(forest.feature == LEAF, LEAF, np.asarray(columns, np.int32)[forest.feature]),
+            forest.cut,
+            forest.child,
+            forest.lookup,
+        )
+        for forest, columns in zip(forests, features, strict=True)
+    ]
+    joined = _join(trees)
+    starts = joined.roots
+    leaf_starts = joined.tree_leaves
+    return replace(
+        joined,
+        roots=np.concatenate([forest.roots + start for forest, start in zip(forests, starts, strict=True)]),
+        tree_leaves=np.concatenate(
+            [[0], *(forest.tree_leaves[1:] + s for forest, s in zip(forests, leaf_starts, strict=False))]
+        ).astype(np.int32),
+    )
+
+
+def leaf_masks(forest: Forest, n_codes: Sequence[int]) -> NDArray[np.bool_]:
+    """Return which codes of each column reach each leaf, all columns side by side: [n_leaves, sum of n_codes]."""
+    column = np.repeat(np.arange(len(n_codes)), n_codes)
+    code = np.concatenate([np.arange(n) for n in n_codes])
+    masks = np.ones((forest.n_nodes, len(code)), bool)
+    for depth in range(1, forest.depth + 1):
+        nodes = np.flatnonzero(forest.level == depth)
+        parent = forest.parent[nodes]
+        cut = forest.cut[parent][:, None]
+        split = column == forest.feature[parent][:, None]
+        branch = np.where(cut < 0, forest.lookup[np.where(split & (cut < 0), code - 1 - cut, 0)], code >= cut)
+        masks[nodes] = masks[parent] & (~split | (branch == (nodes - forest.child[parent])[:, None]))
+    return masks[forest.leaf_node]
+
+
+def check_size(n_trees: int, max_depth: int, branching: int) -> None:
+    """Refuse numbers of trees and depths that make no sense or no forest of a reasonable size."""
     for name, value in (("n_estimators", n_trees), ("max_depth", max_depth)):
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
             raise VeilwoodError(f"{name}={value!r} must be a whole number of at least 1.")
-    if max_depth > 64 or n_trees * branching**max_depth > MAX_NODES:
+    # Python integers do not overflow, and a depth beyond 64 is not even raised to a power.
+    if max_depth > 64 or int(n_trees) * branching ** int(max_depth) > MAX_NODES:
         raise DomainTooLargeError(
-            f"{n_trees} trees of depth {max_depth} could have {n_trees * branching**max_depth:,} leaves. "
+            f"{n_trees} trees of depth {max_depth} could have more than {MAX_NODES:,} leaves. "
             "Hint: lower max_depth or n_estimators."
         )
 

@@ -30,6 +30,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -86,9 +87,14 @@ class Workload(ABC):
         """Cells of the merged domain."""
         return math.prod(self.shape)
 
-    @abstractmethod
+    @cached_property
     def residual_traces(self) -> dict[int, float]:
         """Trace g_R of W' W on each residual space R that some query sees, by bit mask."""
+        return self._traces()
+
+    @abstractmethod
+    def _traces(self) -> dict[int, float]:
+        """Compute the residual traces."""
 
     @abstractmethod
     def answer(self, marginal: Marginal) -> Floats:
@@ -134,10 +140,6 @@ class _Paths:
     choices: Ints  # [leaves, features]: row of the feature's dictionary
     leaves: Ints
 
-    @property
-    def mask(self) -> int:
-        return sum(1 << i for i in self.features)
-
 
 class PathWorkload(Workload):
     """The decision paths T of a forest: one query per leaf, counting the records that reach it.
@@ -160,14 +162,16 @@ class PathWorkload(Workload):
     def __init__(self, sizes: Sequence[int], kept: Sequence[Bools], choices: Ints, *, merge: bool = True) -> None:
         self.sizes = tuple(int(size) for size in sizes)
         self.n_queries = len(choices)
-        fixes = np.stack([~kept[i].all(axis=1)[choices[:, i]] for i in range(len(sizes))], axis=1)
-        found = [_merge(kept[i][np.unique(choices[:, i])], merge) for i in range(len(sizes))]
-        self.maps = tuple(found)
-        self.shape = tuple(int(to.max()) + 1 for to in found)
-        self.kept = tuple(_columns(kept[i], found[i]) for i in range(len(sizes)))
-        self.groups = tuple(_group(fixes, choices))
-        self.single_valued = all((self.kept[i].sum(axis=1) == 1)[group.choices[:, j]].all()
-                                 for group in self.groups for j, i in enumerate(group.features))  # fmt: skip
+        used = [kept[i][np.unique(choices[:, i])] for i in range(len(sizes))]
+        self.maps = tuple(_first_seen(sets.T) if merge else np.arange(sets.shape[1]) for sets in used)
+        self.shape = tuple(int(to.max()) + 1 for to in self.maps)
+        self.kept = tuple(kept[i][:, np.unique(to, return_index=True)[1]] for i, to in enumerate(self.maps))
+        self.groups = tuple(_group(kept, choices))
+        self.single_valued = all(
+            (self.kept[i][group.choices[:, j]].sum(axis=1) == 1).all()
+            for group in self.groups
+            for j, i in enumerate(group.features)
+        )
 
     @classmethod
     def from_leaves(
@@ -209,7 +213,7 @@ class PathWorkload(Workload):
             choices.append(which.reshape(-1))
         return cls(sizes, kept, np.stack(choices, axis=1), merge=merge)
 
-    def residual_traces(self) -> dict[int, float]:
+    def _traces(self) -> dict[int, float]:
         """Trace g_R of T' T on each residual space R; exact for any forest, no averaging."""
         traces: dict[int, float] = {}
         for group in self.groups:
@@ -299,7 +303,7 @@ class VoteWorkload(Workload):
         self.sizes, self.maps, self.shape = paths.sizes, paths.maps, paths.shape
         self.n_queries = len(self.reached)
 
-    def residual_traces(self) -> dict[int, float]:
+    def _traces(self) -> dict[int, float]:
         """Trace g_R of W' W on each residual space R."""
         return self._traces_of_paths() if self.paths.single_valued else self._traces_of_rows()
 
@@ -401,7 +405,7 @@ class LeafVoteWorkload(Workload):
         """The sparse matrix on the merged leaves."""
         return self._matrix(self.shape[0], self.maps[0])
 
-    def residual_traces(self) -> dict[int, float]:
+    def _traces(self) -> dict[int, float]:
         """Trace on the total and on what is left of it."""
         matrix = self.matrix
         total = float((np.asarray(matrix.sum(axis=1)) ** 2).sum() / self.shape[0])
@@ -425,25 +429,17 @@ def _first_seen(rows: NDArray[Any]) -> Ints:
     return rank[which.reshape(-1)]
 
 
-def _merge(kept: Bools, merge: bool) -> Ints:
-    """Merged value of each value: alike where every kept set has both or neither."""
-    return _first_seen(kept.T) if merge else np.arange(kept.shape[1])
-
-
-def _columns(kept: Bools, to: Ints) -> Bools:
-    """The kept sets over merged values."""
-    _, first = np.unique(to, return_index=True)
-    return kept[:, first]
-
-
-def _group(fixes: Bools, choices: Ints) -> Iterator[_Paths]:
+def _group(kept: Sequence[Bools], choices: Ints) -> Iterator[_Paths]:
     """Leaves by the set of features they fix."""
-    masks = fixes @ (1 << np.arange(fixes.shape[1], dtype=np.int64))
+    masks = np.zeros(len(choices), np.int64)
+    for i, sets in enumerate(kept):
+        fixing = sets.sum(axis=1) < sets.shape[1]
+        masks |= fixing[choices[:, i]].astype(np.int64) << i
     order = np.argsort(masks, kind="stable")
     distinct, starts = np.unique(masks[order], return_index=True)
     for mask, leaves in zip(distinct, np.split(order, starts[1:]), strict=True):
         features = features_of(int(mask))
-        yield _Paths(features, choices[np.ix_(leaves, features)], leaves)
+        yield _Paths(features, choices[leaves][:, features], leaves)
 
 
 def _subsets(features: Sequence[int]) -> list[int]:

@@ -61,12 +61,20 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         """Grow the structure and plan the release, from public facts alone."""
         raise NotImplementedError
 
-    def _measure(self, design: Design, source: Source, door: Door) -> NDArray[np.int64]:
+    def _measure(self, design: Design, source: Source, door: Door) -> Any:
         """Count, and let the counts out through the door."""
         raise NotImplementedError
 
-    def _learn(self, design: Design, released: NDArray[np.int64]) -> None:
+    def _learn(self, design: Design, released: Any) -> None:
         """Turn what was released into what predictions need."""
+        raise NotImplementedError
+
+    def _model_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the public arrays that predictions need, for a model file."""
+        raise VeilwoodError(f"{type(self).__name__} cannot be saved: it holds more than was released.")
+
+    def _restore(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """Check and take back what ``_model_arrays`` gave; schema, plan and certificate are set already."""
         raise NotImplementedError
 
     # -- public ----------------------------------------------------------------------------------------------
@@ -93,11 +101,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         -------
         self
         """
-        if unsupported:
-            raise VeilwoodError(
-                f"fit does not take {', '.join(unsupported)}. Hint: weights would change what one row can do, "
-                "so rows count once; repeat no rows and drop the argument."
-            )
+        self._refuse(unsupported)
         loss, neighbours = self._promise()
         schema, not_private = self._declared_schema(X, y)
         design = self._design(schema, loss, neighbours)
@@ -106,11 +110,19 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         with door:
             released = self._measure(design, source, door)
         self.privacy_ = door.statement()
-        self._set_fitted(schema, design.plan, source.labels)
+        self.plan_ = design.plan
+        self._set_public(schema, source.labels)
         self._learn(design, released)
         return self
 
     # -- shared by the families --------------------------------------------------------------------------------
+
+    def _refuse(self, unsupported: dict[str, Any]) -> None:
+        if unsupported:
+            raise VeilwoodError(
+                f"fit does not take {', '.join(unsupported)}. Hint: weights would change what one row can do, "
+                "so rows count once; repeat no rows and drop the argument."
+            )
 
     def _promise(self) -> tuple[Loss, Neighbours]:
         return requested_loss(self.epsilon, self.delta), Neighbours(self.adjacency, unit_of(self.privacy_unit))
@@ -128,9 +140,8 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
             )
         return schema, INFERRED if schema.inferred else None
 
-    def _set_fitted(self, schema: Schema, plan: Plan, labels: NDArray[Any]) -> None:
+    def _set_public(self, schema: Schema, labels: NDArray[Any]) -> None:
         self.schema_ = schema
-        self.plan_ = plan
         self.n_features_in_ = len(schema.features)
         self.feature_names_in_ = np.array(schema.feature_names, dtype=object)
         if self._task == "classification":
@@ -138,7 +149,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 
     def _encode(self, X: Any) -> NDArray[np.uint16]:
         """Encode rows to predict for; needs a fitted estimator."""
-        check_is_fitted(self, "privacy_")
+        check_is_fitted(self, "schema_")
         unit = unit_of(self.privacy_unit)
         extra = (unit.id,) if isinstance(unit, RowsOf) else ()
         return self._encoding().encode(X, allowed_extra=extra, estimator=type(self).__name__)

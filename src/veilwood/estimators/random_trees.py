@@ -6,36 +6,24 @@ The structure is grown in ``structure``, counted in ``counting``, cleaned in ``l
 
 from __future__ import annotations
 
-import warnings
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassifierMixin, RegressorMixin
 
-from veilwood import leaves as cleaning
-from veilwood.counting import Assignment, leaf_totals, sum_over_trees
-from veilwood.encoding import TARGET_LEVELS, Encoding
-from veilwood.entropy import secret_key
-from veilwood.errors import UtilityWarning
-from veilwood.estimators.base import BaseForest, Design
-from veilwood.plan import Plan, counting_step
+from veilwood.encoding import Encoding
+from veilwood.estimators.base import Design
+from veilwood.estimators.counted import CountedClassifier, CountedForest, CountedRegressor
+from veilwood.plan import Plan
 from veilwood.privacy import Loss, Neighbours
 from veilwood.release import Door
-from veilwood.schema import Schema, Task
+from veilwood.schema import Schema
 from veilwood.sources import Source
-from veilwood.structure import Forest, grow_binary
-
-Voting = Literal["majority", "threshold", "probabilistic"]
-VOTINGS = ("majority", "threshold", "probabilistic")
-TREES = ("shared", "disjoint")
+from veilwood.structure import grow_binary
 
 
-class _RandomTrees(BaseForest):
-    """Random trees for either task: a leaf holds class counts, or the rotated pair of a regression target."""
-
-    forest_: Forest
-    leaf_counts_: NDArray[np.int64]
+class _RandomTrees(CountedForest):
+    """Random trees for either task."""
 
     def __init__(
         self,
@@ -67,22 +55,10 @@ class _RandomTrees(BaseForest):
         self.n_jobs = n_jobs
 
     def _design(self, schema: Schema, loss: Loss, neighbours: Neighbours) -> Design:
-        self._one_of("trees", TREES)
-        self._one_of("leaves", cleaning.CLEANINGS)
+        self._check_choices()
         encoding = Encoding(schema, "grid")
         forest = grow_binary(encoding.columns, self.n_estimators, self.max_depth, self.random_state)
-        # One row adds one class count (or one rotated pair, whose sum is TARGET_LEVELS) in each tree that sees it.
-        visits = 1 if self.trees == "disjoint" else forest.n_trees
-        per_tree = 1 if schema.task == "classification" else TARGET_LEVELS
-        columns = len(schema.classes) if schema.task == "classification" else 2
-        step = counting_step(
-            "class counts of leaves" if schema.task == "classification" else "rotated target sums of leaves",
-            (forest.n_leaves, columns),
-            loss,
-            neighbours,
-            l1=visits * per_tree,
-            squared_l2=visits * per_tree**2,
-        )
+        step = self._leaf_step(schema, loss, neighbours, forest.n_leaves)
         plan = Plan(
             estimator=type(self).__name__,
             loss=loss,
@@ -95,64 +71,22 @@ class _RandomTrees(BaseForest):
                 "trees": forest.n_trees,
                 "leaves": forest.n_leaves,
                 "depth": forest.depth,
-                "records": "each to one tree" if self.trees == "disjoint" else "all to every tree",
+                "records": self._records,
             },
-            # The count of rows in a regression leaf is the sum of its pair divided by TARGET_LEVELS.
-            expected_leaf_mse=step.variance * (1 if schema.task == "classification" else 2 / TARGET_LEVELS**2),
+            expected_leaf_mse=self._expected_leaf_mse(step),
         )
         return Design(encoding, forest, plan)
 
     def _measure(self, design: Design, source: Source, door: Door) -> NDArray[np.int64]:
         (step,) = design.plan.steps
-        assignment = Assignment(secret_key(), design.forest.n_trees) if self.trees == "disjoint" else None
-        schema = design.encoding.schema
-        exact = leaf_totals(
-            design.forest,
-            source.batches(),
-            n_classes=len(schema.classes) if schema.task == "classification" else None,
-            target_levels=TARGET_LEVELS,
-            assignment=assignment,
-            n_jobs=self.n_jobs,
-        )
-        return door.noisy(step, exact)
+        assignment = self._assignment(design.forest.n_trees)
+        return door.noisy(step, self._exact_leaves(design, design.forest, source, assignment))
 
     def _learn(self, design: Design, released: NDArray[np.int64]) -> None:
-        self.forest_ = design.forest
-        self.leaf_counts_ = released
-        self._warn_if_drowned()
-
-    def _warn_if_drowned(self) -> None:
-        """Warn when the noise is larger than the leaves, judged from the noisy counts themselves."""
-        noise = self.plan_.expected_leaf_mse**0.5
-        if noise == 0:
-            return
-        unit = 1 if self._task == "classification" else TARGET_LEVELS
-        rows_per_leaf = max(0.0, float(self.leaf_counts_.sum()) / unit) / self.forest_.n_leaves
-        if noise > rows_per_leaf:
-            warnings.warn(
-                f"expected noise of {noise:.3g} rows on each count of a leaf of about {rows_per_leaf:.3g} rows. "
-                "Hint: lower max_depth or n_estimators, use leaves='empirical-bayes', or spend more epsilon.",
-                UtilityWarning,
-                stacklevel=4,
-            )
-
-    def _leaf_shares(self) -> NDArray[np.float64]:
-        """Class shares (or scaled mean and complement) of each leaf, by the chosen cleaning."""
-        counts: NDArray[Any] = self.leaf_counts_
-        if self.leaves == "empirical-bayes":
-            counts = cleaning.shrunken_counts(self.forest_, counts.astype(float), self.plan_.steps[0].variance)
-        if self._task == "classification":
-            return cleaning.plain_shares(counts)
-        return cleaning.plain_means(counts, TARGET_LEVELS)
-
-    def _mean_over_trees(self, codes: NDArray[np.uint16], leaf_values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return sum_over_trees(self.forest_, codes, leaf_values, n_jobs=self.n_jobs) / self.forest_.n_trees
-
-    def _encoding(self) -> Encoding:
-        return Encoding(self.schema_, "grid")
+        self._set_leaves(design.forest, released)
 
 
-class RandomTreesClassifier(ClassifierMixin, _RandomTrees):  # type: ignore[misc]
+class RandomTreesClassifier(CountedClassifier, _RandomTrees):
     """Random decision trees with private leaves, for two or more classes.
 
     Binary trees of fixed height are grown without looking at the data; the class counts of all leaves are released
@@ -216,8 +150,6 @@ class RandomTreesClassifier(ClassifierMixin, _RandomTrees):  # type: ignore[misc
     (3,)
     """
 
-    _task: ClassVar[Task] = "classification"
-
     def __init__(
         self,
         schema: Any = None,
@@ -242,42 +174,8 @@ class RandomTreesClassifier(ClassifierMixin, _RandomTrees):  # type: ignore[misc
         )  # fmt: skip
         self.voting = voting
 
-    def _design(self, schema: Schema, loss: Loss, neighbours: Neighbours) -> Design:
-        self._one_of("voting", VOTINGS)
-        return super()._design(schema, loss, neighbours)
 
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Return the share of each class: of the trees' votes, or averaged over the leaves."""
-        return self._probabilities(self._encode(X))
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Return the predicted classes. Free: computed from released counts."""
-        codes = self._encode(X)
-        shares = self._probabilities(codes)
-        if self.voting == "probabilistic":
-            seed = self.random_state if isinstance(self.random_state, int) else 0
-            coin = cleaning.coins(codes, seed)[:, None]
-            chosen = np.minimum((np.cumsum(shares, axis=1) <= coin).sum(axis=1), shares.shape[1] - 1)
-        else:
-            chosen = shares.argmax(axis=1)
-        labels: NDArray[Any] = self.classes_[chosen]
-        return labels
-
-    def _probabilities(self, codes: NDArray[np.uint16]) -> NDArray[np.float64]:
-        shares = self._leaf_shares()
-        return self._mean_over_trees(codes, cleaning.votes(shares) if self.voting == "majority" else shares)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.poor_score = True
-        tags.non_deterministic = True
-        tags.input_tags.allow_nan = True
-        tags.input_tags.string = True
-        tags.input_tags.categorical = True
-        return tags
-
-
-class RandomTreesRegressor(RegressorMixin, _RandomTrees):  # type: ignore[misc]
+class RandomTreesRegressor(CountedRegressor, _RandomTrees):
     """Random decision trees with private leaf means.
 
     Each leaf releases the rotated pair of its targets, which yields sum and count together at the price of one
@@ -304,19 +202,3 @@ class RandomTreesRegressor(RegressorMixin, _RandomTrees):  # type: ignore[misc]
     >>> bool(forest.predict([[0.9]])[0] > forest.predict([[0.1]])[0])
     True
     """
-
-    _task: ClassVar[Task] = "regression"
-
-    def predict(self, X: Any) -> NDArray[np.float64]:
-        """Return predicted targets, inside the schema's bounds. Free: computed from released sums."""
-        share = self._mean_over_trees(self._encode(X), self._leaf_shares())[:, 0]
-        return self._encoding().decode_target(share * TARGET_LEVELS)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.regressor_tags.poor_score = True
-        tags.non_deterministic = True
-        tags.input_tags.allow_nan = True
-        tags.input_tags.string = True
-        tags.input_tags.categorical = True
-        return tags

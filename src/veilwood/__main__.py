@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m veilwood``: the command line, which lives in ``cli``."""
+
+import sys
+
+from veilwood.cli import main
+
+sys.exit(main())

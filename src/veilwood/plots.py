@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures of results already computed, as matplotlib figures; nothing is measured here and no window is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["Comparison", "accuracy_vs_epsilon", "error_vs_bound"]
+
+PRIVATE, BASELINE, TRIVIAL = "#1f5f8b", "#3a7d44", "#9a9a9a"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Accuracy of a private estimator beside two baselines, on one data set.
+
+    Attributes
+    ----------
+    name : str
+        The data set.
+    epsilons : tuple of float
+        The privacy losses tried, in increasing order.
+    private : ndarray, shape (n_runs, n_epsilons)
+        Accuracy of the private estimator.
+    non_private, majority : float
+        Mean accuracy of an ordinary forest, and of always saying the most frequent class.
+    """
+
+    name: str
+    epsilons: tuple[float, ...]
+    private: NDArray[np.float64]
+    non_private: float
+    majority: float
+
+
+def accuracy_vs_epsilon(comparisons: Sequence[Comparison]) -> Figure:
+    """Draw accuracy against epsilon, one panel a data set: mean and standard deviation over runs, and baselines.
+
+    Examples
+    --------
+    >>> runs = np.array([[0.6, 0.8], [0.7, 0.8]])
+    >>> figure = accuracy_vs_epsilon([Comparison("toy", (0.5, 2.0), runs, 0.9, 0.5)])
+    >>> figure.axes[0].get_xlabel()
+    'epsilon (smaller is more private)'
+    """
+    figure = Figure(figsize=(4.2 * len(comparisons), 3.6), layout="constrained")
+    panels: NDArray[Any] = figure.subplots(1, len(comparisons), sharey=True, squeeze=False)[0]
+    for axes, data in zip(panels, comparisons, strict=True):
+        axes.axhline(data.non_private, color=BASELINE, linestyle="--", label="ordinary forest, not private")
+        axes.axhline(data.majority, color=TRIVIAL, linestyle=":", label="most frequent class")
+        axes.errorbar(
+            data.epsilons, data.private.mean(axis=0), yerr=data.private.std(axis=0),
+            color=PRIVATE, marker="o", capsize=3, label="private forest",
+        )  # fmt: skip
+        axes.set_xscale("log")
+        axes.set_xticks(data.epsilons, [f"{epsilon:g}" for epsilon in data.epsilons])
+        axes.set_xticks([], minor=True)
+        axes.set(title=data.name, xlabel="epsilon (smaller is more private)", ylim=(0, 1.02))
+    panels[0].set_ylabel("accuracy on rows held out")
+    panels[-1].legend(loc="lower right", fontsize="small")
+    return figure
+
+
+def error_vs_bound(
+    x: ArrayLike, *, measured: Mapping[str, ArrayLike], bounds: Mapping[str, ArrayLike], xlabel: str, title: str
+) -> Figure:
+    """Draw measured errors against the bounds theorems give for them; bounds above 1 say nothing and are cut.
+
+    Examples
+    --------
+    >>> figure = error_vs_bound(
+    ...     [1, 2], measured={"forest": [0.2, 0.1]}, bounds={"Theorem 5.4": [0.9, 0.5]}, xlabel="depth", title="toy"
+    ... )
+    >>> [line.get_label() for line in figure.axes[0].lines]
+    ['Theorem 5.4', 'forest']
+    """
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for name, values in bounds.items():
+        axes.plot(x, np.asarray(values, dtype=float), linestyle="--", marker="v", label=name)
+    for name, values in measured.items():
+        axes.plot(x, np.asarray(values, dtype=float), marker="o", label=name)
+    axes.set(xlabel=xlabel, ylabel="error", title=title, ylim=(-0.02, 1.02))
+    axes.legend(fontsize="small")
+    return figure
