@@ -162,9 +162,18 @@ def test_help_has_an_example(words: list[str], capsys: pytest.CaptureFixture[str
     assert "--json" in out
 
 
-def test_every_family_does_at_least_one_task() -> None:
-    for tasks in FAMILIES.values():
-        assert all(kind._task == task for task, kind in tasks.items())  # type: ignore[attr-defined]
+@pytest.mark.parametrize(("family", "task"), [(name, task) for name, tasks in FAMILIES.items() for task in tasks])
+def test_every_family_goes_from_fit_to_predictions(
+    family: str, task: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema = json.loads(Path("visits.json").read_text())
+    schema |= {"task": task, "target": "ill" if task == "classification" else "age"}
+    Path("other.json").write_text(json.dumps(schema))
+    words = ["--estimator", family, "--param", "n_estimators=2", "--param", "max_depth=2"]
+    made = answer(capsys, "fit", "visits.csv", "--schema", "other.json", *words)
+    assert made["certificate"]["is_private"]
+    assert answer(capsys, "plan", "--schema", "other.json", *words) == made["plan"]
+    assert len(answer(capsys, "predict", "visits.veilwood", "visits.csv")) == 400
 
 
 # -- what goes wrong -----------------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 import veilwood as vw
-from veilwood.cli import main
+from veilwood import estimators
+from veilwood.cli import FAMILIES, main
 from veilwood.privacy import Loss
 
 ROOT = Path(__file__).parents[1]
@@ -64,8 +65,9 @@ def test_readme_promises_what_exists() -> None:
         assert re.search(rf"^{target}:", makefile, flags=re.M), target
     for path in re.findall(r"\]\(([^)]+)\)", README):
         assert (ROOT / path).exists(), path
-    for name in re.findall(r"`(\w+(?:Classifier|Regressor))`", README):
-        assert hasattr(vw, name), name
+    named = set(re.findall(r"`(\w+(?:Classifier|Regressor|Predictor))`", README))
+    assert named == set(estimators.__all__)
+    assert set(re.findall(r"`--estimator ([\w-]+)`", README)) == set(FAMILIES)
 
 
 def test_readme_one_liner_for_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from veilwood import not_private
 from veilwood.datasets import balance_scale, car
 from veilwood.entropy import seeded_for_tests
 from veilwood.mechanisms import DiscreteLaplace
-from veilwood.not_private import PARTS_OF_A_ROW, RandomTreesAsPrintedNotPrivate, _shares_as_printed
+from veilwood.not_private import PARTS_OF_A_ROW, RandomTreesAsPrintedNotPrivate, shares_as_printed
 from veilwood.release import Door
 
 
@@ -96,11 +96,11 @@ def test_released_counts_carry_noise_of_the_printed_scale(monkeypatch: pytest.Mo
 
 @pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning")
 def test_shares_as_printed() -> None:
-    kept = _shares_as_printed(np.array([[3, 1], [0, 5]]))
+    kept = shares_as_printed(np.array([[3, 1], [0, 5]]))
     assert kept.tolist() == [[0.75, 0.25], [0.0, 1.0]]
     with seeded_for_tests(0):
         for counts in ([-1, 5], [7, -2], [0, 0]):
-            drawn = _shares_as_printed(np.tile(counts, (4000, 1)))
+            drawn = shares_as_printed(np.tile(counts, (4000, 1)))
             assert np.allclose(drawn.sum(axis=1), 1)
             # Uniform on [0, 1]: mean 1/2, variance 1/12, a tenth below 1/10.
             assert drawn[:, 0].mean() == pytest.approx(0.5, abs=0.02)

@@ -296,10 +296,10 @@ def test_batches_add_up():
 @pytest.mark.parametrize("scale", [Fraction(1, 10), Fraction(1), Fraction(37, 10), Fraction(5000)])
 def test_noise_variances(scale):
     q = math.exp(-1 / float(scale))
-    assert strategies.discrete_laplace_variance(scale) == pytest.approx(2 * q / (1 - q) ** 2, rel=1e-6)
+    assert strategies.noise_variance("laplace", scale) == pytest.approx(2 * q / (1 - q) ** 2, rel=1e-6)
     k = np.arange(-2000.0, 2001.0)
     pmf = np.exp(-(k**2) / (2 * min(float(scale), 100.0)))
-    variance = strategies.discrete_gaussian_variance(min(scale, Fraction(100)))
+    variance = strategies.noise_variance("gaussian", min(scale, Fraction(100)))
     assert variance == pytest.approx((k**2 * pmf).sum() / pmf.sum(), rel=1e-9)
 
 

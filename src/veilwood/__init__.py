@@ -16,6 +16,8 @@ from veilwood.errors import (
     VeilwoodError,
 )
 from veilwood.estimators import (
+    GreedyForestClassifier,
+    GreedyForestRegressor,
     MatrixForestClassifier,
     MatrixForestPredictor,
     MedianForestClassifier,
@@ -34,6 +36,8 @@ __all__ = [
     "BudgetExceededError",
     "Column",
     "DomainTooLargeError",
+    "GreedyForestClassifier",
+    "GreedyForestRegressor",
     "Ledger",
     "LedgerError",
     "MatrixForestClassifier",

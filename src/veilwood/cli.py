@@ -23,11 +23,10 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from veilwood import model_file
+from veilwood import estimators, model_file
 from veilwood._version import __version__
 from veilwood.encoding import Encoding
 from veilwood.errors import LedgerError, PrivacyWarning, UtilityWarning, VeilwoodError
-from veilwood.estimators import RandomTreesClassifier, RandomTreesRegressor
 from veilwood.ledger import Ledger, SQLiteLedger, open_ledger
 from veilwood.plan import Plan
 from veilwood.privacy import Loss
@@ -36,10 +35,21 @@ from veilwood.sources import draft, open_source, read_features
 
 __all__ = ["FAMILIES", "main"]
 
-FAMILIES: dict[str, dict[Task, type]] = {
-    "random-trees": {"classification": RandomTreesClassifier, "regression": RandomTreesRegressor},
-}
-"""The estimators by name on the command line; the schema's task picks the one of a family."""
+TASKS: dict[str, Task] = {"Classifier": "classification", "Regressor": "regression"}
+
+
+def _families() -> dict[str, dict[Task, type]]:
+    """Name the estimators as one types them: RandomTreesClassifier and -Regressor are both random-trees."""
+    found: dict[str, dict[Task, type]] = {}
+    for name in estimators.__all__:
+        if match := re.fullmatch(r"(\w+)(Classifier|Regressor)", name):
+            words = re.findall("[A-Z][a-z]+", match[1])
+            found.setdefault("-".join(words).lower(), {})[TASKS[match[2]]] = getattr(estimators, name)
+    return found
+
+
+FAMILIES = _families()
+"""The estimators by their name on the command line; the schema's task picks the one of a family."""
 
 # Both click, and the copy of it inside newer typers, derive every complaint about the words typed from this one.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -239,7 +249,7 @@ def schema_check(table: Table, schema: SchemaPath, as_json: AsJson = False) -> N
 @app.command()
 def plan(
     schema: SchemaPath,
-    table: Annotated[str | None, typer.Argument(metavar="[TABLE]", help="Never opened: for symmetry with fit.")] = None,
+    table: Annotated[str | None, typer.Argument(metavar="TABLE", help="Never opened: for symmetry with fit.")] = None,
     estimator: Family = "random-trees",
     epsilon: Epsilon = 1.0,
     delta: Delta = 0.0,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from veilwood.growing import SHIFT
 from veilwood.kernels import _step, njit
 
@@ -19,10 +21,8 @@ def _add_row(slots: Any, tables: Any, codes: Any, row: int, first: int, last: in
     for slot in range(first, last):
         code = codes[row, slots[slot, 0]]
         table = slots[slot, 3]
-        if table >= 0:
-            place = int(tables[table + code])
-        else:
-            place = ((code - slots[slot, 1]) * slots[slot, 2]) >> SHIFT
+        by_step = ((code - slots[slot, 1]) * slots[slot, 2]) >> SHIFT
+        place = np.int64(tables[table + code]) if table >= 0 else by_step
         if moments:
             histograms[slot, place, 0] += 1
             histograms[slot, place, 1] += value

@@ -47,7 +47,7 @@ def plan_level(
     loss: Loss,
     neighbours: Neighbours,
     *,
-    n_trees: int,
+    n_nodes: int,
     trees_per_row: int,
     candidates: int,
     by: Literal["flip", "exponential"],
@@ -63,21 +63,20 @@ def plan_level(
     A row is in one node of each tree that sees it, so the level costs ``loss`` (proofs/median-forest.md, attacked by
     tests/test_medians.py).
     """
-    nodes = n_trees * 2**depth
     select = partial(selecting_step, neighbours=neighbours, by=by)
     median = f"medians at depth {depth}"
     if variant == "random-attribute":
-        step = select(median, (nodes, BINS - 1), loss, score_range=2, selections_per_row=trees_per_row)
+        step = select(median, (n_nodes, BINS - 1), loss, score_range=2, selections_per_row=trees_per_row)
         return Level(None, step)
     half = loss.part(Fraction(1, 2))
     medians_per_node = candidates if variant == "k-medians" else 1
     return Level(
         attributes=select(
-            f"attributes at depth {depth}", (nodes, candidates), half,
+            f"attributes at depth {depth}", (n_nodes, candidates), half,
             score_range=spread_range(moments), selections_per_row=trees_per_row,
         ),
         medians=select(
-            median, (nodes * medians_per_node, BINS - 1), half,
+            median, (n_nodes * medians_per_node, BINS - 1), half,
             score_range=2, selections_per_row=trees_per_row * medians_per_node,
         ),
     )  # fmt: skip

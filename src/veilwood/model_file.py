@@ -213,7 +213,8 @@ def _construct(parts: _Parts) -> BaseForest:
     estimator = family(schema=schema, **parameters)
     estimator._promise()
     estimator.privacy_ = statement
-    estimator._set_fitted(schema, plan, labels)
+    estimator.plan_ = plan
+    estimator._set_public(schema, labels)
     estimator._restore(arrays)
     return estimator
 

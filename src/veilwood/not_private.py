@@ -123,13 +123,13 @@ class RandomTreesAsPrintedNotPrivate(RandomTreesClassifier):
 
     def _learn(self, design: Design, released: NDArray[np.int64]) -> None:
         self.forest_ = design.forest
-        self.leaf_shares_ = _shares_as_printed(released)
+        self.leaf_shares_ = shares_as_printed(released)
 
     def _leaf_shares(self) -> NDArray[np.float64]:
         return self.leaf_shares_
 
 
-def _shares_as_printed(counts: NDArray[np.int64]) -> NDArray[np.float64]:
+def shares_as_printed(counts: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return class shares of each leaf, drawn uniformly where a count is negative or all are zero (Algorithm 2)."""
     uniform = ((entropy.words(counts.size) >> np.uint64(11)) + 1) / 2.0**53
     # Exponentials divided by their sum are uniform over all shares: uniform on [0, 1] for the paper's two classes.

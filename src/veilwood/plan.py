@@ -27,6 +27,9 @@ BACKEND_VARIABLE = "VEILWOOD_NOISE_BACKEND"
 """Environment variable: "veilwood" (default) or "opendp" decides who draws additive noise."""
 
 
+_STEPS_SHOWN = 12  # a person reads the first steps of a plan; all are in its JSON
+
+
 @dataclass(frozen=True)
 class Step:
     """One measurement of a plan: what is measured, how much one unit can move it, and the noise for that.
@@ -69,6 +72,13 @@ class Step:
                 return f"{type(selection).__name__}, epsilon {float(selection.epsilon):.6g}"
 
     @property
+    def cost(self) -> str:
+        """The loss in words; parts of a zCDP budget compose by rho, so that is what they state."""
+        return (
+            f"rho={float(self.loss.rho):.4g}" if self.loss.delta > 0 and self.loss.rho is not None else str(self.loss)
+        )
+
+    @property
     def variance(self) -> float:
         """Exact variance of the noise on one number; 0 without noise."""
         return self.mechanism.variance if isinstance(self.mechanism, DiscreteLaplace | DiscreteGaussian) else 0.0
@@ -80,7 +90,7 @@ class Step:
             "mechanism": self.describe,
             "sensitivity": self.sensitivity,
             "shape": list(self.shape),
-            "loss": str(self.loss),
+            "loss": self.cost,
             "exact": {**_loss_to_dict(self.loss), "mechanism": _mechanism_to_dict(self.mechanism)},
         }
 
@@ -223,6 +233,8 @@ class Plan:
     expected_leaf_mse: float
 
     def __post_init__(self) -> None:
+        if len({step.name for step in self.steps}) < len(self.steps):
+            raise VeilwoodError("two steps of a plan have the same name: the door could not tell them apart.")
         total = sum((step.loss for step in self.steps), Loss.zero())
         by_rho = self.loss.delta > 0 and self.loss.rho is not None
         cost, promise = (total.rho, self.loss.rho) if by_rho else (total.epsilon, self.loss.epsilon)
@@ -303,9 +315,11 @@ class Plan:
             f"Costs {self.loss}, protecting {self.neighbours}.",
             f"Releases {self.released}.",
         ]
-        for step in self.steps:
+        for step in self.steps[:_STEPS_SHOWN]:
             size = " x ".join(str(n) for n in step.shape)
-            lines.append(f"  - {step.name} ({size}): sensitivity {step.sensitivity}, {step.describe}, {step.loss}")
+            lines.append(f"  - {step.name} ({size}): sensitivity {step.sensitivity}, {step.describe}, {step.cost}")
+        if len(self.steps) > _STEPS_SHOWN:
+            lines.append(f"  - and {len(self.steps) - _STEPS_SHOWN} more, see to_json()")
         if self.loss.is_bounded:
             noise = self.expected_leaf_mse**0.5
             lines.append(

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Comparison", "accuracy_vs_epsilon", "error_vs_bound"]
+__all__ = ["Comparison", "accuracy_vs_epsilon", "error_vs_bound", "skill_vs_noise"]
 
 PRIVATE, BASELINE, TRIVIAL = "#1f5f8b", "#3a7d44", "#9a9a9a"
 
@@ -87,5 +87,34 @@ def error_vs_bound(
     for name, values in measured.items():
         axes.plot(x, np.asarray(values, dtype=float), marker="o", label=name)
     axes.set(xlabel=xlabel, ylabel="error", title=title, ylim=(-0.02, 1.02))
+    axes.legend(fontsize="small")
+    return figure
+
+
+def skill_vs_noise(settings: Sequence[tuple[str, int, float, float]], *, title: str) -> Figure:
+    """Draw the expected skill of settings against their noise relative to a leaf, shaded by depth.
+
+    Parameters
+    ----------
+    settings : sequence of (estimator, depth, noise over rows of a leaf, skill)
+        What ``veilwood.tune`` planned.
+
+    Examples
+    --------
+    >>> figure = skill_vs_noise([("RandomTreesClassifier", 2, 0.1, 0.4), ("RandomTreesClassifier", 4, 1.0, 0.2)],
+    ...                         title="toy")
+    >>> figure.axes[0].get_ylabel()
+    'expected skill'
+    """
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    axes = figure.subplots()
+    depths = [depth for _, depth, _, _ in settings]
+    for marker, name in zip("osv^", dict.fromkeys(name for name, *_ in settings), strict=False):
+        depth, noise, skill = np.array([numbers for other, *numbers in settings if other == name]).T
+        points = axes.scatter(noise, skill, c=depth, vmin=min(depths), vmax=max(depths), marker=marker, label=name)
+    figure.colorbar(points, label="depth")
+    if all(noise > 0 for _, _, noise, _ in settings):
+        axes.set_xscale("log")
+    axes.set(xlabel="noise on a count / rows of a leaf", ylabel="expected skill", title=title, ylim=(-0.02, 1.02))
     axes.legend(fontsize="small")
     return figure

@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from veilwood.errors import OutOfSchemaError, VeilwoodError
+from veilwood.mechanisms import DiscreteGaussian, DiscreteLaplace
 from veilwood.workloads import PathWorkload, Workload
 
 __all__ = ["Factors", "Marginals", "Noise", "Strategy", "expected_error"]
@@ -97,9 +98,8 @@ class Strategy(ABC):
         """Exact variance of the noise on each table; ``budget`` is epsilon (Laplace) or rho (Gaussian)."""
         if budget <= 0:
             raise VeilwoodError(f"budget is {budget}. Hint: a positive epsilon (laplace) or rho (gaussian).")
-        if noise == "laplace":
-            return [discrete_laplace_variance(scale) for scale in self.scales(budget)]
-        return [discrete_gaussian_variance(squared) for squared in self.sigma_squared(budget)]
+        parameters = self.scales(budget) if noise == "laplace" else self.sigma_squared(budget)
+        return [noise_variance(noise, parameter) for parameter in parameters]
 
     def supports(self, workload: Workload) -> bool:
         """Whether every query is a combination of what is measured: W A^+ A = W."""
@@ -410,19 +410,10 @@ def expected_error(
     return strategy._error(workload, strategy.variances(noise, budget))
 
 
-def discrete_laplace_variance(scale: Fraction) -> float:
-    """Variance 2q / (1 - q)^2 of discrete Laplace noise, q = exp(-1 / scale); a little below 2 scale^2."""
-    half = min(float(1 / (2 * scale)), 230.0)
-    return max(1 / (2 * math.sinh(half) ** 2), _LEAST_VARIANCE)
-
-
-def discrete_gaussian_variance(sigma_squared: Fraction) -> float:
-    """Variance of discrete Gaussian noise; equal to sigma^2 in double precision from sigma^2 = 2 on."""
-    if sigma_squared > 4:
-        return float(sigma_squared)
-    k = np.arange(1.0, 100.0)
-    weight = 2 * np.exp(-(k**2) / (2 * float(sigma_squared)))
-    return max(float((k**2 * weight).sum() / (1 + weight.sum())), _LEAST_VARIANCE)
+def noise_variance(noise: Noise, parameter: Fraction) -> float:
+    """Exact variance of discrete noise: ``parameter`` is the scale (Laplace) or sigma squared (Gaussian)."""
+    law = DiscreteLaplace(parameter) if noise == "laplace" else DiscreteGaussian(parameter)
+    return max(law.variance, _LEAST_VARIANCE)
 
 
 class _Counts(ABC):

@@ -28,6 +28,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+from threadpoolctl import threadpool_limits
 
 from veilwood.errors import DomainTooLargeError
 from veilwood.strategies import (
@@ -35,9 +36,8 @@ from veilwood.strategies import (
     Marginals,
     Noise,
     Strategy,
-    discrete_gaussian_variance,
-    discrete_laplace_variance,
     expected_error,
+    noise_variance,
 )
 from veilwood.workloads import PathWorkload, Workload, features_of
 
@@ -96,18 +96,20 @@ def optimize(
     >>> expected_error(T, best) < expected_error(T, Marginals.identity(T))
     True
     """
-    rng = np.random.default_rng(seed)
-    budget = Fraction(budget)
-    candidates: list[Strategy] = []
-    if workload.n_cells <= max_cells:
-        candidates.append(Marginals.identity(workload))
-    candidates += _search_marginals(workload, noise, budget, rng, starts, max_cells)
-    if isinstance(workload, PathWorkload) and not workload.single_valued and 4 * workload.n_cells <= max_cells:
-        candidates += _search_products(workload, noise, rng)
-    multiway = isinstance(workload, PathWorkload) and workload.single_valued  # there marginals always won
-    if 1 < workload.n_cells <= (_THOROUGH_CELLS if thorough else 0 if multiway else _QUICK_CELLS):
-        candidates += _search_explicit(workload, noise, rng)
-    return min(candidates, key=lambda strategy: expected_error(workload, strategy, noise, budget))
+    # Hundreds of descents in a few dozen variables: threads of the linear algebra would only wait for each other.
+    with threadpool_limits(limits=1, user_api="blas"):
+        rng = np.random.default_rng(seed)
+        budget = Fraction(budget)
+        candidates: list[Strategy] = []
+        if workload.n_cells <= max_cells:
+            candidates.append(Marginals.identity(workload))
+        candidates += _search_marginals(workload, noise, budget, rng, starts, max_cells)
+        if isinstance(workload, PathWorkload) and not workload.single_valued and 4 * workload.n_cells <= max_cells:
+            candidates += _search_products(workload, noise, rng)
+        multiway = isinstance(workload, PathWorkload) and workload.single_valued  # there marginals always won
+        if 1 < workload.n_cells <= (_THOROUGH_CELLS if thorough else 0 if multiway else _QUICK_CELLS):
+            candidates += _search_explicit(workload, noise, rng)
+        return min(candidates, key=lambda strategy: expected_error(workload, strategy, noise, budget))
 
 
 def lower_bound(workload: Workload, noise: Noise = "laplace", budget: Fraction = Fraction(1)) -> float:
@@ -125,7 +127,7 @@ def lower_bound(workload: Workload, noise: Noise = "laplace", budget: Fraction =
     singular = np.sqrt(np.maximum(np.linalg.eigvalsh(workload.gram()), 0))
     # Discrete noise of scale c b, c >= 1, has at least c^2 times the variance of scale b: sinh is convex.
     unit = 1 / Fraction(budget)
-    variance = discrete_laplace_variance(unit) if noise == "laplace" else discrete_gaussian_variance(unit / 2)
+    variance = noise_variance(noise, unit if noise == "laplace" else unit / 2)
     return variance * float(singular.sum()) ** 2 / workload.n_cells
 
 
@@ -281,15 +283,15 @@ def _search_products(workload: PathWorkload, noise: Noise, rng: np.random.Genera
 
 def _search_explicit(workload: Workload, noise: Noise, rng: np.random.Generator) -> list[Strategy]:
     """p-Identity over all cells, p = n / 8. The identity is stationary, so rows start shaped like the queries."""
-    matrix = workload.dense(merged=True)
-    gram = matrix.T @ matrix
+    matrix = next(iter(workload.rows(merged=True)))  # all rows, or more of them than cells
+    gram = workload.gram()
     values, vectors = np.linalg.eigh(gram)
     root = np.abs((vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T)
     p = max(1, workload.n_cells // 8)
     candidates: list[Strategy] = []
     for amount, rows in ((0.3, np.unique(matrix, axis=0)), (3.0, root)):
         start = amount * rows[rng.permutation(len(rows))[:p]] / rows.max()
-        if len(matrix) < len(gram):
+        if workload.n_queries < workload.n_cells:
             best = _p_identity(lambda x: matrix.T @ (matrix @ x), np.diag(gram), start, noise, 150)
         else:
             best = _p_identity(gram.__matmul__, np.diag(gram), start, noise, 150)

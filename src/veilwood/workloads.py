@@ -222,12 +222,11 @@ class PathWorkload(Workload):
             m = np.stack([self.kept[i].sum(axis=1)[group.choices[:, j]] for j, i in enumerate(group.features)]
                          or [np.zeros(len(group.leaves))], axis=1)  # fmt: skip
             m, times = np.unique(m, axis=0, return_counts=True)
-            masks, terms = [0], times[:, None] * free
-            for j, i in enumerate(group.features):
+            terms = times[:, None] * free
+            for j in range(len(group.features)):
                 outside, inside = m[:, j] ** 2 / n[j], m[:, j] * (1 - m[:, j] / n[j])
                 terms = np.concatenate([terms * outside[:, None], terms * inside[:, None]], axis=1)
-                masks += [mask | 1 << i for mask in masks]
-            for mask, value in zip(masks, terms.sum(axis=0), strict=True):
+            for mask, value in zip(_subsets(group.features), terms.sum(axis=0), strict=True):
                 traces[mask] = traces.get(mask, 0.0) + float(value)
         return traces
 
@@ -309,11 +308,10 @@ class VoteWorkload(Workload):
 
     def _traces_of_paths(self) -> dict[int, float]:
         """One value per fixed feature: paths of a query over the same features are the same query."""
-        n = np.array(self.shape, float)
+        n_groups = len(self.paths.groups)
         group_of_leaf = np.empty(self.paths.n_queries, np.int64)
         for place, group in enumerate(self.paths.groups):
             group_of_leaf[group.leaves] = place
-        n_groups = len(self.paths.groups)
         flat = np.arange(self.n_queries)[:, None] * n_groups + group_of_leaf[self.reached]
         paths = np.bincount(flat.ravel(), minlength=self.n_queries * n_groups).reshape(self.n_queries, -1)
         at: dict[int, int] = {}
@@ -328,9 +326,8 @@ class VoteWorkload(Workload):
         step = max(1, _CHUNK // len(at))
         for start in range(0, self.n_queries, step):
             weight += ((paths[start : start + step] @ inside) ** 2).sum(axis=0)
-        fixed = {mask: list(features_of(mask)) for mask in at}
-        scale = {mask: self.n_cells * np.prod((1 - 1 / n[r]) / n[r]) for mask, r in fixed.items()}
-        return {mask: float(weight[place] * scale[mask]) for mask, place in at.items()}
+        scale = {mask: math.prod((1 - 1 / n) / n for n in (self.shape[i] for i in features_of(mask))) for mask in at}
+        return {mask: float(weight[place]) * self.n_cells * scale[mask] for mask, place in at.items()}
 
     def _traces_of_rows(self) -> dict[int, float]:
         """Sets of values: split the explicit rows feature by feature into mean and rest."""
@@ -354,10 +351,13 @@ class VoteWorkload(Workload):
 
     def rows(self, *, merged: bool) -> Iterator[Floats]:
         """The rows of Q T' T, all at once."""
-        paths = self.paths.dense(merged=merged)
-        total = np.zeros((self.n_queries, paths.shape[1]))
-        for tree in range(self.reached.shape[1]):
-            total += paths[self.reached[:, tree]]
+        query = np.repeat(np.arange(self.n_queries), self.reached.shape[1])
+        shape = (self.n_queries, self.paths.n_queries)
+        reaches: Any = sparse.csc_array((np.ones(len(query)), (query, self.reached.ravel())), shape)
+        total, start = np.zeros((self.n_queries, math.prod(self.shape if merged else self.sizes))), 0
+        for chunk in self.paths.rows(merged=merged):
+            total += reaches[:, start : start + len(chunk)] @ chunk
+            start += len(chunk)
         yield total
 
 
@@ -472,11 +472,10 @@ def _check_leaves(sizes: Sequence[int], features: Ints, values: Ints) -> None:
             f"leaf_features names feature {features.max()}. Hint: features are numbered 0 to {len(sizes) - 1}.",
             value=int(features.max()),
         )
-    used = features >= 0
     ordered = np.sort(features, axis=1)
     if ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any():
         raise VeilwoodError("a path fixes the same feature twice. Hint: a multiway tree uses a feature once on a path.")
-    wrong = used & ((values < 0) | (values >= np.asarray(sizes)[features]))
+    wrong = (features >= 0) & ((values < 0) | (values >= np.asarray(sizes)[features]))
     if wrong.any():
         leaf, place = (int(index[0]) for index in np.nonzero(wrong))
         raise OutOfSchemaError(

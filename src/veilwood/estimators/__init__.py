@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scikit-learn estimators, one file a family."""
 
+from veilwood.estimators.greedy_forest import GreedyForestClassifier, GreedyForestRegressor
 from veilwood.estimators.matrix_forest import MatrixForestClassifier
 from veilwood.estimators.matrix_predictor import MatrixForestPredictor
 from veilwood.estimators.median_forest import MedianForestClassifier, MedianForestRegressor
 from veilwood.estimators.random_trees import RandomTreesClassifier, RandomTreesRegressor
 
 __all__ = [
+    "GreedyForestClassifier",
+    "GreedyForestRegressor",
     "MatrixForestClassifier",
     "MatrixForestPredictor",
     "MedianForestClassifier",

@@ -123,6 +123,7 @@ def plan_measurement(
     neighbours: Neighbours,
     n_columns: int,
     *,
+    features: Sequence[str] = (),
     votes: bool = False,
 ) -> Measurement:
     """Choose a strategy for a workload and plan its measurement at the price of ``loss``.
@@ -131,6 +132,8 @@ def plan_measurement(
     ----------
     n_columns : int
         Columns of the measured tables: one for each class, or a single one.
+    features : sequence of str
+        Names of the workload's features, for the plan to be read by people.
     votes : bool
         Whether the table holds labels of leaves, of which one row can turn one around, rather than counts of rows.
 
@@ -155,18 +158,21 @@ def plan_measurement(
         power = 1 if noise == "laplace" else 2
         parts = [Fraction(weight**power) for weight in strategy.weights.values()]
         shares, column_l1, column_squared_l2 = [part / sum(parts) for part in parts], 1, 1
+        tables = [" x ".join(features[i] for i in kept) or "total" for kept in strategy.weights] if features else []
     else:
         shares, column_l1, column_squared_l2 = [Fraction(1)], strategy.l1, strategy.l2_squared
+        tables = []
+    tables = tables or [f"{strategy.name}, table {place}" for place in range(1, len(shares) + 1)]
     steps = tuple(
         counting_step(
-            f"{name}, table {place} of {len(shares)}",
-            (*table, n_columns),
+            f"{name}: {table}",
+            (*shape, n_columns),
             loss.part(share),
             neighbours,
             l1=l1 * column_l1,
             squared_l2=squared_l2 * column_squared_l2,
         )
-        for place, (share, table) in enumerate(zip(shares, strategy.tables, strict=True), start=1)
+        for share, table, shape in zip(shares, tables, strategy.tables, strict=True)
     )
     return Measurement(workload, strategy, noise, budget, steps)
 
@@ -311,7 +317,14 @@ class MatrixForestClassifier(ClassifierMixin, CountedForest):  # type: ignore[mi
         if self.mechanism == "optimized":
             share = loss.part(Fraction(1, len(ensembles)))
             measurements = tuple(
-                plan_measurement(f"ensemble {i}", ensemble.paths, share, neighbours, n_classes)
+                plan_measurement(
+                    f"ensemble {i}",
+                    ensemble.paths,
+                    share,
+                    neighbours,
+                    n_classes,
+                    features=[encoding.columns[j].name for j in ensemble.features],
+                )
                 for i, ensemble in enumerate(ensembles, start=1)
             )
             steps = tuple(step for measurement in measurements for step in measurement.steps)

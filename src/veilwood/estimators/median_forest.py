@@ -6,38 +6,25 @@ A level of splits is grown in ``medians``; what happens at leaves is in ``counte
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from veilwood.counting import Assignment
 from veilwood.encoding import Encoding
-from veilwood.errors import VeilwoodError
-from veilwood.estimators.base import Design
-from veilwood.estimators.counted import CountedClassifier, CountedForest, CountedRegressor
+from veilwood.estimators.counted import CountedClassifier, CountedRegressor
+from veilwood.estimators.grown import GrownForest
 from veilwood.growing import Growing
+from veilwood.histograms import Batches
 from veilwood.medians import VARIANTS, Level, Variant, grow_level, plan_level
-from veilwood.plan import Plan
-from veilwood.privacy import Loss, Neighbours, exact
-from veilwood.progress import track
+from veilwood.privacy import Loss, Neighbours
 from veilwood.release import Door
-from veilwood.schema import Schema
-from veilwood.sources import Source
-from veilwood.structure import Forest, check_size, public_generators
-
-SELECTIONS = ("flip", "exponential")
 
 
-@dataclass(frozen=True)
-class MedianDesign(Design):
-    """The public design of a median forest: trees without any split yet, and what each level may spend."""
-
-    levels: tuple[Level, ...]
-
-
-class _MedianForest(CountedForest):
+class _MedianForest(GrownForest):
     """Median forests for either task."""
+
+    _splits: ClassVar[str] = "split at private medians"
 
     def __init__(
         self,
@@ -79,80 +66,36 @@ class _MedianForest(CountedForest):
     def _check_choices(self) -> None:
         super()._check_choices()
         self._one_of("variant", VARIANTS)
-        self._one_of("selection", SELECTIONS)
-        check_size(self.n_estimators, self.max_depth, 2)
-        candidates, share = self.candidates, exact(self.split_share, "split_share")
-        if not isinstance(candidates, int | np.integer) or isinstance(candidates, bool) or candidates < 1:
-            raise VeilwoodError(f"candidates={candidates!r} must be a whole number of at least 1.")
-        if not 0 < share < 1:
-            raise VeilwoodError(f"split_share={self.split_share!r} must be above 0 and below 1. Hint: 0.5.")
 
-    def _design(self, schema: Schema, loss: Loss, neighbours: Neighbours) -> MedianDesign:
-        self._check_choices()
-        encoding = Encoding(schema, "grid")
-        share = exact(self.split_share, "split_share")
-        levels = tuple(
-            plan_level(
-                depth,
-                cast(Variant, self.variant),
-                loss.part(share / self.max_depth),
-                neighbours,
-                n_trees=self.n_estimators,
-                trees_per_row=self._trees_per_row,
-                candidates=self._n_candidates(encoding),
-                by=self.selection,  # type: ignore[arg-type]  # checked above
-                moments=schema.task == "regression",
-            )
-            for depth in range(self.max_depth)
+    def _plan_level(self, encoding: Encoding, depth: int, n_nodes: int, loss: Loss, neighbours: Neighbours) -> Level:
+        return plan_level(
+            depth,
+            cast(Variant, self.variant),
+            loss,
+            neighbours,
+            n_nodes=n_nodes,
+            trees_per_row=self._trees_per_row,
+            candidates=self._n_candidates(encoding),
+            by=self.selection,
+            moments=self._task == "regression",
         )
-        step = self._leaf_step(schema, loss.part(1 - share), neighbours, self.n_estimators * 2**self.max_depth)
-        plan = Plan(
-            estimator=type(self).__name__,
-            loss=loss,
-            neighbours=neighbours,
-            steps=(*(part for level in levels for part in level.steps), step),
-            released=f"the splits and {step.name}, with noise, of {self.n_estimators} trees split at private medians",
-            schema_name=schema.name,
-            schema_hash=schema.fingerprint(),
-            structure={
-                "trees": self.n_estimators,
-                "leaves": self.n_estimators * 2**self.max_depth,
-                "depth": self.max_depth,
-                "records": self._records,
-            },
-            expected_leaf_mse=self._expected_leaf_mse(step),
+
+    def _grow_level(
+        self, encoding: Encoding, growing: Growing, level: Level, door: Door, batches: Batches,
+        rng: np.random.Generator, assignment: Assignment | None,
+    ) -> None:  # fmt: skip
+        grow_level(
+            growing,
+            level,
+            cast(Variant, self.variant),
+            door,
+            batches,
+            rng,
+            candidates=self._n_candidates(encoding),
+            n_classes=len(encoding.schema.classes) or None,
+            assignment=assignment,
+            n_jobs=self.n_jobs,
         )
-        return MedianDesign(encoding, Growing(encoding.columns, self.n_estimators).finish(), plan, levels)
-
-    def _n_candidates(self, encoding: Encoding) -> int:
-        return min(int(self.candidates), len(encoding.columns))
-
-    def _measure(self, design: Design, source: Source, door: Door) -> tuple[Forest, NDArray[np.int64]]:
-        assert isinstance(design, MedianDesign)
-        assignment = self._assignment(self.n_estimators)
-        (rng,) = public_generators(self.random_state, 1)
-        growing = Growing(design.encoding.columns, self.n_estimators)
-        for level in design.levels:
-            grow_level(
-                growing,
-                level,
-                cast(Variant, self.variant),
-                door,
-                lambda: track(source.batches(), "splitting"),
-                rng,
-                candidates=self._n_candidates(design.encoding),
-                n_classes=len(design.encoding.schema.classes) or None,
-                assignment=assignment,
-                n_jobs=self.n_jobs,
-            )
-        forest = growing.finish()
-        leaf_step = design.plan.steps[-1]
-        exact_leaves = np.zeros(leaf_step.shape, np.int64)  # leaves that were planned and never grown stay empty
-        exact_leaves[: forest.n_leaves] = self._exact_leaves(design, forest, source, assignment)
-        return forest, door.noisy(leaf_step, exact_leaves)[: forest.n_leaves]
-
-    def _learn(self, design: Design, released: tuple[Forest, NDArray[np.int64]]) -> None:
-        self._set_leaves(*released)
 
 
 class MedianForestClassifier(CountedClassifier, _MedianForest):
