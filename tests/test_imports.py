@@ -20,8 +20,9 @@ ORDER = [
     "structure", "growing", "kernels", "histogram_kernels", "counting", "histograms",
     "workloads", "strategies", "strategy_search",
     "plan", "statement", "release", "leaves", "medians", "greedy", "theory", "theory_medians", "progress",
-    "estimators.base", "estimators.counted", "estimators.grown", "estimators.*", "estimators.matrix_predictor", "estimators",
-    "not_private", "model_file", "onnx_export", "audit", "plots",
+    "estimators.base", "estimators.counted", "estimators.grown", "estimators.*", "estimators.matrix_predictor",
+    "estimators",
+    "not_private", "model_file", "onnx_export", "audit", "plots", "tune",
     "__init__", "demo", "cli", "__main__",
 ]  # fmt: skip
 

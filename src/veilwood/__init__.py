@@ -26,6 +26,8 @@ from veilwood.estimators import (
     RandomTreesRegressor,
 )
 from veilwood.ledger import Ledger, MemoryLedger, SQLiteLedger, open_ledger
+from veilwood.model_file import load, save
+from veilwood.onnx_export import export_onnx
 from veilwood.plan import Plan
 from veilwood.privacy import Rows, RowsOf
 from veilwood.schema import Column, Schema
@@ -62,6 +64,9 @@ __all__ = [
     "VeilwoodError",
     "__version__",
     "datasets",
+    "export_onnx",
+    "load",
     "open_ledger",
     "read_table",
+    "save",
 ]

@@ -2,7 +2,7 @@
 """The loops of ``counting``, compiled by numba; imported only where numba is installed.
 
 Each works on the items ``first`` up to ``last`` and releases the interpreter lock. The numpy twins are in ``counting``.
-Places in arrays are unsigned wherever it counts: numba would otherwise test each for being negative, which nearly
+Places in arrays are unsigned wherever it counts: numba would otherwise test each for being negative, which more than
 halves the speed.
 """
 

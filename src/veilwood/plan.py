@@ -308,7 +308,7 @@ class Plan:
 
     def explain(self) -> str:
         """Return the plan in words."""
-        shape = ", ".join(f"{value:,} {key}" if isinstance(value, int) else f"{key} {value}"
+        shape = ", ".join(f"{value:,} {key}" if isinstance(value, int) and key != "depth" else f"{key} {value}"
                           for key, value in self.structure.items())  # fmt: skip
         lines = [
             f"{self.estimator} on schema {self.schema_name!r}: {shape}.",
