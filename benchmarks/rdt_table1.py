@@ -25,7 +25,7 @@ from rich.progress import Progress
 from scipy import stats
 
 import veilwood as vw
-from veilwood.not_private import RandomTreesAsPrintedNotPrivate, shares_as_printed
+from veilwood.not_private.random_trees import RandomTreesAsPrintedNotPrivate, shares_as_printed
 
 FILES = {
     "Ban_Aut": "banknote",

@@ -16,7 +16,7 @@ from veilwood import not_private
 from veilwood.datasets import balance_scale, car
 from veilwood.entropy import seeded_for_tests
 from veilwood.mechanisms import DiscreteLaplace
-from veilwood.not_private import PARTS_OF_A_ROW, RandomTreesAsPrintedNotPrivate, shares_as_printed
+from veilwood.not_private.random_trees import PARTS_OF_A_ROW, RandomTreesAsPrintedNotPrivate, shares_as_printed
 from veilwood.release import Door
 
 

@@ -33,6 +33,7 @@ from veilwood.privacy import Rows, RowsOf
 from veilwood.schema import Column, Schema
 from veilwood.sources import read_table
 from veilwood.statement import PrivacyStatement
+from veilwood.tune import Tuning, tune
 
 __all__ = [
     "BudgetExceededError",
@@ -59,6 +60,7 @@ __all__ = [
     "SQLiteLedger",
     "Schema",
     "SchemaError",
+    "Tuning",
     "UndeclaredSchemaError",
     "UtilityWarning",
     "VeilwoodError",
@@ -69,4 +71,5 @@ __all__ = [
     "open_ledger",
     "read_table",
     "save",
+    "tune",
 ]

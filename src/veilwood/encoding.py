@@ -308,8 +308,7 @@ def class_labels(schema: Schema, y: Any = None) -> npt.NDArray[Any]:
     given = y if hasattr(y, "dtype") and isinstance(y.dtype, np.dtype) else np.asarray(y)
     dtype = given.dtype
     if dtype.kind == "O":
-        kind = pd.api.types.infer_dtype(np.ravel(given), skipna=True)
-        dtype = np.dtype({"integer": np.int64, "floating": np.float64, "boolean": np.bool_}.get(kind, object))
+        return texts  # what is inside an object column is the rows' business: one row must not change the type
     if dtype.kind == "U":
         return texts.astype(str)
     try:

@@ -23,6 +23,9 @@ Noise: TypeAlias = DiscreteLaplace | DiscreteGaussian
 Selection: TypeAlias = NoisyMax | PermuteAndFlip | ExponentialMechanism
 _MECHANISMS = (DiscreteLaplace, DiscreteGaussian, NoisyMax, PermuteAndFlip, ExponentialMechanism)
 
+EACH_TO_ONE_TREE = "each to one tree"
+ALL_TO_EVERY_TREE = "all to every tree"
+
 BACKEND_VARIABLE = "VEILWOOD_NOISE_BACKEND"
 """Environment variable: "veilwood" (default) or "opendp" decides who draws additive noise."""
 

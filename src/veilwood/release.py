@@ -17,7 +17,7 @@ from veilwood._version import __version__
 from veilwood.errors import OutOfSchemaError, VeilwoodError
 from veilwood.ledger import Ledger, MemoryLedger, Reservation
 from veilwood.mechanisms import DiscreteGaussian, DiscreteLaplace
-from veilwood.plan import Plan, Step
+from veilwood.plan import EACH_TO_ONE_TREE, Plan, Step
 from veilwood.statement import PrivacyStatement
 
 SEEDED = "the noise came from a seeded test stream, so anyone with the seed can remove it"
@@ -26,6 +26,8 @@ INFERRED = "the schema was inferred from the data itself"
 
 PUBLIC_SCHEMA = "the schema (columns, bounds, categories, classes) is public knowledge and was not read off the data"
 UNIFORM_BITS = "the operating system's random bits are uniform and secret; noise is sampled exactly from them"
+FITS = "the table is not empty and fits the schema: otherwise the fit is refused, and a refusal can be seen"
+KEYED = "records were given to trees by SHAKE-256 under a secret key, which is taken to be a random function"
 ONE_UNIT = "one unit of the data is {unit}; the same person in further rows is not covered"
 
 
@@ -123,7 +125,9 @@ class Door:
             raise VeilwoodError("a release has a statement once it is finished.")
         entry = _entry(self._ledger, self._reservation.id)
         private = entry.not_private is None and entry.loss.is_bounded
-        assumptions = [PUBLIC_SCHEMA, UNIFORM_BITS, ONE_UNIT.format(unit=self.plan.neighbours.unit)]
+        assumptions = [PUBLIC_SCHEMA, FITS, UNIFORM_BITS, ONE_UNIT.format(unit=self.plan.neighbours.unit)]
+        if self.plan.structure.get("records") == EACH_TO_ONE_TREE:
+            assumptions.append(KEYED)
         if isinstance(self._ledger, MemoryLedger):
             assumptions.append("the ledger was kept in memory only: earlier spends on this data are not recorded in it")
         loss = entry.loss

@@ -10,7 +10,7 @@ import inspect
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -108,6 +108,11 @@ class Tuning:
             ]
         ).astype({name: "Int64" for s in self.settings for name in s.parameters})
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        facts = {"schema": self.schema_name, "n": self.n, "epsilon": self.epsilon, "delta": self.delta}
+        return {**facts, "skipped": self.skipped, "settings": [asdict(setting) for setting in self.settings]}
+
     def plot(self) -> Figure:
         """Draw the score of each setting against its noise relative to the size of a leaf."""
         from veilwood.plots import skill_vs_noise  # matplotlib would double the time of importing veilwood
@@ -124,12 +129,12 @@ class Tuning:
         best = self.settings[0]
         chosen = ", ".join(f"{key}={value}" for key, value in best.parameters.items())
         skipped = f"; {self.skipped} skipped, their tables would be too large" if self.skipped else ""
-        shown = self.table.head(10).round({"rows_per_leaf": 1, "noise_std": 1, "skill": 3})
+        shown = self.table.head(10).round({"rows_per_leaf": 1, "noise_std": 1, "skill": 3}).astype(object)
         return (
             f"Best of {len(self.settings)} settings on schema {self.schema_name!r} for n={self.n:,}, "
             f"epsilon={self.epsilon:g}, delta={self.delta:g}{skipped}:\n"
             f"{best.estimator}({chosen}), expected skill {best.skill:.3f}. Nothing was spent.\n"
-            f"{shown.to_string(index=False, na_rep='')}"
+            f"{shown.where(shown.notna(), '').to_string(index=False)}"
         )
 
     __repr__ = __str__
@@ -245,7 +250,7 @@ def tune(
     True
     """
     schema = Schema.resolve(schema)
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+    if not _is_count(n):
         raise VeilwoodError(f"n={n!r} must be a whole number of at least 1. Hint: a public or noisy number of rows.")
     candidates = _candidates(schema, estimators, grid or {})
     planned: list[tuple[Setting, CountedForest]] = []
@@ -298,6 +303,8 @@ def _candidates(
         estimators = [forest for forest in averaging if forest._task == schema.task]
     elif not isinstance(estimators, Sequence) or isinstance(estimators, str):
         estimators = [estimators]
+    if not estimators:
+        raise VeilwoodError("no estimator to tune. Hint: name one, or leave estimators out to search all.")
     prototypes = [_prototype(estimator, schema) for estimator in estimators]
     n_features = len(schema.features)
     defaults = [default_grid(type(prototype), n_features) for prototype in prototypes]
@@ -314,9 +321,9 @@ def _candidates(
     for prototype, default in zip(prototypes, defaults, strict=True):
         axes = {name: grid.get(name, values) for name, values in default.items()}
         for point in itertools.product(*axes.values()):
-            values = dict(zip(axes, (int(value) for value in point), strict=True))
-            if _possible(prototype, values, n_features):
-                found.append((prototype, values))
+            setting = dict(zip(axes, (int(value) for value in point), strict=True))
+            if _possible(prototype, setting, n_features):
+                found.append((prototype, setting))
     if not found:
         raise VeilwoodError(
             f"the grid {dict(grid)} has no possible setting for {n_features} features. Hint: each list needs a value; "
@@ -326,7 +333,7 @@ def _candidates(
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 1
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= 1
 
 
 def _prototype(estimator: Any, schema: Schema) -> CountedForest:

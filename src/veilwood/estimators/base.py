@@ -6,6 +6,7 @@ What a family of forests grows, measures and predicts is in its own file.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -15,7 +16,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from veilwood.encoding import Encoding
-from veilwood.errors import VeilwoodError
+from veilwood.errors import PrivacyWarning, VeilwoodError
 from veilwood.ledger import open_ledger
 from veilwood.plan import Plan
 from veilwood.privacy import Loss, Neighbours, RowsOf, requested_loss, unit_of
@@ -110,6 +111,8 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         with door:
             released = self._measure(design, source, door)
         self.privacy_ = door.statement()
+        if not self.privacy_.is_private:
+            warnings.warn(f"the result is NOT PRIVATE: {self.privacy_.reason}", PrivacyWarning, stacklevel=2)
         self.plan_ = design.plan
         self._set_public(schema, source.labels)
         self._learn(design, released)

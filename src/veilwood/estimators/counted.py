@@ -19,7 +19,7 @@ from veilwood.encoding import TARGET_LEVELS, Encoding
 from veilwood.entropy import secret_key
 from veilwood.errors import ModelFileError, UtilityWarning
 from veilwood.estimators.base import BaseForest, Design
-from veilwood.plan import Step, counting_step
+from veilwood.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Step, counting_step
 from veilwood.privacy import Loss, Neighbours
 from veilwood.progress import track
 from veilwood.schema import Schema, Task
@@ -56,7 +56,7 @@ class CountedForest(BaseForest):
 
     @property
     def _records(self) -> str:
-        return "each to one tree" if self.trees == "disjoint" else "all to every tree"
+        return EACH_TO_ONE_TREE if self.trees == "disjoint" else ALL_TO_EVERY_TREE
 
     def _leaf_step(self, schema: Schema, loss: Loss, neighbours: Neighbours, n_leaves: int) -> Step:
         """Plan the release of all leaves.

@@ -30,7 +30,7 @@ from veilwood.estimators.matrix_forest import (
     plan_measurement,
 )
 from veilwood.ledger import Ledger, open_ledger
-from veilwood.plan import Plan, Step, counting_step
+from veilwood.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Plan, Step, counting_step
 from veilwood.privacy import Loss, Neighbours, requested_loss
 from veilwood.progress import track
 from veilwood.release import Door
@@ -237,7 +237,7 @@ class MatrixForestPredictor(BaseForest):
                 "leaves": self.forest_.n_leaves,
                 "depth": self.forest_.depth,
                 "queries": len(codes),
-                "records": "all to every tree" if self.mode == "batch" else "each to one tree",
+                "records": ALL_TO_EVERY_TREE if self.mode == "batch" else EACH_TO_ONE_TREE,
             },
             expected_leaf_mse=error,
         )

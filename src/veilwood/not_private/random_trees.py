@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variants that follow a paper to the letter and are not private; they exist to reproduce published figures.
+"""Random decision trees as the paper prints them (Bojarski et al. 2014, Algorithm 2). NOT PRIVATE.
 
-Their sound counterparts are in ``estimators``. Nothing here carries a guarantee, and every result says so.
+The sound ones are in ``estimators.random_trees``.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from veilwood.privacy import Loss, Neighbours, exact
 from veilwood.release import Door
 from veilwood.schema import Schema
 from veilwood.sources import Source
-
-__all__ = ["RandomTreesAsPrintedNotPrivate"]
 
 INVERTED_SCALE = (
     "Algorithm 2 of Bojarski et al. (2014) prints the noise scale eta/k, the inverse of the k/eta that the proof in "
