@@ -20,6 +20,7 @@ import pytest
 from numpy.typing import NDArray
 
 from veilwood import RandomTreesClassifier, RandomTreesRegressor, Schema, audit, entropy
+from veilwood.attacks import one_run, prepared
 from veilwood.audit import ALPHA, epsilon_lower_bound, leaks, worst_distances, worst_log_ratio
 from veilwood.counting import Assignment, leaf_totals
 from veilwood.encoding import TARGET_LEVELS, EncodedColumn, Encoding
@@ -441,40 +442,28 @@ def test_noise_shared_by_two_trees_is_caught(monkeypatch: pytest.MonkeyPatch) ->
         assert attack() > 4
 
 
-def bits_schema(task: str) -> Schema:
-    """Twenty coins: trees that split them have leaves of one size, so that many canaries find leaves of their own."""
-    coins = [{"name": f"coin{i}", "kind": "categorical", "values": ["heads", "tails"]} for i in range(20)]
-    target = {"kind": "numeric", "lower": 0, "upper": 1}
-    if task == "classification":
-        target = {"kind": "categorical", "values": ["no", "yes"]}
-    columns = [*coins, {"name": "target", **target}]
-    return Schema.from_dict({"name": "coins", "task": task, "target": "target", "columns": columns})
-
-
-@pytest.mark.parametrize("trees", [1, 3])
 @pytest.mark.parametrize("task", TASKS)
-def test_one_run_of_a_whole_fit(task: str, trees: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    forest = ESTIMATORS[task](bits_schema(task), n_estimators=trees, max_depth=14, random_state=0, n_jobs=1)
+def test_one_run_of_a_whole_fit(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The forests of every other family are in test_attacks.py."""
+    forest = prepared(ESTIMATORS[task], 1.0, {"n_estimators": 3})
     with entropy.seeded_for_tests(14):
-        found = audit.one_run(forest)
+        found = one_run(forest)
         assert found.guesses > 2000
         assert 0.5 < found.epsilon_lower_bound <= 1
     sound = DiscreteLaplace.sample
     monkeypatch.setattr(DiscreteLaplace, "sample", lambda self, n: sound(DiscreteLaplace(self.scale / 2), n))
     with entropy.seeded_for_tests(14):
-        assert audit.one_run(forest).epsilon_lower_bound > 1.4  # mutant: halved noise, wired into fit
+        assert one_run(forest).epsilon_lower_bound > 1.4  # mutant: halved noise, wired into fit
 
 
 def test_one_run_catches_forgotten_trees(monkeypatch: pytest.MonkeyPatch) -> None:
-    forest = RandomTreesClassifier(
-        bits_schema("classification"), n_estimators=3, max_depth=14, random_state=0, n_jobs=1
-    )
+    forest = prepared(RandomTreesClassifier, 1.0, {"n_estimators": 3})
     patch_estimators(
         monkeypatch, "counting_step",
         lambda *args, l1, squared_l2: counting_step(*args, l1=1, squared_l2=squared_l2),
     )  # fmt: skip
     with entropy.seeded_for_tests(15):
-        assert audit.one_run(forest).epsilon_lower_bound > 2
+        assert one_run(forest).epsilon_lower_bound > 2
 
 
 # -- 4. what must not depend on the data ------------------------------------------------------------------
@@ -720,10 +709,12 @@ def test_the_one_run_bound_is_the_binomial_tail() -> None:
     assert stats.binom.sf(699, 1000, success) == pytest.approx(ALPHA, rel=1e-6)
 
 
-def test_one_run_refuses_noise_it_cannot_judge() -> None:
-    forest = RandomTreesClassifier(SCHEMAS["classification"], delta=1e-6, random_state=0)
-    with pytest.raises(ValueError, match="delta=0"):
-        audit.one_run(forest)
+def test_the_one_run_bound_with_delta_is_below_and_approaches_the_one_without() -> None:
+    pure = audit.one_run_lower_bound(700, 1000)
+    bounds = [audit.one_run_lower_bound(700, 1000, canaries=5000, delta=delta) for delta in (1e-15, 1e-12, 1e-6, 1e-2)]
+    assert pure >= bounds[0] >= bounds[1] >= bounds[2] >= bounds[3] == 0
+    assert bounds[0] == pytest.approx(pure, abs=1e-3)
+    assert audit.one_run_lower_bound(1000, 1000, delta=1e-15) > 3
 
 
 def test_enumeration_is_complete() -> None:

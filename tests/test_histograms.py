@@ -111,9 +111,7 @@ def test_passes_threads_and_batches_do_not_matter(monkeypatch: pytest.MonkeyPatc
         passes.append(1)
         return [Batch(whole.codes[i : i + 100], whole.target[i : i + 100], 0, i) for i in range(0, 600, 100)]
 
-    (out,) = level_scores(
-        growing, slots, batches, lambda h: (h.copy(),), n_classes=3, max_bins=BINS, n_jobs=threads
-    )
+    (out,) = level_scores(growing, slots, batches, lambda h: (h.copy(),), n_classes=3, max_bins=BINS, n_jobs=threads)
     assert (out == expected).all()
     assert len(passes) == -(-growing.n_open // 4)
 
@@ -138,7 +136,7 @@ def test_too_many_rows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_cuts_agree_with_bins() -> None:
-    growing, slots = grown(5)
+    _, slots = grown(5)
     for slot in np.flatnonzero(slots.table < 0):
         codes = np.arange(slots.low[slot], COLUMNS[slots.feature[slot]].n_codes)
         bins = ((codes - slots.low[slot]) * slots.step[slot]) >> 32

@@ -19,11 +19,27 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import veilwood as vw
 from veilwood.entropy import seeded_for_tests
 
-CLASSES = [vw.RandomTreesClassifier, vw.RandomTreesRegressor]
-NOISY = [Forest(schema="infer", epsilon=10.0, n_estimators=5, max_depth=3, random_state=0) for Forest in CLASSES]
-NOISELESS = [
-    Forest(schema="infer", epsilon=math.inf, n_estimators=5, max_depth=3, random_state=0) for Forest in CLASSES
+CLASSES = [
+    vw.RandomTreesClassifier,
+    vw.RandomTreesRegressor,
+    vw.MedianForestClassifier,
+    vw.MedianForestRegressor,
+    vw.GreedyForestClassifier,
+    vw.GreedyForestRegressor,
+    vw.MatrixForestClassifier,
 ]
+
+
+def small(Forest, epsilon):
+    # Shared trees: a secret key that gives rows to trees would make two fits differ, with or without noise.
+    parameters = {"n_estimators": 5, "max_depth": 3, "trees": "shared", "random_state": 0}
+    if "branching" in Forest().get_params():
+        parameters["branching"] = "binary"  # a multiway tree needs as many columns as it is deep
+    return Forest(schema="infer", epsilon=epsilon, **parameters)
+
+
+NOISY = [small(Forest, 10.0) for Forest in CLASSES]
+NOISELESS = [small(Forest, math.inf) for Forest in CLASSES]
 
 FRESH_NOISE = "fits twice and compares predictions, but every fit draws fresh noise; holds below without noise"
 

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tries to falsify the library's claims: statistics, small neighbouring tables, canaries, and walks over objects.
+"""Tries to falsify the library's claims: statistics, small neighbouring tables, and walks over objects.
 
-It can refute a guarantee and never proves one: proofs are in ``proofs/``, and what is attacked is chosen in ``tests/``.
+It can refute a guarantee and never proves one: proofs are in ``proofs/``. Whole estimators are attacked in ``attacks``.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from itertools import combinations, product
@@ -18,26 +17,17 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
-from sklearn.base import clone
+from scipy import optimize, stats
 
-from veilwood.counting import route
-from veilwood.encoding import TARGET_LEVELS
-from veilwood.errors import UtilityWarning, VeilwoodError
-from veilwood.estimators.base import BaseForest
-from veilwood.mechanisms import DiscreteLaplace
 from veilwood.privacy import Adjacency, Neighbours
-from veilwood.schema import Schema
 
 __all__ = [
     "ALPHA",
-    "Canaries",
     "Distances",
     "differences",
     "epsilon_lower_bound",
     "leaks",
     "neighbouring_tables",
-    "one_run",
     "one_run_lower_bound",
     "walk",
     "worst_distances",
@@ -80,19 +70,48 @@ def epsilon_lower_bound(k1: int, n1: int, k0: int, n0: int, *, delta: float = 0.
     return max(0.0, math.log((low - delta) / high)) if low > delta else 0.0
 
 
-def one_run_lower_bound(correct: int, guesses: int, *, alpha: float = ALPHA) -> float:
+def one_run_lower_bound(
+    correct: int, guesses: int, *, canaries: int | None = None, delta: float = 0.0, alpha: float = ALPHA
+) -> float:
     """Return an epsilon that one run is shown to exceed, from guesses which canaries were in the table.
 
     Each canary was in by a fair coin of its own. Under pure epsilon the number of right guesses is dominated by a
-    binomial of success e^epsilon / (1 + e^epsilon) (Steinke, Nasr, Jagielski 2023, Theorem 5.2).
+    binomial of success e^epsilon / (1 + e^epsilon); a delta adds to its tail (Steinke, Nasr, Jagielski 2023,
+    Theorem 5.2).
+
+    Parameters
+    ----------
+    correct, guesses : int
+        Right guesses, and all guesses; with a delta their number must have been fixed before the run.
+    canaries : int, optional
+        Canaries there were; as many as guesses if not given. Only matters with a delta.
+    delta : float
+        The delta of the claim.
+    alpha : float
+        Probability that the returned value is too large, whatever the mechanism.
 
     Examples
     --------
     >>> round(one_run_lower_bound(7311, 10000), 2)
     0.87
     """
-    low = float(stats.beta.ppf(alpha, correct, guesses - correct + 1)) if correct else 0.0
-    return max(0.0, math.log(low / (1 - low))) if low > 0 else 0.0
+    if delta == 0:
+        low = float(stats.beta.ppf(alpha, correct, guesses - correct + 1)) if correct else 0.0
+        return max(0.0, math.log(low / (1 - low))) if low > 0 else 0.0
+
+    slips = np.arange(1, correct + 1)
+
+    def chance(epsilon: float) -> float:
+        """Bound the probability of so many right guesses."""
+        success = 1 / (1 + math.exp(-epsilon))
+        tail = float(stats.binom.sf(correct - 1, guesses, success))
+        closer = stats.binom.sf(correct - slips - 1, guesses, success) - tail
+        return tail + 2 * (canaries or guesses) * delta * float((closer / slips).max(initial=0.0))
+
+    if chance(0.0) > alpha:
+        return 0.0
+    # The bound grows with epsilon; past log(guesses) or so it is near 1.
+    return float(optimize.brentq(lambda epsilon: chance(epsilon) - alpha, 0.0, math.log(guesses) + 2, xtol=1e-6))
 
 
 def worst_log_ratio(law: ArrayLike, neighbour: ArrayLike) -> float:
@@ -192,96 +211,6 @@ def worst_distances(
         squared_l2 = max(squared_l2, int((moved**2).sum(axis=1).max()))
         score_range = max(score_range, int(np.ptp(moved, axis=1).max()))
     return Distances(l1, squared_l2, score_range)
-
-
-# -- one run of a whole estimator -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Canaries:
-    """What one audited fit showed: guesses made, how many were right, and the epsilon they refute."""
-
-    canaries: int
-    guesses: int
-    correct: int
-    epsilon_lower_bound: float
-
-
-def one_run(estimator: BaseForest, *, canaries: int = 20000, seed: int = 0, alpha: float = ALPHA) -> Canaries:
-    """Fit once on canaries, each included by a fair coin, and guess from the released leaves which were.
-
-    Every canary has leaves of its own in all trees, so the guess is the likelihood ratio of its leaves alone; it
-    abstains unless the ratio is close to the best possible.
-
-    Parameters
-    ----------
-    estimator : BaseForest
-        Unfitted, with an integer ``random_state``, additive Laplace noise (delta 0) and ``trees="shared"``.
-    canaries : int
-        How many to look for; fewer are used if the trees have fewer leaves.
-    seed : int
-        Of the canaries and their coins.
-
-    Examples
-    --------
-    >>> import veilwood as vw
-    >>> schema = vw.Schema.numeric((0, 1), classes=["a", "b"], n_features=2)
-    >>> forest = vw.RandomTreesClassifier(schema, n_estimators=1, max_depth=12, random_state=0)
-    >>> 0.5 < one_run(forest).epsilon_lower_bound < 1
-    True
-    """
-    rng = np.random.default_rng(seed)
-    schema = Schema.resolve(estimator.schema)
-    design = estimator._design(schema, *estimator._promise())
-    (step,) = design.plan.steps
-    if not isinstance(step.mechanism, DiscreteLaplace):
-        raise VeilwoodError(f"one_run audits discrete Laplace noise, not {step.describe}. Hint: set delta=0.")
-
-    table = _random_rows(schema, 4 * canaries, rng)
-    leaves = route(design.forest, design.encoding.encode(table))
-    alone = _with_own_leaves(leaves, design.forest.n_leaves)[:canaries]
-    table, leaves = table.iloc[alone], leaves[alone]
-    # The last class, or the upper bound: each canary adds `height` to one known number of each of its leaves.
-    regression = schema.task == "regression"
-    column, height = (0, TARGET_LEVELS) if regression else (len(schema.classes) - 1, 1)
-    target = np.full(len(alone), schema.target.bounds[1] if regression else schema.classes[-1], dtype=object)
-    if regression:
-        target = target.astype(float)
-
-    included = rng.random(len(alone)) < 0.5
-    with warnings.catch_warnings(action="ignore", category=UtilityWarning):  # one row in a leaf is meant to drown
-        fitted: Any = clone(estimator).fit(table[included], target[included])
-    seen = fitted.leaf_counts_[leaves, column]
-    log_ratio = (np.abs(seen) - np.abs(seen - height)).sum(axis=1) / float(step.mechanism.scale)
-    # No pair of records can show more than this; near it, guesses are worth most.
-    best = leaves.shape[1] * height / float(step.mechanism.scale)
-    sure = np.abs(log_ratio) > 0.9 * best
-    correct = int(((log_ratio > 0) == included)[sure].sum())
-    guesses = int(sure.sum())
-    return Canaries(len(alone), guesses, correct, one_run_lower_bound(correct, guesses, alpha=alpha))
-
-
-def _random_rows(schema: Schema, n: int, rng: np.random.Generator) -> pd.DataFrame:
-    """Return rows drawn uniformly from the schema's bounds and categories."""
-    columns: dict[str, Any] = {}
-    for column in schema.features:
-        if column.kind == "numeric":
-            columns[column.name] = rng.uniform(*column.bounds, size=n)
-        else:
-            columns[column.name] = np.array(column.values, dtype=object)[rng.integers(len(column.values), size=n)]
-    return pd.DataFrame(columns)
-
-
-def _with_own_leaves(leaves: NDArray[np.int32], n_leaves: int) -> list[int]:
-    """Return rows such that no two of them share a leaf in any tree, by taking each that still can be taken."""
-    taken = bytearray(n_leaves)
-    chosen = []
-    for row, visited in enumerate(leaves.tolist()):
-        if not any(taken[leaf] for leaf in visited):
-            chosen.append(row)
-            for leaf in visited:
-                taken[leaf] = 1
-    return chosen
 
 
 # -- what an object holds ---------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ import json
 import os
 import re
 import sys
-import tempfile
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
@@ -25,6 +24,8 @@ import typer
 
 from veilwood import estimators, model_file
 from veilwood._version import __version__
+from veilwood.cli_audit import audits, certificate
+from veilwood.cli_options import AsJson, Delta, Epsilon, Force, ModelPath, Params, check_output, read_value, say
 from veilwood.encoding import Encoding
 from veilwood.errors import LedgerError, PrivacyWarning, UtilityWarning, VeilwoodError
 from veilwood.ledger import Ledger, SQLiteLedger, open_ledger
@@ -32,6 +33,7 @@ from veilwood.plan import Plan
 from veilwood.privacy import Loss
 from veilwood.schema import Schema, Task, closest
 from veilwood.sources import draft, open_source, read_features
+from veilwood.tune import SEARCHED, tune
 
 __all__ = ["FAMILIES", "main"]
 
@@ -65,20 +67,13 @@ schemas = typer.Typer(help="Draft or check what is public of a table.", rich_mar
 ledgers = typer.Typer(help="Make, show or verify a record of spends.", rich_markup_mode=None)
 app.add_typer(schemas, name="schema")
 app.add_typer(ledgers, name="ledger")
+app.add_typer(audits, name="audit")
+app.command()(certificate)
 
 Table = Annotated[str, typer.Argument(metavar="TABLE", help="CSV (also .gz), Parquet or Arrow; a folder or a glob.")]
 SchemaPath = Annotated[Path, typer.Option("--schema", "-s", metavar="SCHEMA", help="The schema, a JSON file.")]
 Family = Annotated[str, typer.Option("--estimator", metavar="NAME", help=f"One of: {', '.join(FAMILIES)}.")]
-Epsilon = Annotated[float, typer.Option("--epsilon", metavar="E", help="Privacy loss; inf adds no noise: NOT PRIVATE.")]
-Delta = Annotated[float, typer.Option("--delta", metavar="D", help="Above 0, Gaussian instead of Laplace noise.")]
-Params = Annotated[
-    list[str] | None,
-    typer.Option("--param", "-p", metavar="KEY=VALUE", help="A parameter of the estimator; may be repeated."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite the output.")]
 LedgerPath = Annotated[Path, typer.Argument(metavar="LEDGER", help="The file of the ledger.")]
-ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file written by veilwood fit.")]
 
 
 # -- how a run ends ------------------------------------------------------------------------------------------
@@ -159,10 +154,6 @@ def _options(
     pass
 
 
-def _say(as_json: bool, data: Any, text: str) -> None:
-    print(json.dumps(data, indent=2) if as_json else text)
-
-
 # -- demo and schemas ----------------------------------------------------------------------------------------
 
 
@@ -209,7 +200,7 @@ def schema_draft(
       veilwood schema draft visits.csv --target ill -o visits.json
     """
     if out is not None:
-        _check_output(out, force)
+        check_output(out, force)
     found = draft(table, target)
     columns = ",\n".join(f"  {json.dumps(column, ensure_ascii=False)}" for column in found["columns"])
     head = json.dumps({key: value for key, value in found.items() if key != "columns"}, indent=1, ensure_ascii=False)
@@ -219,7 +210,7 @@ def schema_draft(
         return
     out.write_text(text + "\n", encoding="utf-8")
     n_features, goal = len(found["columns"]) - 1, found["target"]
-    _say(
+    say(
         as_json,
         {"schema": str(out), "task": found["task"], "target": goal},
         f"Wrote {out}: {found['task']} of {goal!r} from {n_features} columns. It was read off the data: review every "
@@ -240,7 +231,7 @@ def schema_check(table: Table, schema: SchemaPath, as_json: AsJson = False) -> N
         pass
     data = {"fits": True, "inferred": declared.inferred, "schema": declared.to_dict()}
     mark = "\nIt is an unreviewed draft: what is made with it is NOT PRIVATE." if declared.inferred else ""
-    _say(as_json, data, f"{declared}\nEvery row of {table} fits; numbers outside the bounds are clamped.{mark}")
+    say(as_json, data, f"{declared}\nEvery row of {table} fits; numbers outside the bounds are clamped.{mark}")
 
 
 # -- plan, fit, predict ----------------------------------------------------------------------------------------
@@ -254,6 +245,8 @@ def plan(
     epsilon: Epsilon = 1.0,
     delta: Delta = 0.0,
     param: Params = None,
+    search: Annotated[bool, typer.Option("--search", help="Plan many settings and rank them; needs --rows.")] = False,
+    rows: Annotated[int | None, typer.Option(metavar="N", help="For --search: how many rows, if public.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what fit would cost; no data is read.
@@ -263,9 +256,18 @@ def plan(
     \b
     Example:
       veilwood plan --schema visits.json --epsilon 0.5 --param n_estimators=10 --param max_depth=4
+      veilwood plan --schema visits.json --epsilon 0.5 --search --rows 2000 --param max_depth=[2,3,4]
     """
-    made = _estimator(_load_schema(schema), estimator, epsilon, delta, param, None).plan()
-    _say(as_json, made.to_dict(), made.explain())
+    forest = _estimator(_load_schema(schema), estimator, epsilon, delta, param, None)
+    if search != (rows is not None):
+        raise VeilwoodError("--search and --rows go together. Hint: --search --rows N, with N public or noisy.")
+    if rows is None:
+        made = forest.plan()
+    else:
+        given = {word.partition("=")[0]: getattr(forest, word.partition("=")[0]) for word in param or ()}
+        grid = {key: v if isinstance(v, list) else [v] for key, v in given.items() if key in SEARCHED}
+        made = tune(forest.schema, forest, n=rows, epsilon=epsilon, delta=delta, grid=grid)
+    say(as_json, made.to_dict(), str(made))
 
 
 @app.command()
@@ -294,7 +296,7 @@ def fit(
       veilwood fit visits.csv --schema visits.json --epsilon 1 --ledger visits.db -o visits.veilwood
     """
     out = Path(re.split(r"[.*?\[]", Path(table).name)[0] or "model").with_suffix(".veilwood") if out is None else out
-    _check_output(out, force)
+    check_output(out, force)
     book = open_ledger(None) if ledger is None else _existing_ledger(ledger)
     forest = _estimator(_load_schema(schema), estimator, epsilon, delta, param, book)
     planned = forest.plan()
@@ -305,7 +307,7 @@ def fit(
         model_file.save(forest, out)
     data = {"model": str(out), "certificate": forest.privacy_.to_dict(), "plan": planned.to_dict()}
     where = "not recorded: no --ledger was given" if ledger is None else f"recorded in {ledger}, {_left(book)}"
-    _say(as_json, data, f"\nCertificate: {forest.privacy_}\nSpend: {where}\nModel: {out}")
+    say(as_json, data, f"\nCertificate: {forest.privacy_}\nSpend: {where}\nModel: {out}")
 
 
 @app.command()
@@ -326,7 +328,7 @@ def predict(
       veilwood predict visits.veilwood new-visits.csv -o predictions.csv --proba
     """
     if out is not None:
-        _check_output(out, force)
+        check_output(out, force)
     forest: Any = model_file.load(model)
     if proba and not hasattr(forest, "predict_proba"):
         raise VeilwoodError(f"{model} predicts numbers, which have no classes. Hint: leave --proba out.")
@@ -344,20 +346,6 @@ def predict(
     else:
         out.write_text(text, encoding="utf-8")
         print(f"Wrote {len(answer)} predictions to {out}", file=sys.stderr)
-
-
-@app.command()
-def certificate(model: ModelPath, as_json: AsJson = False) -> None:
-    """Print what a model guarantees.
-
-    To whom, by which mechanism, and what that rests on: Markdown, or JSON.
-
-    \b
-    Example:
-      veilwood certificate visits.veilwood > visits-certificate.md
-    """
-    statement = model_file.load(model).privacy_
-    _say(as_json, statement.to_dict(), statement.to_markdown().rstrip())
 
 
 # -- ledgers ---------------------------------------------------------------------------------------------------
@@ -379,7 +367,7 @@ def ledger_create(
     if ledger.exists():
         raise LedgerError(f"{ledger} exists already. Hint: veilwood ledger show {ledger}, or give a new path.")
     book = SQLiteLedger(ledger, epsilon, delta)
-    _say(as_json, _facts(book), f"Made {ledger}, {_left(book)}.")
+    say(as_json, _facts(book), f"Made {ledger}, {_left(book)}.")
 
 
 @ledgers.command("show")
@@ -392,7 +380,7 @@ def ledger_show(ledger: LedgerPath, as_json: AsJson = False) -> None:
     """
     book = _existing_ledger(ledger)
     entries = [{**asdict(entry), "loss": str(entry.loss)} for entry in book.entries()]
-    _say(as_json, {**_facts(book), "entries": entries}, f"{book}\n{_left(book)}")
+    say(as_json, {**_facts(book), "entries": entries}, f"{book}\n{_left(book)}")
 
 
 @ledgers.command("verify")
@@ -404,7 +392,7 @@ def ledger_verify(ledger: LedgerPath, as_json: AsJson = False) -> None:
       veilwood ledger verify visits.db
     """
     head = _existing_ledger(ledger).verify()
-    _say(as_json, {"intact": True, "head": head}, f"{ledger} is intact; its last event has the hash {head}")
+    say(as_json, {"intact": True, "head": head}, f"{ledger} is intact; its last event has the hash {head}")
 
 
 def _existing_ledger(path: Path) -> Ledger:
@@ -457,30 +445,8 @@ def _estimator(
             slip = f"--{key} has an option of its own" if key in own else f"keys are {', '.join(known)}"
             near = "" if key in known else closest(key, known)
             raise VeilwoodError(f"--param {word!r} is not understood.{near} Hint: write KEY=VALUE; {slip}.")
-        given[key] = _value(value)
+        given[key] = read_value(value)
     return kind(schema, epsilon=epsilon, delta=delta, ledger=ledger, **given)
-
-
-def _value(text: str) -> Any:
-    """Read a value as JSON, or else as the text it is: 5, null, majority, {"id": "patient", "at_most": 3}."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
-
-
-def _check_output(path: Path, force: bool) -> None:
-    """Refuse an output that cannot be written, while nothing has been spent."""
-    if path.is_dir():
-        raise VeilwoodError(f"{path} is a folder. Hint: give the path of a file.")
-    if path.exists() and not force:
-        raise VeilwoodError(f"{path} exists already. Hint: give another path with -o, or --force to overwrite it.")
-    try:
-        tempfile.TemporaryFile(dir=path.parent).close()
-    except OSError as error:
-        raise VeilwoodError(
-            f"cannot write to {path.parent}: {error.strerror}. Hint: choose another place with -o."
-        ) from None
 
 
 @contextmanager

@@ -109,7 +109,7 @@ class Growing:
     def usable(self) -> NDArray[np.bool_]:
         """Which columns can still be split, by open node."""
         left = self._high - self._low
-        for column in np.flatnonzero(~self.ordered):
+        for column in np.flatnonzero(~self.ordered).tolist():
             left[:, column] = self._values_of(column).sum(axis=1)
         return (left > 1) & ~self._used
 
@@ -144,7 +144,7 @@ class Growing:
         n_bins = n_bins + has_missing
         tables = [np.zeros(1, np.uint16)]
         length = 1
-        for column in np.unique(feature[~self.ordered[feature]]):
+        for column in np.unique(feature[~self.ordered[feature]]).tolist():
             here = np.flatnonzero(feature == column)
             alive = self._values_of(column)[node[here]]
             keys = np.where(alive, rng.random(alive.shape), 2.0)
@@ -173,7 +173,7 @@ class Growing:
         numeric = np.flatnonzero(by_number)
         high[2 * numeric, feature[numeric]] = cut[numeric]
         low[2 * numeric + 1, feature[numeric]] = cut[numeric]
-        for column in np.unique(feature[~by_number]):
+        for column in np.unique(feature[~by_number]).tolist():
             here, width = np.flatnonzero(feature == column), int(self._n_codes[column])
             right = slots.on_the_right(slot[here], edge[here], width)
             cut[here] = -1 - (self._lookup_length + np.arange(len(here)) * width)

@@ -145,9 +145,9 @@ def spread(totals: Counts, moments: bool) -> Counts:
     if moments:
         n, total, squares = np.moveaxis(totals, -1, 0)
         mean, rest = np.divmod(total, np.maximum(n, 1))  # in this form nothing overflows
-        return squares - mean * (mean * n + 2 * rest) - _ceil_div(rest * rest, n)
+        return np.asarray(squares - mean * (mean * n + 2 * rest) - _ceil_div(rest * rest, n))
     n = totals.sum(axis=-1)
-    return CLASS_SPREAD_PARTS * n - _ceil_div(CLASS_SPREAD_PARTS * (totals * totals).sum(axis=-1), n)
+    return np.asarray(CLASS_SPREAD_PARTS * n - _ceil_div(CLASS_SPREAD_PARTS * (totals * totals).sum(axis=-1), n))
 
 
 def _ceil_div(numerator: Counts, n: Counts) -> Counts:

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from veilwood._version import __version__
 from veilwood.encoding import TARGET_LEVELS, Encoding
 from veilwood.errors import VeilwoodError
-from veilwood.estimators.random_trees import RandomTreesClassifier, RandomTreesRegressor
+from veilwood.estimators.counted import CountedClassifier, CountedRegressor
 from veilwood.model_file import write_file
 from veilwood.structure import LEAF, Forest
 
@@ -37,7 +37,7 @@ _AT_LEAST, _MEMBER = 2, 6  # node modes of TreeEnsemble
 
 
 def export_onnx(
-    estimator: RandomTreesClassifier | RandomTreesRegressor, path: str | PathLike[str], *, float64: bool = True
+    estimator: CountedClassifier | CountedRegressor, path: str | PathLike[str], *, float64: bool = True
 ) -> None:
     """Write a fitted model as an ONNX file.
 
@@ -52,7 +52,7 @@ def export_onnx(
 
     Parameters
     ----------
-    estimator : RandomTreesClassifier or RandomTreesRegressor
+    estimator : random trees, median forest or greedy forest
         Fitted. Labels are int64 where ``classes_`` are whole numbers, and text as in the schema otherwise.
     path : path
         Where to; the certificate is in the file's metadata under ``certificate``.
@@ -68,13 +68,17 @@ def export_onnx(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     export_onnx(forest, f"{folder}/car.onnx")
     """
-    if not isinstance(estimator, RandomTreesClassifier | RandomTreesRegressor):
+    if not isinstance(estimator, CountedClassifier | CountedRegressor):
         raise VeilwoodError(f"{type(estimator).__name__} has no ONNX export. Hint: use a random-trees estimator.")
     check_is_fitted(estimator, "privacy_")
+    if estimator.forest_.lookup.max() > 1:
+        raise VeilwoodError(
+            f"multiway trees of {type(estimator).__name__} have no ONNX export. Hint: branching='binary'."
+        )
     graph = _Graph(estimator.schema_.feature_names)
     values, refused = _read_columns(graph, estimator._encoding(), float64)
     mean = _mean_over_trees(graph, estimator.forest_, estimator._encoding(), values, estimator._leaf_values())
-    if isinstance(estimator, RandomTreesClassifier):
+    if isinstance(estimator, CountedClassifier):
         _classify(graph, estimator, mean, refused)
     else:
         _regress(graph, estimator, mean, refused)
@@ -245,7 +249,7 @@ def _tree_attributes(forest: Forest, encoding: Encoding) -> dict[str, Any]:
     }
 
 
-def _classify(graph: _Graph, estimator: RandomTreesClassifier, shares: str, refused: str) -> None:
+def _classify(graph: _Graph, estimator: CountedClassifier, shares: str, refused: str) -> None:
     nan = graph.constant(np.float64(np.nan))
     classes = estimator.schema_.classes
     if estimator.voting != "probabilistic":
@@ -260,7 +264,7 @@ def _classify(graph: _Graph, estimator: RandomTreesClassifier, shares: str, refu
     graph.output(graph.add("Where", refused, nan, shares), "probabilities", "DOUBLE", ["rows", len(classes)])
 
 
-def _regress(graph: _Graph, estimator: RandomTreesRegressor, shares: str, refused: str) -> None:
+def _regress(graph: _Graph, estimator: CountedRegressor, shares: str, refused: str) -> None:
     lower, upper = estimator.schema_.target.bounds
     share = graph.add("Gather", shares, graph.constant(np.array([0])), axis=1)
     # The steps of Encoding.decode_target, one by one, for equal rounding.

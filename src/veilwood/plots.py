@@ -11,9 +11,16 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Comparison", "accuracy_vs_epsilon", "error_vs_bound", "skill_vs_noise"]
+__all__ = [
+    "Comparison",
+    "accuracy_vs_epsilon",
+    "claimed_and_attacked",
+    "error_vs_bound",
+    "roc_vs_bound",
+    "skill_vs_noise",
+]
 
-PRIVATE, BASELINE, TRIVIAL = "#1f5f8b", "#3a7d44", "#9a9a9a"
+PRIVATE, BASELINE, TRIVIAL, BROKEN = "#1f5f8b", "#3a7d44", "#9a9a9a", "#b3412e"
 
 
 @dataclass(frozen=True)
@@ -117,4 +124,73 @@ def skill_vs_noise(settings: Sequence[tuple[str, int, float, float]], *, title: 
         axes.set_xscale("log")
     axes.set(xlabel="noise on a count / rows of a leaf", ylabel="expected skill", title=title, ylim=(-0.02, 1.02))
     axes.legend(fontsize="small")
+    return figure
+
+
+def claimed_and_attacked(rows: Sequence[tuple[str, float, float, float]]) -> Figure:
+    """Draw what attacks showed beside what was claimed, for sound estimators and their broken twins.
+
+    Parameters
+    ----------
+    rows : sequence of (name, claimed epsilon, shown of the sound one, shown of its twin)
+        In the order to be drawn, from the top.
+
+    Examples
+    --------
+    >>> figure = claimed_and_attacked([("RandomTreesClassifier", 1.0, 0.9, 1.8)])
+    >>> [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    ['claimed', 'shown by attack', 'shown of a twin with half the noise']
+    """
+    figure = Figure(figsize=(7.2, 1.6 + 0.5 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    place = np.arange(len(rows))
+    names, claimed, sound, twin = zip(*rows, strict=True)
+    marks = axes.vlines(claimed, place - 0.4, place + 0.4, color="black", linewidth=2, label="claimed")
+    bars = [
+        axes.barh(place - 0.18, sound, height=0.34, color=PRIVATE, label="shown by attack"),
+        axes.barh(place + 0.18, twin, height=0.34, color=BROKEN, label="shown of a twin with half the noise"),
+    ]
+    axes.set_yticks(place, names)
+    axes.invert_yaxis()
+    axes.set(xlabel="epsilon", xlim=(0, 1.1 * max(*claimed, *sound, *twin)))
+    axes.legend(
+        handles=[marks, *bars], fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.28 - 0.1 / len(rows))
+    )
+    return figure
+
+
+def roc_vs_bound(
+    curves: Mapping[str, tuple[ArrayLike, ArrayLike]], epsilons: Mapping[str, float | None], *, title: str
+) -> Figure:
+    """Draw how often an attack finds members against how often it accuses others, with the bound of each epsilon.
+
+    Parameters
+    ----------
+    curves : mapping of name to (false positive rates, true positive rates)
+        One curve of the attack for each model.
+    epsilons : mapping of name to epsilon or None
+        What each model promises; its bound, no true positive rate above e^epsilon times the false one, is dashed.
+
+    Examples
+    --------
+    >>> figure = roc_vs_bound({"private": ([0, 0.5, 1], [0, 0.6, 1])}, {"private": 1.0}, title="toy")
+    >>> [line.get_label() for line in figure.axes[0].lines][0]
+    'private'
+    """
+    figure = Figure(figsize=(9.6, 4.4), layout="constrained")
+    for axes, scale in zip(figure.subplots(1, 2), ("linear", "log"), strict=True):
+        rates = np.geomspace(1e-3, 1, 200)
+        for i, (name, (false, true)) in enumerate(curves.items()):
+            (line,) = axes.plot(false, true, color=f"C{i}", label=name)
+            epsilon = epsilons[name]
+            if epsilon is not None:
+                grow = np.exp(epsilon)
+                bound = np.minimum(grow * rates, 1 - (1 - rates) / grow)
+                axes.plot(rates, bound, color=line.get_color(), linestyle="--", linewidth=1, label=f"bound of {name}")
+        axes.plot(rates, rates, color=TRIVIAL, linestyle=":", label="guessing")
+        axes.set(xlabel="others accused (false positives)", xscale=scale, yscale=scale)
+        if scale == "log":
+            axes.set(xlim=(1e-3, 1), ylim=(1e-3, 1.1))
+    figure.axes[0].set(ylabel="members found (true positives)", title=title)
+    figure.axes[1].legend(fontsize="x-small", loc="lower right")
     return figure

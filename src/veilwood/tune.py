@@ -27,10 +27,13 @@ from veilwood.schema import Schema, closest
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Setting", "Tuning", "expected_skill", "tune"]
+__all__ = ["SEARCHED", "Setting", "Tuning", "expected_skill", "tune"]
 
 DECAY = 0.5
 """How much less of the classes' variance interactions explain with each further feature in them: the prior."""
+
+SEARCHED = ("n_ensembles", "max_features", "n_estimators", "max_depth")
+"""The parameters searched over, where a family has them."""
 
 FAMILIES: tuple[type[CountedForest], ...] = (MatrixForestClassifier, RandomTreesClassifier, RandomTreesRegressor)
 """What can be tuned: forests whose trees do not depend on the data, so that a plan knows their leaves."""

@@ -8,6 +8,7 @@ Batch prediction and subsample-and-aggregate are in ``matrix_predictor``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -20,7 +21,7 @@ from sklearn.base import ClassifierMixin
 from veilwood import leaves as cleaning
 from veilwood.counting import sum_over_trees
 from veilwood.encoding import Encoding
-from veilwood.errors import VeilwoodError
+from veilwood.errors import DomainTooLargeError, VeilwoodError
 from veilwood.estimators.base import Design
 from veilwood.estimators.counted import CountedForest
 from veilwood.plan import Plan, Step, counting_step
@@ -37,6 +38,7 @@ from veilwood.workloads import PathWorkload, Workload
 MECHANISMS = ("optimized", "laplace")
 VOTINGS = ("hard", "weight")
 BRANCHINGS = ("multiway", "binary")
+MOST_ENTRIES = 1 << 30  # leaves times values of features, a few bytes each while a plan is made
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,25 @@ def grow_ensembles(
     for rng, trees, depth in zip(public_generators(random_state, n_ensembles), n_trees, depths, strict=True):
         features = tuple(sorted(int(i) for i in rng.choice(n_features, width, replace=False)))
         columns = [encoding.columns[i] for i in features]
-        forest = grow(columns, trees, depth, rng)
         sizes = [column.n_codes for column in columns]
+        _check_domain(sizes, trees, depth, branching)
+        forest = grow(columns, trees, depth, rng)
         ensembles.append(Ensemble(features, forest, PathWorkload.from_masks(sizes, leaf_masks(forest, sizes))))
     whole = join_forests([e.forest for e in ensembles], [e.features for e in ensembles])
     return ensembles, whole
+
+
+def _check_domain(sizes: Sequence[int], n_trees: int, depth: int, branching: str) -> None:
+    """Refuse trees whose leaves could not be written down, before they are grown."""
+    widest = sorted(sizes, reverse=True)[:depth]
+    leaves = n_trees * (math.prod(widest) if branching == "multiway" else 2**depth)
+    if leaves * sum(sizes) > MOST_ENTRIES:
+        raise DomainTooLargeError(
+            f"{n_trees} trees of max_depth={depth} can have {leaves:,} leaves over {sum(sizes):,} values of features "
+            f"(widest: {', '.join(map(str, widest))}); the limit is {MOST_ENTRIES:,} leaves times values. "
+            "Hint: lower max_depth or n_estimators, give numeric columns fewer bins, or use several ensembles over "
+            "fewer features (n_ensembles, max_features)."
+        )
 
 
 def _per_ensemble(name: str, value: Any, n_ensembles: int) -> list[int]:

@@ -139,7 +139,7 @@ class MatrixForestPredictor(BaseForest):
         """Count the training data, privately. Nothing is released and nothing is spent."""
         self._refuse(unsupported)
         self._check_choices()
-        _, neighbours = self._promise()
+        _, self._neighbours = self._promise()  # kept: answers protect the unit whose rows are capped here
         schema, self._not_private = self._declared_schema(X, y)
         encoding = Encoding(schema, "bins")
         self._ensembles, self.forest_ = grow_ensembles(
@@ -151,7 +151,7 @@ class MatrixForestPredictor(BaseForest):
             branching=self.branching,
             random_state=self.random_state,
         )
-        source = open_source(X, y, encoding, unit=neighbours.unit)
+        source = open_source(X, y, encoding, unit=self._neighbours.unit)
         if self.mode == "batch":
             batches = list(track(source.batches(), "counting"))
             self._exact: Any = (
@@ -212,7 +212,8 @@ class MatrixForestPredictor(BaseForest):
 
     def _plan_batch(self, codes: NDArray[np.uint16], loss: Loss) -> tuple[Plan, list[Measurement]]:
         """Choose what to measure for these queries, from public facts alone."""
-        _, neighbours = self._promise()
+        self._check_choices()
+        neighbours = self._neighbours
         reached = route(self.forest_, codes)
         n_columns = self._n_columns
         measurements: list[Measurement] = []

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the modules of the command line share: options, reading of values, checks of outputs; no commands."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from veilwood.errors import VeilwoodError
+
+__all__ = ["AsJson", "Delta", "Epsilon", "Force", "ModelPath", "Params", "check_output", "read_value", "say"]
+
+Epsilon = Annotated[float, typer.Option("--epsilon", metavar="E", help="Privacy loss; inf adds no noise: NOT PRIVATE.")]
+Delta = Annotated[float, typer.Option("--delta", metavar="D", help="Above 0, Gaussian instead of Laplace noise.")]
+Params = Annotated[
+    list[str] | None,
+    typer.Option("--param", "-p", metavar="KEY=VALUE", help="A parameter of the estimator; may be repeated."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite the output.")]
+ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file written by veilwood fit.")]
+
+
+def say(as_json: bool, data: Any, text: str) -> None:
+    """Print for a machine or for a person."""
+    print(json.dumps(data, indent=2) if as_json else text)
+
+
+def read_value(text: str) -> Any:
+    """Read a value as JSON, or else as the text it is: 5, null, majority, {"id": "patient", "at_most": 3}.
+
+    Examples
+    --------
+    >>> read_value("5"), read_value("majority")
+    (5, 'majority')
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):  # ValueError also for numbers of more digits than Python reads
+        return text
+
+
+def check_output(path: Path, force: bool) -> None:
+    """Refuse an output that cannot be written, while nothing has been spent."""
+    if path.is_dir():
+        raise VeilwoodError(f"{path} is a folder. Hint: give the path of a file.")
+    if path.exists() and not force:
+        raise VeilwoodError(f"{path} exists already. Hint: give another path with -o, or --force to overwrite it.")
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise VeilwoodError(
+            f"cannot write to {path.parent}: {error.strerror}. Hint: choose another place with -o."
+        ) from None
