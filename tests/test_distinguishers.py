@@ -83,10 +83,10 @@ BITS = vw.Schema.from_dict({
 
 
 def structure_attack(fits: int = 100, m: int = 300) -> float:
-    """One record turns the better attribute around, and with it the prediction for (0, 1)."""
+    """One record turns the better attribute around, and with it the prediction for (1, 0): of ties the last wins."""
     common = pd.DataFrame([("0", "0", "0")] * m + [("1", "1", "1")] * m, columns=["a1", "a2", "c"])
-    added = pd.DataFrame([*common.itertuples(index=False), ("0", "1", "1")], columns=common.columns)
-    query = common[["a1", "a2"]].iloc[:1].assign(a2="1")
+    added = pd.DataFrame([*common.itertuples(index=False), ("1", "0", "1")], columns=common.columns)
+    query = common[["a1", "a2"]].iloc[:1].assign(a1="1")
 
     def ones(table: pd.DataFrame) -> NDArray[Any]:
         tree = vw.GreedyForestClassifier(BITS, epsilon=1.0, n_estimators=1, max_depth=1, random_state=0, n_jobs=1)

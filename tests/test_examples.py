@@ -84,7 +84,12 @@ def test_readme_one_liner_for_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("script", "written"), [("first_minute.py", "iris.veilwood"), ("theory_bounds.py", "theory-bounds.png")]
+    ("script", "written"),
+    [
+        ("first_minute.py", "iris.veilwood"),
+        ("theory_bounds.py", "theory-bounds.png"),
+        ("membership_inference.py", "membership-inference.png"),
+    ],
 )
 def test_examples_run(script: str, written: str, tmp_path: Path) -> None:
     run = subprocess.run(

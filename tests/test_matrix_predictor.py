@@ -74,6 +74,8 @@ class Prediction:
         self.loss = self.predictor._price(None)
         planned = self.predictor._plan_batch(self.codes, self.loss)
         monkeypatch.setattr(self.predictor, "_plan_batch", lambda codes, loss: planned)
+        promised = self.predictor._promise()
+        monkeypatch.setattr(self.predictor, "_promise", lambda: promised)  # the same every time, and slow for zCDP
         self.plan: Plan = planned[0]
 
     def measured(self, table: tuple[int, ...]) -> list[Ints]:

@@ -199,7 +199,7 @@ def attack(estimator: BaseForest, *, canaries: int = CANARIES, seed: int = 0, al
         raise VeilwoodError("epsilon=inf promises nothing, so there is nothing to attack. Hint: --epsilon 1.")
     broken = clone(estimator).set_params(epsilon=2 * loss.epsilon)
     params = estimator.get_params(deep=False)
-    shown = {name: value for name, value in params.items() if name in ("n_estimators", "max_depth", "trees", "mode")}
+    shown = {name: params[name] for name in ("n_estimators", "max_depth", "trees", "mode") if name in params}
     return Attack(
         type(estimator).__name__,
         ", ".join(f"{name}={value}" for name, value in shown.items()),

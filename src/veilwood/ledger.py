@@ -13,6 +13,7 @@ import re
 import sqlite3
 import tempfile
 import threading
+import warnings
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -23,7 +24,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self
 
-from veilwood.errors import BudgetExceededError, LedgerError
+from veilwood.errors import BudgetExceededError, LedgerError, PrivacyWarning
 from veilwood.privacy import Loss, exact, requested_loss, zcdp_rho
 
 __all__ = ["Entry", "Ledger", "MemoryLedger", "Reservation", "SQLiteLedger", "open_ledger"]
@@ -147,7 +148,7 @@ class Ledger(ABC):
             if not before.fits(loss):
                 left, budget = before.remaining, str(before.budget)
                 of = budget if "delta" in budget else budget.removeprefix("epsilon=")
-                message = f"insufficient privacy budget: requested {loss}, remaining {left} of {of} ({self.name})"
+                message = f"insufficient privacy budget: requested {loss}, remaining {left} of {of} ({self.name})."
                 raise BudgetExceededError(message, requested=loss, remaining=left)
             if before.budget and before.neighbours not in (None, neighbours):
                 raise LedgerError(
@@ -387,6 +388,13 @@ def open_ledger(ledger: Ledger | str | os.PathLike[str] | None) -> Ledger:
     if isinstance(ledger, str | os.PathLike):
         path = os.fspath(ledger).removeprefix("sqlite:///")
         if path and not re.match(r"\w+:", path[1:]):  # from the second letter on: C:\ is a path
+            if not os.path.exists(path):
+                warnings.warn(
+                    f"there was no ledger {path!r}: a new one without a limit was made. Hint: if the path is mistyped, "
+                    "nothing was charged where it should be; SQLiteLedger(path, epsilon=...) makes one with a limit.",
+                    PrivacyWarning,
+                    stacklevel=3,
+                )
             return SQLiteLedger(path)
     raise LedgerError(
         f"ledger={ledger!r} is not understood. Hint: a path such as 'spends.db' or 'sqlite:///spends.db'."

@@ -318,11 +318,13 @@ class Plan:
             f"Costs {self.loss}, protecting {self.neighbours}.",
             f"Releases {self.released}.",
         ]
-        for step in self.steps[:_STEPS_SHOWN]:
+        for place, step in enumerate(self.steps, start=1):
+            if _STEPS_SHOWN < place < len(self.steps):  # the last one, often the leaves, is always shown
+                continue
+            if place == len(self.steps) > _STEPS_SHOWN + 1:
+                lines.append(f"  - and {place - 1 - _STEPS_SHOWN} more, see to_json()")
             size = " x ".join(str(n) for n in step.shape)
             lines.append(f"  - {step.name} ({size}): sensitivity {step.sensitivity}, {step.describe}, {step.cost}")
-        if len(self.steps) > _STEPS_SHOWN:
-            lines.append(f"  - and {len(self.steps) - _STEPS_SHOWN} more, see to_json()")
         if self.loss.is_bounded:
             noise = self.expected_leaf_mse**0.5
             lines.append(

@@ -21,6 +21,7 @@ __all__ = [
 ]
 
 PRIVATE, BASELINE, TRIVIAL, BROKEN = "#1f5f8b", "#3a7d44", "#9a9a9a", "#b3412e"
+_FEWEST_ACCUSED = 5e-3  # below, a few thousand guesses are mostly luck
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def claimed_and_attacked(rows: Sequence[tuple[str, float, float, float]]) -> Fig
     Examples
     --------
     >>> figure = claimed_and_attacked([("RandomTreesClassifier", 1.0, 0.9, 1.8)])
-    >>> [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    >>> [text.get_text() for text in figure.legends[0].get_texts()]
     ['claimed', 'shown by attack', 'shown of a twin with half the noise']
     """
     figure = Figure(figsize=(7.2, 1.6 + 0.5 * len(rows)), layout="constrained")
@@ -153,9 +154,7 @@ def claimed_and_attacked(rows: Sequence[tuple[str, float, float, float]]) -> Fig
     axes.set_yticks(place, names)
     axes.invert_yaxis()
     axes.set(xlabel="epsilon", xlim=(0, 1.1 * max(*claimed, *sound, *twin)))
-    axes.legend(
-        handles=[marks, *bars], fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.28 - 0.1 / len(rows))
-    )
+    figure.legend(handles=[marks, *bars], loc="outside lower center", ncols=3, fontsize="small", frameon=False)
     return figure
 
 
@@ -179,7 +178,7 @@ def roc_vs_bound(
     """
     figure = Figure(figsize=(9.6, 4.4), layout="constrained")
     for axes, scale in zip(figure.subplots(1, 2), ("linear", "log"), strict=True):
-        rates = np.geomspace(1e-3, 1, 200)
+        rates = np.geomspace(_FEWEST_ACCUSED, 1, 200)
         for i, (name, (false, true)) in enumerate(curves.items()):
             (line,) = axes.plot(false, true, color=f"C{i}", label=name)
             epsilon = epsilons[name]
@@ -190,7 +189,7 @@ def roc_vs_bound(
         axes.plot(rates, rates, color=TRIVIAL, linestyle=":", label="guessing")
         axes.set(xlabel="others accused (false positives)", xscale=scale, yscale=scale)
         if scale == "log":
-            axes.set(xlim=(1e-3, 1), ylim=(1e-3, 1.1))
+            axes.set(xlim=(_FEWEST_ACCUSED, 1), ylim=(_FEWEST_ACCUSED, 1.1))
     figure.axes[0].set(ylabel="members found (true positives)", title=title)
     figure.axes[1].legend(fontsize="x-small", loc="lower right")
     return figure

@@ -44,6 +44,9 @@ TRANSFORMS: Final[dict[str, _Transform]] = {
     "asinh": _Transform(np.arcsinh, np.sinh, -math.inf),
 }
 
+UNREVIEWED: Final = "from data: review"
+"""What a draft writes into ``bounds`` of each column; while one is left, the schema counts as read off the data."""
+
 _SCHEMA_KEYS: Final = ("name", "task", "target", "columns", "inferred")
 
 
@@ -314,7 +317,7 @@ class Schema:
                 "Hint: the target needs an entry under 'columns' too."
             )
         features = [column for column in columns if column is not target[0]]
-        return cls(known["name"], known["task"], target[0], tuple(features), bool(known.get("inferred", False)))
+        return cls(known["name"], known["task"], target[0], tuple(features), _is_draft(data))
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Schema:
@@ -458,13 +461,22 @@ class Schema:
         return "\n".join([head, *rows])
 
 
+def _is_draft(data: Mapping[str, Any]) -> bool:
+    """Whether any mark of a draft is left: on the whole, in its notes, or on a single column."""
+    marks = [str(column.get("bounds", "")) for column in data["columns"]]
+    noted = str(data.get("notes", "")).startswith("DRAFT")
+    return bool(data.get("inferred", False)) or noted or any(mark.startswith(UNREVIEWED) for mark in marks)
+
+
 def _known_keys(
     data: Mapping[str, Any], known: Sequence[str], *, required: Sequence[str], place: str
 ) -> dict[str, Any]:
     """Keep the keys of the format; refuse a missing one, and one that looks like a slip of the pen."""
     for key in required:
         if key not in data:
-            raise SchemaError(f"{place} has no {key!r}.{closest(key, set(data) - set(known))} Hint: add the key.")
+            near = difflib.get_close_matches(key, sorted(map(str, set(data) - set(known))), n=1)
+            slip = f" It has {near[0]!r}: is that {key!r}?" if near else " Hint: add the key."
+            raise SchemaError(f"{place} has no {key!r}.{slip}")
     for key in set(data) - set(known):
         near = difflib.get_close_matches(str(key), set(known) - set(data), n=1, cutoff=0.85)
         if near:

@@ -27,7 +27,7 @@ from veilwood import entropy
 from veilwood.encoding import Encoding, check_names, class_labels
 from veilwood.errors import OutOfSchemaError
 from veilwood.privacy import RowsOf, Unit
-from veilwood.schema import Schema, Task, closest
+from veilwood.schema import UNREVIEWED, Schema, Task, closest
 from veilwood.tables import Table, category_codes, numbers
 
 __all__ = ["Batch", "Source", "draft", "open_source", "read_features", "read_table"]
@@ -43,8 +43,8 @@ FORMATS: Final = {
 _ENDINGS: Final = ", ".join(FORMATS)
 _CSV_BLOCK_BYTES: Final = 4 << 20
 DRAFT: Final = (
-    "DRAFT: every bound and category below was read off the data. Replace them by what is publicly known, then "
-    "delete this line and the line 'inferred'. Until then every result is NOT PRIVATE."
+    "DRAFT: every bound and category below was read off the data. Replace them by what is publicly known; delete "
+    "each column's 'bounds' mark as you do, then this line and 'inferred'. Until then every result is NOT PRIVATE."
 )
 
 
@@ -284,9 +284,9 @@ def _open_file(path: Path, schema: Schema | None, texts: Collection[str]) -> _Fi
             bounded = pa.dataset.ParquetFragmentScanOptions(pre_buffer=False, use_buffered_stream=True)
             form = pa.dataset.ParquetFileFormat(default_fragment_scan_options=bounded)
         dataset = pa.dataset.dataset(str(path), format=form)
+        return _File(str(path), dataset, tuple(dataset.schema.names))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _unreadable(str(path), error) from None
-    return _File(str(path), dataset, tuple(dataset.schema.names))
 
 
 def _csv_format(path: Path, schema: Schema | None, texts: Collection[str]) -> Any:
@@ -302,16 +302,16 @@ def _csv_format(path: Path, schema: Schema | None, texts: Collection[str]) -> An
 
 def _csv_header(path: str | Path) -> list[str]:
     with pa.input_stream(str(path)) as stream:
-        return next(csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig")), [])
+        return next(csv.reader(io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace")), [])
 
 
 def _unreadable(where: str, error: Exception) -> OutOfSchemaError:
     """Say in one line why a file cannot be read, with a column's name instead of its number."""
     text = str(error).rsplit("Invalid: ", 1)[-1].rsplit("input source ", 1)[-1].splitlines()[0]
     number = re.match(r"In CSV column #(\d+): ", text)
-    name = _csv_header(where)[int(number[1])] if number else None
+    name = dict(enumerate(_csv_header(where))).get(int(number[1])) if number else None  # a damaged header is shorter
     if number:
-        text = f"column {name!r}: {text[number.end() :]}"
+        text = f"column {name!r}: {text[number.end() :]}. Hint: the schema calls it numeric; leave missing cells empty."
     return OutOfSchemaError(f"cannot read {where!r}: {text}", column=name)
 
 
@@ -406,7 +406,7 @@ def draft(X: Any, target: str | None = None) -> dict[str, Any]:
     found = Schema.infer(frame, y, task, target=target).to_dict() | {"name": name}
     for column in found["columns"]:
         n_values = len(column.get("values", ()))
-        column["bounds"] = "from data: review" + f" ({n_values} values: an identifier?)" * (n_values > 100)
+        column["bounds"] = UNREVIEWED + f" ({n_values} values: an identifier?)" * (n_values > 100)
     return {"notes": DRAFT} | found
 
 

@@ -112,9 +112,10 @@ class CountedForest(BaseForest):
         unit = 1 if self._task == "classification" else TARGET_LEVELS
         rows_per_leaf = max(0.0, float(self.leaf_counts_.sum()) / unit) / self.forest_.n_leaves
         if noise > rows_per_leaf:
+            cleaner = "" if self.leaves == "empirical-bayes" else ", use leaves='empirical-bayes'"
             warnings.warn(
                 f"expected noise of {noise:.3g} rows on each count of a leaf of about {rows_per_leaf:.3g} rows. "
-                "Hint: lower max_depth or n_estimators, use leaves='empirical-bayes', or spend more epsilon.",
+                f"Hint: vw.tune compares settings; lower max_depth or n_estimators{cleaner}, or spend more epsilon.",
                 UtilityWarning,
                 stacklevel=5,
             )

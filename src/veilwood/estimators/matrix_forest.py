@@ -399,7 +399,8 @@ class MatrixForestClassifier(ClassifierMixin, CountedForest):  # type: ignore[mi
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the predicted classes. Free: computed from released tables."""
-        labels: NDArray[Any] = self.classes_[self._scores(X).argmax(axis=1)]
+        chosen = self._scores(X).argmax(axis=1)
+        labels: NDArray[Any] = self.classes_[chosen]
         return labels
 
     def _scores(self, X: Any) -> NDArray[np.float64]:
