@@ -15,7 +15,7 @@ import pytest
 from sklearn.base import BaseEstimator
 
 import veilwood as vw
-from veilwood import attacks, entropy, model_audit, peers, reports
+from veilwood import attacks, model_audit, peers, reports
 from veilwood.attacks import Attack, Canaries
 from veilwood.cli import main
 from veilwood.cli_audit import REFUTED
@@ -287,5 +287,9 @@ def test_a_peer_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, capsys:
         peers.attack_diffprivlib()
 
 
-def test_nothing_here_seeds_noise() -> None:
-    assert not entropy.is_seeded()
+@pytest.mark.parametrize("command", ["estimator", "model", "peer"])
+def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", command, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert f"veilwood audit {command} " in out.split("Example:")[1]
+    assert "--json" in out

@@ -245,7 +245,7 @@ def test_targets_of_regression() -> None:
         ((0, 1), [1.0, 0.0], [0.0, 1.0], "f"),
         ((-1, 1), pd.Series([1, -1]), [-1, 1], "i"),
         ((False, True), [True], [False, True], "b"),
-        ((0, 1), np.array([0, 1], dtype=object), [0, 1], "i"),
+        ((0, 1), np.array([0, 1], dtype=object), ["0", "1"], "O"),  # one row must not change the type
         (("0", "01"), [1], ["0", "01"], "O"),
         (("no", "yes"), [1], ["no", "yes"], "O"),
         ((0, 1), ["0"], ["0", "1"], "U"),

@@ -77,8 +77,8 @@ def test_readme_one_liner_for_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     data = vw.datasets.iris()
     data.X.assign(species=data.y).to_csv("flowers.csv", index=False)
     (line,) = re.findall(r"`(vw\.RandomTrees[^`]*\.fit\(\"flowers\.csv\"\))`", README)
-    with pytest.warns(vw.UtilityWarning):  # the default settings are for larger tables
-        forest = eval(line, {"vw": vw})
+    vw.SQLiteLedger("flowers.db", epsilon=5)
+    forest = eval(line, {"vw": vw})
     assert forest.privacy_.is_private
     assert vw.open_ledger("flowers.db").spent.epsilon == 2
 

@@ -91,7 +91,7 @@ def test_a_refusal_says_what_is_left_and_writes_nothing(make: Callable[..., Ledg
         spend(ledger, pure(1))
     name = ledger.name
     assert str(caught.value) == (
-        f"insufficient privacy budget: requested epsilon=1, remaining epsilon=0.3 of 1 ({name})"
+        f"insufficient privacy budget: requested epsilon=1, remaining epsilon=0.3 of 1 ({name})."
     )
     assert caught.value.requested == pure(1)
     assert caught.value.remaining == Loss(Fraction(3, 10))

@@ -30,6 +30,7 @@ from test_matrix_forest import (
     as_table,
     budget,
     lower_bound,
+    overlapping,
     records,
     schema,
     worst_cost,
@@ -131,17 +132,15 @@ def test_the_baseline_costs_what_it_promises(
 
 def test_a_strategy_of_overlapping_cells_is_charged_for_turned_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Labels of two leaves that turn the same way add up in a shared measurement."""
-    from test_matrix_forest import overlapping
-
     monkeypatch.setattr(matrix_forest, "optimize", lambda workload, noise, budget: overlapping(workload))
     for classes in (2, 3):
-        for adjacency in ADJACENCIES:
-            for law in LAWS.values():
-                case = Prediction(
-                    monkeypatch, classes, POINTS, adjacency=adjacency, delta=law,
-                    mode="subsample", voting="hard", n_estimators=1,
-                )  # fmt: skip
-                assert case.cost() <= budget(case.plan)
+        for law in LAWS.values():
+            case = Prediction(
+                monkeypatch, classes, POINTS, adjacency="replace-one", delta=law,
+                mode="subsample", voting="hard", n_estimators=1,
+            )  # fmt: skip
+            cost = case.cost()
+            assert budget(case.plan) / 2 < cost <= budget(case.plan)
 
 
 def test_two_classes_need_one_column(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +158,7 @@ def test_hard_votes_charged_as_counts_are_caught(monkeypatch: pytest.MonkeyPatch
             case = Prediction(
                 monkeypatch, 3, queries, mode="subsample", voting="hard", mechanism=mechanism, delta=law
             )  # fmt: skip
-            assert case.cost() == 2 * budget(case.plan)
+            assert case.cost() > Fraction(1999, 1000) * budget(case.plan)
 
 
 def test_a_forgotten_class_column_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +253,7 @@ def car() -> Any:
 
 
 def predictor_on(car: Any, **parameters: Any) -> vw.MatrixForestPredictor:
-    usual = {"n_estimators": 4, "max_depth": 2, "random_state": 0}
+    usual = {"n_estimators": 4, "max_depth": 1, "random_state": 0}
     return vw.MatrixForestPredictor(car.schema, **{**usual, **parameters}).fit(car.X, car.y)
 
 
@@ -398,7 +397,11 @@ def test_hard_votes_of_two_classes_are_complements() -> None:
 
 @pytest.mark.parametrize(
     "parameters",
-    [{}, {"mode": "subsample"}, {"mode": "subsample", "voting": "hard", "delta": 1e-6}],
+    [
+        {},
+        pytest.param({"mode": "subsample"}, marks=pytest.mark.slow),
+        pytest.param({"mode": "subsample", "voting": "hard", "delta": 1e-6}, marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_noise_on_votes_is_what_the_plan_says(parameters: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,7 +193,7 @@ def schema_draft(
     """Read a table and draft a schema for a person to review.
 
     Bounds and categories in the draft come from the data. Replace them by what is publicly known and delete the
-    line "inferred"; until then every model made with it is NOT PRIVATE.
+    marks (each column's "bounds", "notes", "inferred"); until then every model made with it is NOT PRIVATE.
 
     \b
     Example:
@@ -214,7 +214,7 @@ def schema_draft(
         as_json,
         {"schema": str(out), "task": found["task"], "target": goal},
         f"Wrote {out}: {found['task']} of {goal!r} from {n_features} columns. It was read off the data: review every "
-        'bound and category, then delete the lines "notes" and "inferred".',
+        'bound and category, and delete the marks: "bounds" of each column, "notes" and "inferred".',
     )
 
 
@@ -418,7 +418,7 @@ def _load_schema(path: Path) -> Schema:
     if schema.inferred:
         warnings.warn(
             f"{path} is an unreviewed draft: its bounds and categories were read off the data, so the result is NOT "
-            'PRIVATE. Hint: replace them by public knowledge, then delete the lines "notes" and "inferred".',
+            'PRIVATE. Hint: replace them by public knowledge and delete the marks "bounds", "notes" and "inferred".',
             PrivacyWarning,
             stacklevel=2,
         )

@@ -47,12 +47,12 @@ def certificate(
     )
     text = f"{statement.to_markdown().rstrip()}\n\n{verified}"
     if html is None:
-        say(as_json, {**statement.to_dict(), "verified": True}, text)
+        say(as_json, statement.to_dict(), text)
         return
     from veilwood.reports import html_page
 
     html.write_text(html_page(text), encoding="utf-8")
-    say(as_json, {**statement.to_dict(), "verified": True, "html": str(html)}, f"{verified}\nWrote {html}")
+    say(as_json, statement.to_dict(), f"{verified}\nWrote {html}")
 
 
 @audits.command("estimator")

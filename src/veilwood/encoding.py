@@ -343,7 +343,7 @@ def _missing(column: Column) -> OutOfSchemaError:
 def _unknown(column: Column, value: str) -> OutOfSchemaError:
     return OutOfSchemaError(
         f"column {column.name!r} has the value {value!r}, which is not one of its {len(column.values)} values."
-        f"{closest(value, column.values)} Hint: add it to the schema, or let unknown values count as one of its values: "
+        f"{closest(value, column.values)} Hint: add it to the schema, or let unknown values count as a known one: "
         f'"other": {column.values[0]!r}, say. (Columns of an array are taken by position.)',
         column=column.name,
         value=value,

@@ -52,7 +52,7 @@ class BudgetExceededError(LedgerError):
 
 
 class DomainTooLargeError(VeilwoodError):
-    """The chosen strategy would need a table over the whole domain, and the domain is too large."""
+    """A table, a forest or an explicit matrix would be too large; the message says what to choose instead."""
 
 
 class ModelFileError(VeilwoodError):
@@ -60,7 +60,7 @@ class ModelFileError(VeilwoodError):
 
 
 class PrivacyWarning(UserWarning):
-    """The result carries no privacy guarantee (infinite epsilon, inferred schema, seeded noise)."""
+    """No guarantee holds (infinite epsilon, inferred schema, seeded noise), or a budget may not be enforced."""
 
 
 class UtilityWarning(UserWarning):

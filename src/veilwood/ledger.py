@@ -293,7 +293,7 @@ class MemoryLedger(Ledger):
     Traceback (most recent call last):
     ...
     veilwood.errors.BudgetExceededError: insufficient privacy budget: requested epsilon=1, \
-remaining epsilon=0.3 of 1 (ledger in memory)
+remaining epsilon=0.3 of 1 (ledger in memory).
     """
 
     name = "ledger in memory"

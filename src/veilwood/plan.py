@@ -37,7 +37,8 @@ _STEPS_SHOWN = 12  # a person reads the first steps of a plan; all are in its JS
 class Step:
     """One measurement of a plan: what is measured, how much one unit can move it, and the noise for that.
 
-    ``mechanism`` None means that no noise is added, which only an unbounded loss allows.
+    ``mechanism`` None means that no noise is added, which only an unbounded loss allows. ``choices`` is how many of a
+    step's selections one row can influence.
     """
 
     name: str
@@ -45,21 +46,32 @@ class Step:
     mechanism: Noise | Selection | None
     sensitivity: int
     shape: tuple[int, ...]
+    choices: int = 1
 
     def __post_init__(self) -> None:
+        if self.loss.epsilon is not None and not self.keeps_its_loss:
+            raise VeilwoodError(
+                f"step {self.name!r} promises {self.cost}, and {self.describe} at sensitivity {self.sensitivity} "
+                "does not keep that. Hint: counting_step and selecting_step choose the noise."
+            )
+
+    @property
+    def keeps_its_loss(self) -> bool:
+        """Whether the noise, recomputed from its exact parameters and the sensitivity, costs no more than promised."""
         epsilon, rho = self.loss.epsilon, self.loss.rho
         match self.mechanism:
+            case None:
+                return False
             case DiscreteLaplace() as noise:
-                enough = epsilon is None or noise.epsilon(self.sensitivity) <= epsilon
+                return epsilon is not None and noise.epsilon(self.sensitivity) <= epsilon
             case DiscreteGaussian() as noise:
-                enough = epsilon is None or (rho is not None and noise.rho(self.sensitivity) <= rho)
-            case mechanism:
-                enough = epsilon is None or mechanism is not None
-        if not enough:
-            raise VeilwoodError(
-                f"step {self.name!r} promises {self.loss}, and {self.describe} at sensitivity {self.sensitivity} "
-                "does not keep that. Hint: counting_step chooses the noise."
-            )
+                return rho is not None and noise.rho(self.sensitivity) <= rho
+            case choice if choice.score_range < self.sensitivity:
+                return False
+            case choice if self.loss.delta == 0:
+                return epsilon is not None and choice.epsilon * self.choices <= epsilon
+            case choice:
+                return rho is not None and choice.epsilon**2 * self.choices <= _rho_divisor(choice) * rho
 
     @property
     def describe(self) -> str:
@@ -93,6 +105,7 @@ class Step:
             "mechanism": self.describe,
             "sensitivity": self.sensitivity,
             "shape": list(self.shape),
+            "choices": self.choices,
             "loss": self.cost,
             "exact": {**_loss_to_dict(self.loss), "mechanism": _mechanism_to_dict(self.mechanism)},
         }
@@ -102,7 +115,14 @@ class Step:
         """Read what ``to_dict`` wrote."""
         exact = data["exact"]
         mechanism = _mechanism_from_dict(exact["mechanism"])
-        return cls(data["name"], _loss_from_dict(exact), mechanism, data["sensitivity"], tuple(data["shape"]))
+        shape = tuple(data["shape"])
+        return cls(data["name"], _loss_from_dict(exact), mechanism, data["sensitivity"], shape, data["choices"])
+
+
+def _rho_divisor(choice: Selection | type[Selection]) -> int:
+    """The d in rho = epsilon^2 / d of one choice: 8 for the exponential mechanism, 2 for any pure mechanism."""
+    kind = choice if isinstance(choice, type) else type(choice)
+    return 8 if kind is ExponentialMechanism else 2
 
 
 def _loss_to_dict(loss: Loss) -> dict[str, str | None]:
@@ -195,10 +215,9 @@ def selecting_step(
     else:
         if loss.rho is None or loss.rho == 0:
             raise VeilwoodError(f"step {name!r} has no zCDP budget for its selections.")
-        # rho = epsilon^2 / 2 for any pure mechanism, epsilon^2 / 8 for the exponential mechanism; rounded down.
-        squared = (2 if by == "flip" else 8) * loss.rho / selections_per_row
-        epsilon = Fraction(math.isqrt(math.floor(squared * 10**24)), 10**12)
-    return Step(name, loss, mechanism(epsilon, sensitivity), sensitivity, shape)
+        squared = _rho_divisor(mechanism) * loss.rho / selections_per_row
+        epsilon = Fraction(math.isqrt(math.floor(squared * 10**24)), 10**12)  # rounded down
+    return Step(name, loss, mechanism(epsilon, sensitivity), sensitivity, shape, selections_per_row)
 
 
 @dataclass(frozen=True)
@@ -256,7 +275,7 @@ class Plan:
 
     @property
     def sensitivity(self) -> int:
-        """The sensitivity of the first step: L1, or squared L2 for Gaussian noise."""
+        """The sensitivity of the first step: L1, squared L2 for Gaussian noise, the range of scores for a selection."""
         return self.steps[0].sensitivity
 
     @property
@@ -318,21 +337,22 @@ class Plan:
             f"Costs {self.loss}, protecting {self.neighbours}.",
             f"Releases {self.released}.",
         ]
-        for place, step in enumerate(self.steps, start=1):
-            if _STEPS_SHOWN < place < len(self.steps):  # the last one, often the leaves, is always shown
-                continue
-            if place == len(self.steps) > _STEPS_SHOWN + 1:
-                lines.append(f"  - and {place - 1 - _STEPS_SHOWN} more, see to_json()")
-            size = " x ".join(str(n) for n in step.shape)
-            lines.append(f"  - {step.name} ({size}): sensitivity {step.sensitivity}, {step.describe}, {step.cost}")
-        if self.loss.is_bounded:
-            noise = self.expected_leaf_mse**0.5
-            lines.append(
-                f"Expected noise on one count of a leaf: about {noise:.3g} rows (mean squared error "
-                f"{self.expected_leaf_mse:.4g}). Leaves with fewer rows than that tell little."
-            )
-        else:
+        told = [
+            f"  - {step.name} ({' x '.join(map(str, step.shape))}): sensitivity {step.sensitivity}, "
+            f"{step.describe}, {step.cost}"
+            for step in self.steps
+        ]
+        if len(told) > _STEPS_SHOWN + 1:  # the last one, often the leaves, is always shown
+            told[_STEPS_SHOWN:-1] = [f"  - and {len(told) - 1 - _STEPS_SHOWN} more, see to_json()"]
+        lines += told
+        if not self.loss.is_bounded:
             lines.append("No bound holds: the result is NOT PRIVATE.")
+        elif self.expected_leaf_mse > 0:
+            what = "the votes for one class of a query" if "queries" in self.structure else "one count of a leaf"
+            lines.append(
+                f"Expected noise on {what}: about {self.expected_leaf_mse**0.5:.3g} rows (mean squared error "
+                f"{self.expected_leaf_mse:.4g}). What is smaller than that tells little."
+            )
         return "\n".join(lines)
 
     def __str__(self) -> str:

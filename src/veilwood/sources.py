@@ -373,8 +373,8 @@ def draft(X: Any, target: str | None = None) -> dict[str, Any]:
     """Draft the JSON form of a schema from a table, for a person to review before it is used.
 
     Every bound and category in it is taken from the data and marked so: what the draft says is as private
-    as the data until someone replaces it by what is publicly known and deletes the mark ``inferred``. A model
-    made with an unreviewed draft is NOT PRIVATE and says so.
+    as the data until someone replaces it by what is publicly known and deletes the marks (``bounds``, ``notes``,
+    ``inferred``). A model made with an unreviewed draft is NOT PRIVATE and says so.
 
     Parameters
     ----------

@@ -110,15 +110,18 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         door = Door(design.plan, open_ledger(self.ledger), not_private=not_private)
         with door:
             released = self._measure(design, source, door)
-        self.privacy_ = door.statement()
-        if not self.privacy_.is_private:
-            warnings.warn(f"the result is NOT PRIVATE: {self.privacy_.reason}", PrivacyWarning, stacklevel=2)
-        self.plan_ = design.plan
+        self._certify(door)
         self._set_public(schema, source.labels)
         self._learn(design, released)
         return self
 
     # -- shared by the families --------------------------------------------------------------------------------
+
+    def _certify(self, door: Door) -> None:
+        """Keep the certificate of a finished release, and say so when there is no guarantee."""
+        self.privacy_, self.plan_ = door.statement(), door.plan
+        if not self.privacy_.is_private:
+            warnings.warn(f"the result is NOT PRIVATE: {self.privacy_.reason}", PrivacyWarning, stacklevel=3)
 
     def _refuse(self, unsupported: dict[str, Any]) -> None:
         if unsupported:

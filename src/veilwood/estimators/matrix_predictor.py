@@ -35,8 +35,7 @@ from veilwood.privacy import Loss, Neighbours, requested_loss
 from veilwood.progress import track
 from veilwood.release import Door
 from veilwood.schema import Task
-from veilwood.sources import open_source
-from veilwood.statement import PrivacyStatement
+from veilwood.sources import Batch, open_source
 from veilwood.structure import Forest
 from veilwood.workloads import LeafVoteWorkload, VoteWorkload
 
@@ -44,11 +43,11 @@ MODES = ("batch", "subsample")
 
 
 class MatrixForestPredictor(BaseForest):
-    """A forest that keeps exact counts in memory and answers batches of queries, each batch at its own price.
+    """A forest that keeps the training data in memory and answers batches of queries, each at its own price.
 
     ``fit`` releases nothing and costs nothing; every call of ``answer`` is a release, charged to the ledger before
     the answer exists. A batch that was answered before gets the stored answer, for free. The object holds private
-    counts by its nature: it cannot be pickled, saved or printed.
+    data by its nature (encoded rows, or exact counts of leaves): it cannot be pickled or saved.
 
     Parameters
     ----------
@@ -293,8 +292,7 @@ class MatrixForestPredictor(BaseForest):
                 votes = sum(m.reconstruct(tables) for m, tables in zip(measurements, noisy, strict=True))
             else:
                 votes = door.noisy(plan.steps[0], self._exact_votes(codes)).astype(np.float64)
-        self.privacy_: PrivacyStatement = door.statement()
-        self.plan_ = plan
+        self._certify(door)
         votes = np.asarray(votes, np.float64)
         return votes if votes.shape[1] > 1 else np.column_stack([votes, self.forest_.n_trees - votes])
 
@@ -309,9 +307,8 @@ class MatrixForestPredictor(BaseForest):
         reached = route(self.forest_, codes)
         if self.mode == "batch":
             cells, classes = self._exact
-            table = np.zeros((self.forest_.n_leaves, len(self.classes_)), np.int64)
-            for tree in route(self.forest_, cells).T:
-                np.add.at(table, (tree, classes), 1)
+            rows = Batch(cells, classes, partition=0, first_row=0)
+            table = leaf_totals(self.forest_, [rows], n_classes=len(self.classes_), n_jobs=self.n_jobs)
         else:
             table = self._leaf_table()
         return np.asarray(table[reached].sum(axis=1))
@@ -332,6 +329,6 @@ class MatrixForestPredictor(BaseForest):
 
     def __getstate__(self) -> NoReturn:
         raise VeilwoodError(
-            "a MatrixForestPredictor holds exact counts and cannot be pickled or saved. "
+            "a MatrixForestPredictor holds private data and cannot be pickled or saved. "
             "Hint: train a MatrixForestClassifier, whose model is public."
         )
