@@ -63,7 +63,7 @@ def test_one_run_of_every_estimator(name: str, params: dict[str, Any], monkeypat
         found = one_run(forest).epsilon_lower_bound
     assert (0.2 if labels else 0.5) < found <= 1
     if labels:
-        forest.set_params(epsilon=3)
+        forest.set_params(epsilon=3)  # the twin: selections have no scale to be halved
     else:
         halve_noise(monkeypatch)
     with entropy.seeded_for_tests(1):

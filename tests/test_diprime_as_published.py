@@ -14,7 +14,8 @@ import veilwood as vw
 from veilwood.encoding import TARGET_LEVELS
 from veilwood.mechanisms import DiscreteLaplace, ExponentialMechanism, PermuteAndFlip
 from veilwood.not_private import DiPriMeClassifierAsPublishedNotPrivate, DiPriMeRegressorAsPublishedNotPrivate
-from veilwood.not_private.diprime import PAPER_VARIANTS, PARTS, means_as_published
+from veilwood.not_private.diprime import PAPER_VARIANTS, means_as_published
+from veilwood.not_private.shared import PARTS
 
 pytestmark = pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning")
 
@@ -40,8 +41,9 @@ def test_it_says_not_private_and_predicts(task: str, variant: str) -> None:
     forest = FORESTS[task](
         SCHEMAS[task], epsilon_in_paper=10.0, variant=variant, max_depth=4, ledger=ledger, random_state=0
     )
-    with pytest.warns(vw.PrivacyWarning, match="NOT PRIVATE"):
+    with pytest.warns(vw.PrivacyWarning, match="NOT PRIVATE") as warned:
         clone(forest).fit(*table(task))
+    assert [warning.category for warning in warned].count(vw.PrivacyWarning) == 1
     (entry,) = ledger.entries()
     assert not entry.loss.is_bounded
     with pytest.warns(vw.PrivacyWarning):
@@ -83,7 +85,28 @@ def test_leaves_follow_the_paper() -> None:
     assert shares[2, 0] != shares[3, 0]  # empty: a uniform default, whatever the noise
 
 
-@pytest.mark.parametrize(("parameter", "value"), [("variant", "median"), ("epsilon_in_paper", 0)])
+def test_reasons_are_those_of_the_variant() -> None:
+    """With classes "DiPriMe" is sound: its reason says so, and names a forest that draws the same noise."""
+    for task, forest in FORESTS.items():
+        for variant in PAPER_VARIANTS:
+            reason = forest(variant=variant)._reason()
+            assert ("charged as if they were one" in reason) == (variant != "DiPriMe")
+            assert ("true number of its rows" in reason) == (task == "regression")
+    schema = SCHEMAS["classification"]
+    counterpart = vw.MedianForestClassifier(
+        schema, epsilon=2, variant="random-attribute", selection="exponential", voting="majority"
+    )
+    published = DiPriMeClassifierAsPublishedNotPrivate(schema, epsilon_in_paper=2, variant="DiPriMe")
+    assert "MedianForestClassifier(variant='random-attribute', selection='exponential'" in published._reason()
+    assert published.voting == counterpart.voting
+    ours, theirs = counterpart.plan().steps, published.plan().steps
+    assert [step.mechanism for step in theirs] == [step.mechanism for step in ours]
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [("variant", "median"), ("epsilon_in_paper", 0), ("max_depth", 0), ("n_estimators", 0), ("split_share", 1)],
+)
 def test_bad_parameters_name_themselves(parameter: str, value: Any) -> None:
     with pytest.raises(vw.VeilwoodError, match=parameter):
         DiPriMeClassifierAsPublishedNotPrivate(SCHEMAS["classification"], **{parameter: value}).plan()

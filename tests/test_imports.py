@@ -22,7 +22,8 @@ ORDER = [
     "plan", "statement", "release", "leaves", "medians", "greedy", "theory", "theory_medians", "progress",
     "estimators.base", "estimators.counted", "estimators.grown", "estimators.*", "estimators.matrix_predictor",
     "estimators",
-    "not_private.*", "not_private", "model_file", "onnx_export", "audit", "attacks", "peers", "model_audit", "reports",
+    "not_private.shared", "not_private.*", "not_private", "model_file", "onnx_export",
+    "audit", "attacks", "peers", "model_audit", "reports",
     "plots", "plots_medians", "tune",
     "__init__", "demo", "cli_options", "cli_audit", "cli", "__main__",
 ]  # fmt: skip

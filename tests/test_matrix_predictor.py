@@ -130,17 +130,23 @@ def test_the_baseline_costs_what_it_promises(
         assert cost == budget(case.plan)
 
 
-def test_a_strategy_of_overlapping_cells_is_charged_for_turned_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_strategy_of_overlapping_cells_is_charged_for_turned_labels(
+    classes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Labels of two leaves that turn the same way add up in a shared measurement."""
     monkeypatch.setattr(matrix_forest, "optimize", lambda workload, noise, budget: overlapping(workload))
-    for classes in (2, 3):
-        for law in LAWS.values():
-            case = Prediction(
-                monkeypatch, classes, POINTS, adjacency="replace-one", delta=law,
-                mode="subsample", voting="hard", n_estimators=1,
-            )  # fmt: skip
-            cost = case.cost()
-            assert budget(case.plan) / 2 < cost <= budget(case.plan)
+    parameters: dict[str, Any] = {"mode": "subsample", "voting": "hard", "n_estimators": 1, "max_depth": 2}
+    parameters["adjacency"] = "replace-one"
+    pure = Prediction(monkeypatch, classes, POINTS, **parameters)
+    assert pure.cost() <= budget(pure.plan)
+    zcdp = Prediction(monkeypatch, classes, POINTS, delta=1e-6, **parameters)
+    assert zcdp.cost() <= budget(zcdp.plan)
+    # Mutant: squared L2 as for counts, which only grow on one side of a replacement.
+    one = 2 if classes > 2 else 1
+    monkeypatch.setattr(matrix_forest, "moves", lambda n_columns, votes, neighbours: (one, one))
+    mutant = Prediction(monkeypatch, classes, POINTS, delta=1e-6, **parameters)
+    assert mutant.cost() > budget(mutant.plan)
 
 
 def test_two_classes_need_one_column(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,7 +398,7 @@ def test_hard_votes_of_two_classes_are_complements() -> None:
     votes = predictor._release(predictor._encode(DAYS), predictor._price(None))
     np.testing.assert_allclose(votes.sum(axis=1), 5)
     labels = np.eye(2)[predictor._exact.argmax(axis=1)]
-    np.testing.assert_allclose(votes, labels[route(predictor.forest_, predictor._encode(DAYS))].sum(axis=1))
+    np.testing.assert_allclose(votes, labels[route(predictor.forest_, predictor._encode(DAYS))].sum(axis=1), atol=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ from veilwood.growing import Growing
 from veilwood.histograms import edge_scores, level_scores, spread_range
 from veilwood.ledger import MemoryLedger
 from veilwood.medians import VARIANTS, Level, grow_level, plan_level
-from veilwood.not_private.diprime import PARTS, means_as_published
+from veilwood.not_private.diprime import means_as_published
+from veilwood.not_private.shared import PARTS
 from veilwood.plan import Plan
 from veilwood.privacy import Loss, Neighbours, Rows
 from veilwood.release import Door

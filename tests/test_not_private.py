@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from fractions import Fraction
 from typing import Any
 
@@ -16,7 +17,8 @@ from veilwood import not_private
 from veilwood.datasets import balance_scale, car
 from veilwood.entropy import seeded_for_tests
 from veilwood.mechanisms import DiscreteLaplace
-from veilwood.not_private.random_trees import PARTS_OF_A_ROW, RandomTreesAsPrintedNotPrivate, shares_as_printed
+from veilwood.not_private.random_trees import RandomTreesAsPrintedNotPrivate, shares_as_printed
+from veilwood.not_private.shared import PARTS
 from veilwood.release import Door
 
 
@@ -61,15 +63,25 @@ def test_the_ledger_records_it_without_a_bound() -> None:
     assert entry.not_private is not None
 
 
+@pytest.mark.filterwarnings("error::veilwood.PrivacyWarning")
 def test_a_ledger_with_a_budget_refuses_it() -> None:
     ledger = vw.MemoryLedger(epsilon=1000)
-    with pytest.warns(vw.PrivacyWarning), pytest.raises(vw.BudgetExceededError):
+    with pytest.raises(vw.BudgetExceededError):  # nothing was released, so nothing is warned of
         forest(ledger=ledger).fit(car().X, car().y)
+
+
+def test_one_warning_for_one_release() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        forest().fit(car().X, car().y)
+    (warning,) = (warning for warning in caught if warning.category is vw.PrivacyWarning)
+    assert "eta/k" in str(warning.message)
+    assert warning.filename == __file__
 
 
 def test_scale_is_the_inverted_one() -> None:
     (step,) = forest(epsilon_in_paper=0.5).plan().steps
-    assert step.mechanism == DiscreteLaplace(Fraction(1, 8) * PARTS_OF_A_ROW)
+    assert step.mechanism == DiscreteLaplace(Fraction(1, 8) * PARTS)
     sound = vw.RandomTreesClassifier(car().schema, epsilon=0.5, n_estimators=4, max_depth=3, random_state=0)
     assert sound.plan().steps[0].mechanism == DiscreteLaplace(8)
 
@@ -81,8 +93,8 @@ def test_released_counts_carry_noise_of_the_printed_scale(monkeypatch: pytest.Mo
 
     def spy(door: Door, step: Any, exact: NDArray[np.int64]) -> NDArray[np.int64]:
         out = noisy(door, step, exact)
-        assert not (exact % PARTS_OF_A_ROW).any()
-        assert exact.sum() == len(car().y) * 4 * PARTS_OF_A_ROW
+        assert not (exact % PARTS).any()
+        assert exact.sum() == len(car().y) * 4 * PARTS
         noise.append(out - exact)
         return out
 
@@ -90,7 +102,7 @@ def test_released_counts_carry_noise_of_the_printed_scale(monkeypatch: pytest.Mo
     with seeded_for_tests(1):
         for _ in range(20):
             forest().fit(car().X, car().y)
-    mean_size = np.abs(np.concatenate(noise)).mean() / PARTS_OF_A_ROW  # the scale, for Laplace noise
+    mean_size = np.abs(np.concatenate(noise)).mean() / PARTS  # the scale, for Laplace noise
     assert mean_size == pytest.approx(1 / 4, rel=0.08)  # 2560 draws, standard error 2 %
 
 

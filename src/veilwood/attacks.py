@@ -267,8 +267,14 @@ def _log_ratio(plan: Plan, seen: NDArray[Any], height: int) -> NDArray[np.float6
             each = (np.abs(seen) - np.abs(seen - height)) / float(scale)
         case DiscreteGaussian(sigma_squared=variance):
             each = (2.0 * seen * height - float(height) ** 2) / (2 * float(variance))
-        case _:
-            each = 2.0 * seen - 1  # a label was released
+        case None:
+            raise VeilwoodError("there is no noise to attack. Hint: give a finite epsilon.")
+        case selection:  # of a label, by the counts of a leaf: how likely is the canary's with and without it?
+            counts = np.zeros(plan.steps[-1].shape[1], np.int64)
+            without = selection.law(counts)[-1]
+            counts[-1] = 1
+            present = selection.law(counts)[-1]
+            each = np.where(seen == 1, np.log(present / without), np.log((1 - present) / (1 - without)))
     if plan.structure["records"] == EACH_TO_ONE_TREE:  # it is in one of its leaves, nobody knows which
         return np.asarray(logsumexp(each, axis=1) - np.log(each.shape[1]))
     return np.asarray(each.sum(axis=1))

@@ -99,7 +99,7 @@ def leaf_totals(
                 kernels.add_rows, *_arrays(forest), np.ascontiguousarray(batch.codes), target,
                 kernels.NO_OWNER if own is None else own, 0 if n_classes else target_levels, totals,
             )  # fmt: skip
-            _on_threads(add, forest.n_trees, n_jobs)
+            on_threads(add, forest.n_trees, n_jobs)
         else:
             _numpy_add(forest, batch.codes, target, own, n_classes, target_levels, totals)
     return totals
@@ -142,7 +142,7 @@ def sum_over_trees(
     if fast:
         from veilwood import kernels
 
-        _on_threads(partial(kernels.sum_rows, *_arrays(forest), codes, values, sums), len(codes), n_jobs)
+        on_threads(partial(kernels.sum_rows, *_arrays(forest), codes, values, sums), len(codes), n_jobs)
         return sums
     for first in range(0, len(codes), 4096):
         leaves = route(forest, codes[first : first + 4096])
@@ -169,7 +169,7 @@ def _arrays(forest: Forest) -> tuple[Any, ...]:
     return forest.packed, forest.roots, forest.depth, forest.lookup
 
 
-def _on_threads(work: Callable[[int, int], None], n_items: int, n_jobs: int | None) -> None:
+def on_threads(work: Callable[[int, int], None], n_items: int, n_jobs: int | None) -> None:
     """Split ``n_items`` evenly among threads; the kernels release the interpreter lock and share no output."""
     n_threads = max(1, min(effective_n_jobs(n_jobs), n_items))
     bounds = np.linspace(0, n_items, n_threads + 1).astype(int)

@@ -164,9 +164,7 @@ def grow_level(
             n_classes=n_classes, max_bins=max_bins, assignment=assignment, n_jobs=n_jobs, fast=fast,
         )  # fmt: skip
         n_edges = scores.shape[1]
-        slot = slots.first[open_][:, None] + np.arange(candidates)
-        present = slot < slots.first[open_ + 1][:, None]
-        slot = np.where(present, slot, 0)
+        slot, present = slots.by_node(open_, candidates)
         splits = np.arange(n_edges) < (slots.n_bins[slot][..., None] - 1 if branching == "binary" else 1)
         admissible = (present[..., None] & splits).reshape(len(open_), -1)
         chosen = door.select(level.splits, scores[slot].reshape(len(open_), -1), admissible)

@@ -51,10 +51,11 @@ class Slots:
         """Number of slots of all nodes together."""
         return len(self.feature)
 
-    @property
-    def node(self) -> Longs:
-        """The open node of each slot."""
-        return np.repeat(np.arange(self.n_nodes), np.diff(self.first))
+    def by_node(self, nodes: Longs, width: int) -> tuple[Longs, NDArray[np.bool_]]:
+        """The slots of some open nodes as a table of ``width`` columns, and which places hold one; 0 elsewhere."""
+        slot = self.first[nodes][:, None] + np.arange(width)
+        present = slot < self.first[nodes + 1][:, None]
+        return np.where(present, slot, 0), present
 
     def of_nodes(self, start: int, stop: int) -> Slots:
         """The same with no slots outside the open nodes ``start`` up to ``stop``."""

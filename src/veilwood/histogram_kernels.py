@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from veilwood.growing import SHIFT
-from veilwood.kernels import _step, njit
+from veilwood.kernels import njit, step
 
 
 @njit(inline="always")
@@ -48,7 +48,7 @@ def add_rows(
         for tree in range(from_tree, to_tree):
             node = roots[tree]
             for _ in range(depth):
-                node = _step(nodes, lookup, codes, row, node)
+                node = step(nodes, lookup, codes, row, node)
             place = nodes[node, 3]
             if place >= 0:
                 _add_row(slots, tables, codes, row, starts[place], starts[place + 1], value, moments, histograms)

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.counting import HAVE_NUMBA, Assignment, _on_threads, route
+from veilwood.counting import HAVE_NUMBA, Assignment, on_threads, route
 from veilwood.encoding import TARGET_LEVELS
 from veilwood.errors import DomainTooLargeError
 from veilwood.growing import SHIFT, Growing, Slots
@@ -92,7 +92,7 @@ def _fast_adder(
             slots.tables, np.ascontiguousarray(batch.codes), np.ascontiguousarray(batch.target, np.int32),
             kernels.NO_OWNER if own is None else own, moments, histograms,
         )  # fmt: skip
-        _on_threads(work, growing.n_trees, n_jobs)
+        on_threads(work, growing.n_trees, n_jobs)
 
     return add
 

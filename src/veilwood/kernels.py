@@ -20,7 +20,7 @@ _BLOCK = 256  # rows that walk down a tree side by side: their codes and positio
 
 
 @njit(inline="always")
-def _step(nodes: Any, lookup: Any, codes: Any, row: Any, node: Any) -> Any:
+def step(nodes: Any, lookup: Any, codes: Any, row: Any, node: Any) -> Any:
     """Return the child of ``node`` that ``row`` goes to; a leaf goes to itself.
 
     Free of branches, which the processor could not predict: threshold and lookup are both computed and masked.
@@ -39,7 +39,7 @@ def _walk_block(nodes: Any, lookup: Any, codes: Any, root: int, depth: int, at: 
         at[i] = root
     for _ in range(depth):
         for i in range(np.uint64(len(codes))):
-            at[i] = _step(nodes, lookup, codes, i, at[i])
+            at[i] = step(nodes, lookup, codes, i, at[i])
 
 
 @njit(inline="always")
@@ -64,7 +64,7 @@ def add_rows(
             if first <= owner[row] < last:
                 node = np.uint32(roots[owner[row]])
                 for _ in range(depth):
-                    node = _step(nodes, lookup, codes, np.uint64(row), node)
+                    node = step(nodes, lookup, codes, np.uint64(row), node)
                 _add(totals, nodes[node, 3], target[row], levels)
         return
     at = np.empty(_BLOCK, np.uint32)

@@ -63,16 +63,16 @@ def shrunken_counts(forest: Forest, counts: Floats, noise_variance: float) -> Fl
     forest : Forest
         The structure.
     counts : ndarray, shape (n_leaves, n_classes)
-        Noisy counts in rows (rotated pairs divided by their levels).
+        Noisy counts, or rotated pairs, in any unit: only their ratio to the noise matters.
     noise_variance : float
-        Variance of the noise on each entry of ``counts``.
+        Variance of the noise on each entry of ``counts``, in the square of that unit.
 
     Returns
     -------
     ndarray, shape (n_leaves, n_classes)
         Counts; entries can be negative.
     """
-    sums, leaves_below = _node_sums(forest, counts)
+    sums, leaves_below = forest.add_up(counts), forest.add_up(np.ones(forest.n_leaves))
     kept = np.zeros_like(sums)
     kept[forest.roots] = sums[forest.roots].mean(axis=0)  # every root sees the same rows, or an even part of them
     for depth in range(1, forest.depth + 1):
@@ -93,19 +93,6 @@ def shrunken_counts(forest: Forest, counts: Floats, noise_variance: float) -> Fl
             + contrast * _kept_part((contrast**2).sum(axis=1), noise, n_classes - 1, forest.n_trees)
         )
     return kept[forest.leaf_node]
-
-
-def _node_sums(forest: Forest, counts: Floats) -> tuple[Floats, Floats]:
-    """Add leaf counts up to every node; also the number of leaves below each node."""
-    sums = np.zeros((forest.n_nodes, counts.shape[1]))
-    below = np.zeros(forest.n_nodes)
-    sums[forest.leaf_node] = counts
-    below[forest.leaf_node] = 1.0
-    for depth in range(forest.depth, 0, -1):
-        nodes = np.flatnonzero(forest.level == depth)
-        np.add.at(sums, forest.parent[nodes], sums[nodes])
-        np.add.at(below, forest.parent[nodes], below[nodes])
-    return sums, below
 
 
 def _kept_part(energy: Floats, noise: Floats, freedom: int, n_trees: int) -> float:

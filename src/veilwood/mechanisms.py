@@ -56,7 +56,7 @@ class _AdditiveNoise(ABC):
 class Geometric:
     """One-sided geometric noise: P(z) = (1 - a) a^z for z = 0, 1, 2, ... with a = exp(-1/scale).
 
-    A building block of the selections below; added to a count it gives no guarantee by itself.
+    The selections below draw this law by ``samplers.geometric``; added to a count it gives no guarantee by itself.
 
     Parameters
     ----------

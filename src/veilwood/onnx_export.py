@@ -69,7 +69,9 @@ def export_onnx(
     ...     export_onnx(forest, f"{folder}/car.onnx")
     """
     if not isinstance(estimator, CountedClassifier | CountedRegressor):
-        raise VeilwoodError(f"{type(estimator).__name__} has no ONNX export. Hint: use a random-trees estimator.")
+        raise VeilwoodError(
+            f"{type(estimator).__name__} has no ONNX export. Hint: random trees, and median and greedy forests, have."
+        )
     check_is_fitted(estimator, "privacy_")
     if estimator.forest_.lookup.max() > 1:
         raise VeilwoodError(

@@ -43,11 +43,7 @@ def leaf_shares(forest: CountedForest, X: Any) -> Shares:
 def left_shares(forest: CountedForest, X: Any) -> Shares:
     """Return, for each inner node of binary trees that any row reaches, the share of its rows that go left."""
     trees = forest.forest_
-    in_node = np.zeros(trees.n_nodes)
-    in_node[trees.leaf_node] = leaf_shares(forest, X)
-    for depth in range(trees.depth, 0, -1):
-        nodes = np.flatnonzero(trees.level == depth)
-        np.add.at(in_node, trees.parent[nodes], in_node[nodes])
+    in_node = trees.add_up(leaf_shares(forest, X))
     inner = np.flatnonzero((trees.feature != LEAF) & (in_node > 0))
     return np.asarray(in_node[trees.child[inner]] / in_node[inner])
 

@@ -201,7 +201,7 @@ def _search_marginals(
     m, order = len(g), bits.sum(axis=1)
     if noise == "gaussian":
         best = _descend(objective, np.zeros(m), 500)
-        return _rounded_marginals(workload, family, np.sqrt(_softmax(best[1])), noise, budget)
+        return _rounded_marginals(workload, family, np.sqrt(_softmax(best[1])))
     count = starts or (64 if m <= 1024 else 32)
     depth = int(order[g > 0].max())
     deepest = min(depth + 2, int(order.max()))
@@ -218,7 +218,7 @@ def _search_marginals(
         if found is None or result[0] < found[0]:
             found = result
     assert found is not None
-    return _rounded_marginals(workload, family, _softmax(found[1]), noise, budget)
+    return _rounded_marginals(workload, family, _softmax(found[1]))
 
 
 def _marginals_objective(family: _Family, g: Floats, inverse_cells: Floats, noise: Noise, budget: float) -> Objective:
@@ -242,9 +242,7 @@ def _marginals_objective(family: _Family, g: Floats, inverse_cells: Floats, nois
     return objective
 
 
-def _rounded_marginals(
-    workload: Workload, family: _Family, weights: Floats, noise: Noise, budget: Fraction
-) -> list[Strategy]:
+def _rounded_marginals(workload: Workload, family: _Family, weights: Floats) -> list[Strategy]:
     """Integer weights, with small ones dropped at several levels; those that still answer the workload."""
     candidates: dict[tuple[int, ...], Strategy] = {}
     for least in (1e-4, 1e-3, 1e-2, 3e-2):

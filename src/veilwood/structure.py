@@ -106,6 +106,15 @@ class Forest:
         ordered[self.child[nodes]] = nodes
         return ordered
 
+    def add_up(self, leaf_values: NDArray[Any]) -> NDArray[np.float64]:
+        """Sum values of leaves (one for each, or one row of them) up to every node: what is below it."""
+        sums = np.zeros((self.n_nodes, *leaf_values.shape[1:]))
+        sums[self.leaf_node] = leaf_values
+        for depth in range(self.depth, 0, -1):
+            nodes = np.flatnonzero(self.level == depth)
+            np.add.at(sums, self.parent[nodes], sums[nodes])
+        return sums
+
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays by name, for files."""
         return {field.name: np.ascontiguousarray(getattr(self, field.name)) for field in fields(self)}

@@ -90,7 +90,7 @@ Voting = Literal["majority", "threshold", "probabilistic"]
 Rows = Literal["training", "new"]
 
 
-def _require(holds: bool, name: str, value: object, hint: str) -> None:
+def require(holds: bool, name: str, value: object, hint: str) -> None:
     """Raise an error naming the parameter unless the condition holds (a NaN fails every comparison)."""
     if not holds:
         raise VeilwoodError(f"{name} is {value!r}. Hint: {hint}")
@@ -148,15 +148,15 @@ def forest_quantities(
     ([0.667, 0.667, 0.333, 1.0], [1.0, 1.0, 0.0, 1.0], 0.75)
     """
     leaf, label = np.asarray(leaf_of_row), np.asarray(labels)
-    _require(leaf.ndim == 2 and leaf.size > 0, "leaf_of_row", leaf.shape, "give [n_rows, n_trees], not empty")
-    _require(label.shape == leaf.shape[:1], "labels", label.shape, f"give one label for {len(leaf)} rows")
-    _require(bool(np.isin(label, (0, 1)).all()), "labels", np.unique(label), "the theorems take labels 0 and 1")
-    _require(leaf.min() >= 0 and leaf.max() < n_leaves, "n_leaves", n_leaves, "leaf numbers start at 0")
-    _require(0 <= margin < 0.5, "margin", margin, "choose 0 <= margin < 0.5")
+    require(leaf.ndim == 2 and leaf.size > 0, "leaf_of_row", leaf.shape, "give [n_rows, n_trees], not empty")
+    require(label.shape == leaf.shape[:1], "labels", label.shape, f"give one label for {len(leaf)} rows")
+    require(bool(np.isin(label, (0, 1)).all()), "labels", np.unique(label), "the theorems take labels 0 and 1")
+    require(leaf.min() >= 0 and leaf.max() < n_leaves, "n_leaves", n_leaves, "leaf numbers start at 0")
+    require(0 <= margin < 0.5, "margin", margin, "choose 0 <= margin < 0.5")
     tree = np.broadcast_to(np.arange(leaf.shape[1]), leaf.shape)
     tree_of_leaf = np.zeros(n_leaves, dtype=np.int64)
     tree_of_leaf[leaf] = tree
-    _require(bool((tree_of_leaf[leaf] == tree).all()), "leaf_of_row", "shared", "number leaves through the forest")
+    require(bool((tree_of_leaf[leaf] == tree).all()), "leaf_of_row", "shared", "number leaves through the forest")
     is_one = label.astype(bool)
     cell = 2 * leaf.astype(np.int64) + is_one[:, None]
     counts = np.bincount(cell.ravel(), minlength=2 * n_leaves)
@@ -173,7 +173,7 @@ def mean_goodness(tree_accuracy: float) -> float:
     >>> mean_goodness(0.8)
     0.8
     """
-    _require(0.5 <= tree_accuracy <= 1, "tree_accuracy", tree_accuracy, "a leaf's majority is at least half")
+    require(0.5 <= tree_accuracy <= 1, "tree_accuracy", tree_accuracy, "a leaf's majority is at least half")
     return tree_accuracy
 
 
@@ -247,14 +247,14 @@ class Setting:
 
     def __post_init__(self) -> None:
         votings = ("majority", "threshold", "probabilistic")
-        _require(self.voting in votings, "voting", self.voting, f"choose one of {votings}")
+        require(self.voting in votings, "voting", self.voting, f"choose one of {votings}")
         _check_size(self.n_rows, self.depth, self.epsilon, self.rows)
-        _require(self.n_trees >= 1, "n_trees", self.n_trees, "a forest has at least one tree")
+        require(self.n_trees >= 1, "n_trees", self.n_trees, "a forest has at least one tree")
         top = 1 if self.voting == "probabilistic" else 0.5
-        _require(0 < self.slack < top, "slack", self.slack, f"choose 0 < slack < {top}")
+        require(0 < self.slack < top, "slack", self.slack, f"choose 0 < slack < {top}")
         # Up to 2/K of the rows are written off; at K <= 2 nothing is left to bound.
-        _require(2 < self.truncation < math.inf, "truncation", self.truncation, "choose a number above 2")
-        _require(0 < self.coin_slack < 1, "coin_slack", self.coin_slack, "choose 0 < coin_slack < 1")
+        require(2 < self.truncation < math.inf, "truncation", self.truncation, "choose a number above 2")
+        require(0 < self.coin_slack < 1, "coin_slack", self.coin_slack, "choose 0 < coin_slack < 1")
 
     @property
     def written_off(self) -> float:
@@ -314,8 +314,8 @@ def trees_needed(n_rows: int, slack: float, *, exponent: float = 1.0, rows: Rows
     922
     """
     _check_size(n_rows, 0, None, rows)
-    _require(0 < slack < 1, "slack", slack, "choose 0 < slack < 1")
-    _require(0 < exponent < math.inf, "exponent", exponent, "choose a number above 0")
+    require(0 < slack < 1, "slack", slack, "choose 0 < slack < 1")
+    require(0 < exponent < math.inf, "exponent", exponent, "choose a number above 0")
     delta = slack / 2 if rows == "new" else slack
     return max(1, math.ceil((1 + exponent) * math.log(n_rows) / (2 * delta**2)))
 
@@ -333,9 +333,9 @@ def bound_from_share(good_share: float, setting: Setting) -> Bound:
     >>> round(bound.error, 2), round(bound.probability, 4)
     (0.05, 0.9999)
     """
-    _require(0 <= good_share <= 1, "good_share", good_share, "a share lies in [0, 1]")
+    require(0 <= good_share <= 1, "good_share", good_share, "a share lies in [0, 1]")
     hint = "use bound_from_accuracy: the paper has no such theorem for coin tosses"
-    _require(setting.voting != "probabilistic", "voting", setting.voting, hint)
+    require(setting.voting != "probabilistic", "voting", setting.voting, hint)
     theorem = "5.3" if setting.epsilon is None else "5.6"
     return Bound(theorem, 1 - good_share, setting.probability, setting.n_trees)
 
@@ -354,7 +354,7 @@ def bound_from_accuracy(tree_accuracy: float, setting: Setting) -> Bound:
     # Only a leaf's true majority is at least half: with a margin the accuracy can be anything.
     lowest = 0.0 if setting.margin > 0 else 0.5
     hint = f"choose {lowest} <= tree_accuracy <= 1"
-    _require(lowest <= tree_accuracy <= 1, "tree_accuracy", tree_accuracy, hint)
+    require(lowest <= tree_accuracy <= 1, "tree_accuracy", tree_accuracy, hint)
     error, off, slack = 1 - tree_accuracy, setting.written_off, setting.slack
     lost = error + off if setting.voting == "majority" else _lost_weight(error, off)
     is_private = setting.epsilon is not None
@@ -411,7 +411,7 @@ def bound_at_best(tree_accuracy: float, *, voting: Voting, n_rows: int, depth: i
     (0.546875, 1, True)
     """
     known = voting in ("threshold", "probabilistic")
-    _require(known, "voting", voting, 'the theorems are for "threshold" and "probabilistic"')
+    require(known, "voting", voting, 'the theorems are for "threshold" and "probabilistic"')
     tree_error = 1 - mean_goodness(tree_accuracy)
     k = best_n_trees(n_rows, depth, epsilon)
     noise_too_large = math.exp(-_signal(n_rows, depth, epsilon) / k)
@@ -424,11 +424,11 @@ def bound_at_best(tree_accuracy: float, *, voting: Voting, n_rows: int, depth: i
 
 def _check_size(n_rows: int, depth: int, epsilon: float | Fraction | None, rows: Rows = "training") -> None:
     """Refuse sizes the theorems do not speak of."""
-    _require(rows in ("training", "new"), "rows", rows, 'choose "training" or "new"')
-    _require(n_rows >= 1, "n_rows", n_rows, "give the number of rows, at least 1")
-    _require(0 <= depth <= 60, "depth", depth, "choose 0 <= depth <= 60")
+    require(rows in ("training", "new"), "rows", rows, 'choose "training" or "new"')
+    require(n_rows >= 1, "n_rows", n_rows, "give the number of rows, at least 1")
+    require(0 <= depth <= 60, "depth", depth, "choose 0 <= depth <= 60")
     hint = "choose a finite number above 0; without noise, leave it out of Setting"
-    _require(epsilon is None or 0 < epsilon < math.inf, "epsilon", epsilon, hint)
+    require(epsilon is None or 0 < epsilon < math.inf, "epsilon", epsilon, hint)
 
 
 def _signal(n_rows: int, depth: int, epsilon: float | Fraction) -> float:

@@ -19,14 +19,9 @@ from __future__ import annotations
 
 import math
 
-from veilwood.errors import VeilwoodError
+from veilwood.theory import require
 
 __all__ = ["balanced_split_probability", "flip_loss", "imbalance_of_median", "imbalance_of_random", "regression_excess"]
-
-
-def _require(holds: bool, name: str, value: object, hint: str) -> None:
-    if not holds:
-        raise VeilwoodError(f"{name}={value!r} is out of range. Hint: {hint}.")
 
 
 def regression_excess(n_rows: int, smaller_side: float, *, target_bound: float, epsilon: float) -> float:
@@ -54,8 +49,8 @@ def regression_excess(n_rows: int, smaller_side: float, *, target_bound: float, 
     >>> regression_excess(100, 50, target_bound=1.0, epsilon=1.0)  # a perfect median: noise alone
     0.32
     """
-    _require(0 < smaller_side <= n_rows / 2, "smaller_side", smaller_side, "above 0 and at most half of n_rows")
-    _require(epsilon > 0, "epsilon", epsilon, "above 0")
+    require(0 < smaller_side <= n_rows / 2, "smaller_side", smaller_side, "above 0 and at most half of n_rows")
+    require(epsilon > 0, "epsilon", epsilon, "above 0")
     squared = target_bound**2
     return 4 * squared * n_rows - 8 * squared * smaller_side + 16 * squared / (epsilon**2 * smaller_side)
 
@@ -85,9 +80,9 @@ def flip_loss(smaller_side: float, purity: float, *, epsilon: float) -> float:
     >>> round(flip_loss(10, 0.9, epsilon=1.0), 5)
     0.00084
     """
-    _require(smaller_side > 0, "smaller_side", smaller_side, "above 0")
-    _require(0.5 <= purity <= 1, "purity", purity, "a share from 0.5 to 1")
-    _require(epsilon > 0, "epsilon", epsilon, "above 0")
+    require(smaller_side > 0, "smaller_side", smaller_side, "above 0")
+    require(0.5 <= purity <= 1, "purity", purity, "a share from 0.5 to 1")
+    require(epsilon > 0, "epsilon", epsilon, "above 0")
     z = epsilon * smaller_side * (2 * purity - 1)
     return (z / 4 + 0.5) * math.exp(-z)
 
@@ -116,9 +111,9 @@ def balanced_split_probability(inner_range: float, whole_range: float, *, epsilo
 
 def imbalance_of_median(inner_range: float, whole_range: float, *, epsilon: float) -> float:
     """Corollary 3.1, left side: probability at most that a side of a private median split has t rows or fewer."""
-    _require(whole_range > 0, "whole_range", whole_range, "above 0")
-    _require(0 < inner_range <= whole_range, "inner_range", inner_range, "above 0 and at most whole_range")
-    _require(epsilon >= 0, "epsilon", epsilon, "0 or more")
+    require(whole_range > 0, "whole_range", whole_range, "above 0")
+    require(0 < inner_range <= whole_range, "inner_range", inner_range, "above 0 and at most whole_range")
+    require(epsilon >= 0, "epsilon", epsilon, "0 or more")
     outside = (whole_range - inner_range) * math.exp(-epsilon)
     return outside / (outside + inner_range)
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scikit-learn estimators, one file a family."""
+"""The scikit-learn estimators, one file a family.
+
+Mechanisms, counting and the release live in the modules above; variants that are not private in ``not_private``.
+"""
 
 from veilwood.estimators.greedy_forest import GreedyForestClassifier, GreedyForestRegressor
 from veilwood.estimators.matrix_forest import MatrixForestClassifier

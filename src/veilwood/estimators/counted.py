@@ -7,7 +7,7 @@ How a family gets its trees is in its own file; the order of a fit is in ``base`
 from __future__ import annotations
 
 import warnings
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,6 @@ from veilwood.schema import Schema, Task
 from veilwood.sources import Source
 from veilwood.structure import Forest
 
-Voting = Literal["majority", "threshold", "probabilistic"]
 VOTINGS = ("majority", "threshold", "probabilistic")
 TREES = ("shared", "disjoint")
 

@@ -25,6 +25,7 @@ class _MedianForest(GrownForest):
     """Median forests for either task."""
 
     _splits: ClassVar[str] = "split at private medians"
+    _variants: ClassVar[tuple[str, ...]] = VARIANTS
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class _MedianForest(GrownForest):
 
     def _check_choices(self) -> None:
         super()._check_choices()
-        self._one_of("variant", VARIANTS)
+        self._one_of("variant", self._variants)
 
     def _plan_level(self, encoding: Encoding, depth: int, n_nodes: int, loss: Loss, neighbours: Neighbours) -> Level:
         return plan_level(

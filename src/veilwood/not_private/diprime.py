@@ -7,24 +7,22 @@ The sound ones are in ``estimators.median_forest``; trees are grown by the same 
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood import entropy
 from veilwood.counting import Assignment
 from veilwood.encoding import TARGET_LEVELS, Encoding
-from veilwood.errors import PrivacyWarning, VeilwoodError
-from veilwood.estimators.counted import CountedForest
+from veilwood.estimators.grown import GrownForest
 from veilwood.estimators.median_forest import MedianForestClassifier, MedianForestRegressor
 from veilwood.growing import Growing
 from veilwood.histograms import Batches, spread_range
 from veilwood.mechanisms import DiscreteLaplace, ExponentialMechanism, PermuteAndFlip
 from veilwood.medians import Level, Variant, grow_level, plan_level
+from veilwood.not_private.shared import PARTS, AsPublished, uniform
 from veilwood.plan import Step
 from veilwood.privacy import Loss, Neighbours, exact
 from veilwood.release import Door
@@ -37,36 +35,44 @@ K_MEDIANS_CHARGED_ONCE = (
 PRIVATE_SCALE = (
     "the noise on a leaf's mean is scaled by the true number of its rows, and empty leaves get none, so no bound holds"
 )
-PARTS = 2**20  # the paper's noise on leaf means is continuous: whole noise is drawn in this many parts
+NOT_ACCOUNTED = (
+    "this class plans no loss, although for classes nothing in the variant DiPriMe fails once a secret key gives rows "
+    "to trees: MedianForestClassifier(variant='random-attribute', selection='exponential', voting='majority') draws "
+    "the same noise and states its guarantee"
+)
 
 
-class _AsPublished(CountedForest):
+class _DiPriMe(AsPublished, GrownForest):
     """What both tasks share: the paper's budget on splits."""
 
-    epsilon_in_paper: Any
+    _variants: ClassVar[tuple[str, ...]] = PAPER_VARIANTS
+    _fixed: ClassVar[dict[str, Any]] = {}  # what the paper leaves no choice in
+
     variant: Any
-    split_share: Any
 
-    def _reason(self) -> str:
-        """Why the variant is not private."""
-        raise NotImplementedError
-
-    def fit(self, X: Any, y: Any = None, **unsupported: Any) -> Self:
-        """Train as published, warning that the result is not private; parameters as in ``MedianForestClassifier``."""
-        warnings.warn(f"{type(self).__name__} is NOT PRIVATE: {self._reason()}.", PrivacyWarning, stacklevel=2)
-        return super().fit(X, y, **unsupported)
-
-    def _declared_schema(self, X: Any, y: Any) -> tuple[Schema, str | None]:
-        schema, inferred = super()._declared_schema(X, y)
-        return schema, "; ".join(filter(None, (self._reason(), inferred)))
-
-    def _check_choices(self) -> None:
-        self._one_of("variant", PAPER_VARIANTS)
-        if exact(self.epsilon_in_paper, "epsilon_in_paper") <= 0:
-            raise VeilwoodError(f"epsilon_in_paper={self.epsilon_in_paper!r} must be above 0.")
+    def __init__(
+        self,
+        schema: Any = None,
+        *,
+        epsilon_in_paper: float = 1.0,
+        variant: str = "DiPriMeFlip",
+        n_estimators: int = 10,
+        max_depth: int = 6,
+        split_share: float = 0.5,
+        candidates: int = 5,
+        random_state: Any = None,
+        ledger: Any = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        super().__init__(
+            schema, epsilon=math.inf, variant=variant, n_estimators=n_estimators, max_depth=max_depth,
+            split_share=split_share, candidates=candidates, random_state=random_state, ledger=ledger, n_jobs=n_jobs,
+            **self._fixed,
+        )  # fmt: skip
+        self.epsilon_in_paper = epsilon_in_paper
 
     def _budget(self, share: Fraction) -> Fraction:
-        return exact(self.epsilon_in_paper, "epsilon_in_paper") * share
+        return self._exact_epsilon_in_paper() * share
 
     @property
     def _sound_variant(self) -> Variant:
@@ -74,10 +80,9 @@ class _AsPublished(CountedForest):
 
     def _plan_level(self, encoding: Encoding, depth: int, n_nodes: int, loss: Loss, neighbours: Neighbours) -> Level:
         """Section 4 of the paper: half of a level's budget for each choice, whatever the number of medians."""
-        n_candidates = min(int(self.candidates), len(encoding.columns))
         level = plan_level(
-            depth, self._sound_variant, loss, neighbours, n_nodes=n_nodes, trees_per_row=1, candidates=n_candidates,
-            by="flip", moments=self._task == "regression",
+            depth, self._sound_variant, loss, neighbours, n_nodes=n_nodes, trees_per_row=1,
+            candidates=self._n_candidates(encoding), by="flip", moments=self._task == "regression",
         )  # fmt: skip
         budget = self._budget(exact(self.split_share) / self.max_depth)
         choose = PermuteAndFlip if self.variant == "DiPriMeFlip" else ExponentialMechanism
@@ -98,7 +103,7 @@ class _AsPublished(CountedForest):
     ) -> None:  # fmt: skip
         grow_level(
             growing, level, self._sound_variant, door, batches, rng,
-            candidates=min(int(self.candidates), len(encoding.columns)),
+            candidates=self._n_candidates(encoding),
             n_classes=len(encoding.schema.classes) or None, assignment=assignment, n_jobs=self.n_jobs,
         )  # fmt: skip
 
@@ -106,10 +111,11 @@ class _AsPublished(CountedForest):
         return self._budget(1 - exact(self.split_share))
 
 
-class DiPriMeClassifierAsPublishedNotPrivate(_AsPublished, MedianForestClassifier):
-    """DiPriMe, DiPriMeExp or DiPriMeFlip for classes, with the paper's accounting. NOT PRIVATE but for "DiPriMe".
+class DiPriMeClassifierAsPublishedNotPrivate(_DiPriMe, MedianForestClassifier):
+    """DiPriMe, DiPriMeExp or DiPriMeFlip for classes, with the paper's accounting. NOT PRIVATE.
 
-    Rows are given to trees by a secret key, as in ``MedianForestClassifier``, not cut into equal parts.
+    Rows are given to trees by a secret key, as in ``MedianForestClassifier``, not cut into equal parts. That makes the
+    variant "DiPriMe" sound for classes; this class states no guarantee for it all the same, its counterpart does.
 
     Parameters
     ----------
@@ -139,36 +145,17 @@ class DiPriMeClassifierAsPublishedNotPrivate(_AsPublished, MedianForestClassifie
     (False, None)
     """
 
-    def __init__(
-        self,
-        schema: Any = None,
-        *,
-        epsilon_in_paper: float = 1.0,
-        variant: str = "DiPriMeFlip",
-        n_estimators: int = 10,
-        max_depth: int = 6,
-        split_share: float = 0.5,
-        candidates: int = 5,
-        random_state: Any = None,
-        ledger: Any = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        super().__init__(
-            schema, epsilon=math.inf, variant=variant, n_estimators=n_estimators, max_depth=max_depth,
-            split_share=split_share, candidates=candidates, voting="majority", random_state=random_state,
-            ledger=ledger, n_jobs=n_jobs,
-        )  # fmt: skip
-        self.epsilon_in_paper = epsilon_in_paper
+    _fixed: ClassVar[dict[str, Any]] = {"voting": "majority"}
 
     def _reason(self) -> str:
-        return K_MEDIANS_CHARGED_ONCE
+        return NOT_ACCOUNTED if self.variant == "DiPriMe" else K_MEDIANS_CHARGED_ONCE
 
     def _leaf_step(self, schema: Schema, loss: Loss, neighbours: Neighbours, n_leaves: int) -> Step:
         step = super()._leaf_step(schema, loss, neighbours, n_leaves)
         return replace(step, mechanism=DiscreteLaplace(1 / self._leaf_budget()))
 
 
-class DiPriMeRegressorAsPublishedNotPrivate(_AsPublished, MedianForestRegressor):
+class DiPriMeRegressorAsPublishedNotPrivate(_DiPriMe, MedianForestRegressor):
     """DiPriMe, DiPriMeExp or DiPriMeFlip for numbers, with the paper's accounting and leaf means. NOT PRIVATE.
 
     Rows are given to trees by a secret key, as in ``MedianForestRegressor``, not cut into equal parts.
@@ -184,26 +171,6 @@ class DiPriMeRegressorAsPublishedNotPrivate(_AsPublished, MedianForestRegressor)
     """
 
     leaf_means_: NDArray[np.float64]
-
-    def __init__(
-        self,
-        schema: Any = None,
-        *,
-        epsilon_in_paper: float = 1.0,
-        variant: str = "DiPriMeFlip",
-        n_estimators: int = 10,
-        max_depth: int = 6,
-        split_share: float = 0.5,
-        candidates: int = 5,
-        random_state: Any = None,
-        ledger: Any = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        super().__init__(
-            schema, epsilon=math.inf, variant=variant, n_estimators=n_estimators, max_depth=max_depth,
-            split_share=split_share, candidates=candidates, random_state=random_state, ledger=ledger, n_jobs=n_jobs,
-        )  # fmt: skip
-        self.epsilon_in_paper = epsilon_in_paper
 
     def _reason(self) -> str:
         return PRIVATE_SCALE if self.variant == "DiPriMe" else f"{K_MEDIANS_CHARGED_ONCE}; {PRIVATE_SCALE}"
@@ -232,6 +199,5 @@ def means_as_published(pairs: NDArray[np.int64], noise: NDArray[np.float64]) -> 
     total = pairs.sum(axis=1)
     rows = np.maximum(total / TARGET_LEVELS, 1)
     mean = np.clip(pairs[:, 0] / np.maximum(total, 1) + noise / rows, 0, 1)
-    uniform = (entropy.words(len(pairs)) >> np.uint64(11)) / 2.0**53
-    first = np.where(total > 0, mean, uniform)
+    first = np.where(total > 0, mean, uniform(len(pairs)))
     return np.column_stack([first, 1 - first])

@@ -6,21 +6,18 @@ The sound ones are in ``estimators.random_trees``.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
-from fractions import Fraction
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood import entropy
 from veilwood.counting import leaf_totals
-from veilwood.errors import PrivacyWarning, VeilwoodError
 from veilwood.estimators.base import Design
 from veilwood.estimators.random_trees import RandomTreesClassifier
 from veilwood.mechanisms import DiscreteLaplace
-from veilwood.privacy import Loss, Neighbours, exact
+from veilwood.not_private.shared import PARTS, AsPublished, uniform
+from veilwood.privacy import Loss, Neighbours
 from veilwood.release import Door
 from veilwood.schema import Schema
 from veilwood.sources import Source
@@ -29,12 +26,9 @@ INVERTED_SCALE = (
     "Algorithm 2 of Bojarski et al. (2014) prints the noise scale eta/k, the inverse of the k/eta that the proof in "
     "the same paper needs, so its true loss is k^2/eta"
 )
-# The paper's noise is continuous: with eta/k far below 1 it decides on which side of zero an empty class falls.
-# Whole-number noise of that scale would nearly always be 0, so rows are counted in this many parts.
-PARTS_OF_A_ROW = 2**20
 
 
-class RandomTreesAsPrintedNotPrivate(RandomTreesClassifier):
+class RandomTreesAsPrintedNotPrivate(AsPublished, RandomTreesClassifier):
     """Random decision trees exactly as Algorithm 2 of Bojarski et al. (2014) prints them. NOT PRIVATE.
 
     The noise on leaf counts has scale eta/k instead of k/eta, and a leaf with a negative noisy count (or with
@@ -94,30 +88,23 @@ class RandomTreesAsPrintedNotPrivate(RandomTreesClassifier):
         )  # fmt: skip
         self.epsilon_in_paper = epsilon_in_paper
 
-    def fit(self, X: Any, y: Any = None, **unsupported: Any) -> Self:
-        """Train as printed, warning that the result is not private; parameters as in ``RandomTreesClassifier``."""
-        warnings.warn(f"{type(self).__name__} is NOT PRIVATE: {INVERTED_SCALE}.", PrivacyWarning, stacklevel=2)
-        return super().fit(X, y, **unsupported)
-
-    def _declared_schema(self, X: Any, y: Any) -> tuple[Schema, str | None]:
-        schema, inferred = super()._declared_schema(X, y)
-        return schema, "; ".join(filter(None, (INVERTED_SCALE, inferred)))
+    def _reason(self) -> str:
+        return INVERTED_SCALE
 
     def _design(self, schema: Schema, loss: Loss, neighbours: Neighbours) -> Design:
-        eta = exact(self.epsilon_in_paper, "epsilon_in_paper")
-        if eta <= 0:
-            raise VeilwoodError(f"epsilon_in_paper={self.epsilon_in_paper!r} must be above 0.")
+        eta = self._exact_epsilon_in_paper()
         design = super()._design(schema, loss, neighbours)
-        noise = DiscreteLaplace(PARTS_OF_A_ROW * eta / Fraction(design.forest.n_trees))
+        # With eta/k far below 1 the noise decides on which side of zero an empty class falls, so it is drawn in parts.
+        noise = DiscreteLaplace(PARTS * eta / design.forest.n_trees)
         (step,) = design.plan.steps
-        step = replace(step, mechanism=noise, sensitivity=step.sensitivity * PARTS_OF_A_ROW)
-        plan = replace(design.plan, steps=(step,), expected_leaf_mse=noise.variance / PARTS_OF_A_ROW**2)
+        step = replace(step, mechanism=noise, sensitivity=step.sensitivity * PARTS)
+        plan = replace(design.plan, steps=(step,), expected_leaf_mse=noise.variance / PARTS**2)
         return replace(design, plan=plan)
 
     def _measure(self, design: Design, source: Source, door: Door) -> NDArray[np.int64]:
         (step,) = design.plan.steps
         counts = leaf_totals(design.forest, source.batches(), n_classes=step.shape[1], n_jobs=self.n_jobs)
-        return door.noisy(step, PARTS_OF_A_ROW * counts)
+        return door.noisy(step, PARTS * counts)
 
     def _learn(self, design: Design, released: NDArray[np.int64]) -> None:
         self.forest_ = design.forest
@@ -129,9 +116,8 @@ class RandomTreesAsPrintedNotPrivate(RandomTreesClassifier):
 
 def shares_as_printed(counts: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return class shares of each leaf, drawn uniformly where a count is negative or all are zero (Algorithm 2)."""
-    uniform = ((entropy.words(counts.size) >> np.uint64(11)) + 1) / 2.0**53
     # Exponentials divided by their sum are uniform over all shares: uniform on [0, 1] for the paper's two classes.
-    drawn = -np.log(uniform).reshape(counts.shape)
+    drawn = -np.log(uniform(counts.size)).reshape(counts.shape)
     unusable = (counts < 0).any(axis=1) | (counts == 0).all(axis=1)
     kept = np.where(unusable[:, None], drawn, counts)
     return np.asarray(kept / kept.sum(axis=1, keepdims=True))
