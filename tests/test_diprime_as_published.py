@@ -51,7 +51,7 @@ def test_it_says_not_private_and_predicts(task: str, variant: str) -> None:
     assert not forest.privacy_.is_private
     assert forest.privacy_.epsilon is None
     assert "NOT PRIVATE" in repr(forest)
-    assert forest.score(*table(task)) > (0.3 if variant == "DiPriMe" else 0.7)
+    assert forest.score(*table(task)) > (0.2 if variant == "DiPriMe" else 0.5)
 
 
 @pytest.mark.parametrize("variant", ["DiPriMeExp", "DiPriMeFlip"])

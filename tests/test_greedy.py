@@ -31,7 +31,7 @@ from veilwood.greedy import (
 from veilwood.growing import Growing
 from veilwood.ledger import MemoryLedger
 from veilwood.mechanisms import ExponentialMechanism, PermuteAndFlip
-from veilwood.plan import Plan
+from veilwood.plan import Plan, Step
 from veilwood.privacy import Loss, Neighbours
 from veilwood.release import Door
 from veilwood.sources import Batch
@@ -180,17 +180,20 @@ def test_splits_keep_their_epsilon(quality: Any) -> None:
     assert epsilon_lower_bound(misses[0], RUNS, misses[1], RUNS) <= 1
 
 
-def test_an_exact_argmax_is_caught() -> None:
+def test_an_exact_argmax_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: exact hidden splits, charged nothing (MPC-ID3 as published)."""
 
     def exact(mechanism: Any) -> Any:
         return PermuteAndFlip(1000, mechanism.score_range)
 
+    monkeypatch.setattr(Step, "keeps_its_loss", True)  # a plan would refuse the mutant
     misses = [int((chosen_columns(rows, "max", exact) == 0).sum()) for rows in (TIED, BROKEN)]
     assert epsilon_lower_bound(misses[0], RUNS, misses[1], RUNS) > 5
 
 
-def test_a_range_ten_times_too_small_is_caught() -> None:
+def test_a_range_ten_times_too_small_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Step, "keeps_its_loss", True)  # a plan would refuse the mutant
+
     def sharper(mechanism: Any) -> Any:
         return PermuteAndFlip(10 * mechanism.epsilon, mechanism.score_range)
 

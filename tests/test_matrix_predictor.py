@@ -287,8 +287,9 @@ def test_every_batch_is_charged_and_a_stored_one_is_free(car: Any, parameters: d
     predictor.answer(car.X[:41], epsilon=0.5)
     assert ledger.spent.epsilon == Fraction(5, 2)
     assert [entry.loss.epsilon for entry in ledger.entries()] == [1, 1, Fraction(1, 2)]
-    assert (predictor.answer(car.X[:40]) == first).all()
     assert predictor.privacy_.epsilon == 0.5
+    assert (predictor.answer(car.X[:40]) == first).all()
+    assert predictor.privacy_.epsilon == 1  # a stored answer comes with its own certificate
 
 
 def test_a_plan_and_a_refused_batch_cost_nothing(car: Any) -> None:

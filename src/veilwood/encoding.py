@@ -237,7 +237,7 @@ class Encoding:
     def encode_target(self, y: Any) -> npt.NDArray[np.int32]:
         """Encode the target: class numbers, or integers 0 to ``TARGET_LEVELS`` for regression."""
         target = self.schema.target
-        values = y if isinstance(y, pd.Series) else pd.Series(column_or_1d(y, warn=True))
+        values = _target_values(y, classes=target.kind == "categorical")
         if target.kind == "categorical":
             return _category_places(target, values).astype(np.int32)
         found = numbers(values, target.name)
@@ -305,6 +305,8 @@ def class_labels(schema: Schema, y: Any = None) -> npt.NDArray[Any]:
     texts = np.array(schema.classes, dtype=object)
     if y is None:
         return texts
+    if isinstance(y, list | tuple):
+        _target_values(y, classes=bool(schema.classes))  # refuses values of several types
     given = y if hasattr(y, "dtype") and isinstance(y.dtype, np.dtype) else np.asarray(y)
     dtype = given.dtype
     if dtype.kind == "O":
@@ -316,6 +318,24 @@ def class_labels(schema: Schema, y: Any = None) -> npt.NDArray[Any]:
     except (ValueError, OverflowError):
         return texts
     return labels if [text_of(label) for label in labels] == list(texts) else texts
+
+
+def _target_values(y: Any, *, classes: bool) -> pd.Series[Any]:
+    """Return the target as a column in which no row decides how another is read."""
+    if isinstance(y, pd.Series):
+        return y
+    if isinstance(y, np.ma.MaskedArray):
+        raise OutOfSchemaError("y is a masked array. Hint: drop the masked rows and pass y.data.")
+    if isinstance(y, list | tuple) and not (len(y) and isinstance(y[0], list | tuple | np.ndarray)):
+        types = sorted({type(value).__name__ for value in y if value is not None})
+        if (
+            classes and len(types) > 1
+        ):  # numpy would turn all of them into one type, which a single row could then change
+            raise OutOfSchemaError(
+                f"y holds values of several types: {', '.join(types)}. Hint: give all the same type."
+            )
+        return pd.Series(list(y), dtype=object)
+    return pd.Series(column_or_1d(y, warn=True))
 
 
 def _category_places(column: Column, values: pd.Series[Any]) -> npt.NDArray[np.int64]:

@@ -79,6 +79,10 @@ def save(estimator: BaseForest, path: str | PathLike[str]) -> None:
     if _FAMILIES.get(name) is not type(estimator):
         raise VeilwoodError(f"{name} cannot be saved. Hint: save one of {', '.join(_FAMILIES)}, outside any pipeline.")
     check_is_fitted(estimator, "privacy_")
+    if estimator._promise() != (estimator.plan_.loss, estimator.plan_.neighbours):
+        raise VeilwoodError(
+            f"parameters of {name} were changed after the fit: they ask for another guarantee. Hint: fit."
+        )
     arrays = {key: np.ascontiguousarray(array) for key, array in estimator._model_arrays().items()}
     classes = getattr(estimator, "classes_", None)
     metadata = {
@@ -211,7 +215,8 @@ def _construct(parts: _Parts) -> BaseForest:
     labels = class_labels(schema, np.empty(0, _label_dtype(_entry(metadata, "classes_dtype"))))
 
     estimator = family(schema=schema, **parameters)
-    estimator._promise()
+    if estimator._promise() != (plan.loss, plan.neighbours):
+        raise ModelFileError(_DAMAGED.format("the parameters ask for another guarantee than the plan gives"))
     estimator.privacy_ = statement
     estimator.plan_ = plan
     estimator._set_public(schema, labels)
@@ -224,8 +229,15 @@ def _check_certificate(statement: PrivacyStatement, planned: Any, plan: Plan, sc
     plan_hash = hashlib.sha256(json.dumps(planned, sort_keys=True).encode()).hexdigest()
     if statement.plan_hash != plan_hash or not statement.schema_hash == plan.schema_hash == schema.fingerprint():
         raise ModelFileError(_DAMAGED.format("the certificate is of another plan or schema"))
-    if statement.is_private is not (statement.reason is None) or (
-        statement.is_private and (schema.inferred or not plan.loss.is_bounded)
+    private, loss = statement.is_private, plan.loss
+    claims = (statement.adjacency, statement.unit, statement.mechanism, statement.released, statement.composition)
+    facts = (plan.neighbours.adjacency, str(plan.neighbours.unit), plan.mechanism, plan.released)
+    promised = (None, None) if loss.epsilon is None or not private else (float(loss.epsilon), float(loss.delta))
+    if (
+        private is not (statement.reason is None)
+        or (private and (schema.inferred or not loss.is_bounded))
+        or claims != (*facts, tuple(step.to_dict() for step in plan.steps))
+        or (statement.epsilon, statement.delta) != promised
     ):
         raise ModelFileError(_DAMAGED.format("the certificate contradicts the plan"))
 

@@ -255,10 +255,14 @@ class Plan:
     expected_leaf_mse: float
 
     def __post_init__(self) -> None:
+        if not self.steps or any(step.sensitivity < 1 for step in self.steps):
+            raise VeilwoodError("a plan has steps, and every step a sensitivity of at least 1.")
         if len({step.name for step in self.steps}) < len(self.steps):
             raise VeilwoodError("two steps of a plan have the same name: the door could not tell them apart.")
         total = sum((step.loss for step in self.steps), Loss.zero())
         by_rho = self.loss.delta > 0 and self.loss.rho is not None
+        if by_rho and not Loss(None, Fraction(0), self.loss.rho).fits(self.loss):
+            raise VeilwoodError(f"rho={float(self.loss.rho or 0):.4g} is more than {self.loss} allows.")
         cost, promise = (total.rho, self.loss.rho) if by_rho else (total.epsilon, self.loss.epsilon)
         if promise is not None and (cost is None or cost > promise or (not by_rho and total.delta > self.loss.delta)):
             raise VeilwoodError(f"the steps of this plan cost {total}, more than the {self.loss} it promises.")

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from functools import cache
 from numbers import Integral, Rational, Real
 from typing import Literal, TypeAlias
 
@@ -25,6 +26,7 @@ from veilwood.errors import VeilwoodError
 
 Adjacency: TypeAlias = Literal["add-remove", "replace-one"]
 ADJACENCIES: tuple[Adjacency, ...] = ("add-remove", "replace-one")
+LARGEST_DELTA = Fraction(1, 100)
 
 
 def exact(value: object, name: str = "value") -> Fraction:
@@ -76,6 +78,7 @@ def zcdp_epsilon(rho: Fraction, delta: Fraction) -> Fraction:
     return Fraction(max(0.0, epsilon_at(float(found.x)))) * (1 + Fraction(1, 10**9)) + Fraction(1, 10**12)
 
 
+@cache
 def zcdp_rho(epsilon: Fraction, delta: Fraction) -> Fraction:
     """Return the largest rho (rounded down) whose conversion at ``delta`` stays within ``epsilon``."""
     low, high = Fraction(0), max(epsilon, epsilon * epsilon)
@@ -200,8 +203,11 @@ def requested_loss(epsilon: object, delta: object) -> Loss:
         )
     if epsilon_ < Fraction(1, 10**6) or epsilon_ > 10**6:
         raise VeilwoodError(f"epsilon={epsilon} is not a useful budget. Hint: choose between 1e-6 and 1e6.")
-    if not 0 <= delta_ < 1:
-        raise VeilwoodError(f"delta={delta} must be at least 0 and below 1. Hint: 0 (pure epsilon) or about 1e-6.")
+    if not 0 <= delta_ <= LARGEST_DELTA:
+        raise VeilwoodError(
+            f"delta={delta} must be between 0 and {float(LARGEST_DELTA)}: with that probability all is revealed. "
+            "Hint: 0 (pure epsilon), or less than one in the number of people, about 1e-6."
+        )
     if delta_ == 0:
         return Loss.pure(epsilon_)
     if delta_ < Fraction(1, 10**30):
@@ -252,7 +258,8 @@ def unit_of(value: object) -> Unit:
         value = Rows(int(value))
     if isinstance(value, Rows | RowsOf):
         if isinstance(value.at_most, Integral) and value.at_most >= 1:
-            return value
+            n = int(value.at_most)  # a number of numpy could overflow where sensitivities are multiplied
+            return Rows(n) if isinstance(value, Rows) else RowsOf(value.id, n)
         raise VeilwoodError(f"privacy_unit={value!r} must allow at least one row.")
     raise VeilwoodError(
         f"privacy_unit={value!r} is not understood. Hint: 'row', a number of rows such as 3, "

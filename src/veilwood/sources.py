@@ -11,6 +11,7 @@ import glob
 import io
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -25,7 +26,7 @@ import pyarrow.dataset
 
 from veilwood import entropy
 from veilwood.encoding import Encoding, check_names, class_labels
-from veilwood.errors import OutOfSchemaError
+from veilwood.errors import OutOfSchemaError, VeilwoodError
 from veilwood.privacy import RowsOf, Unit
 from veilwood.schema import UNREVIEWED, Schema, Task, closest
 from veilwood.tables import Table, category_codes, numbers
@@ -159,7 +160,10 @@ def _open_files(X: Any, encoding: Encoding, cap: RowsOf | None, batch_rows: int)
         for partition, file in enumerate(files):
             row = first_row = 0  # rows read, rows passed on
             for table in file.batches(wanted, batch_rows):
-                chosen = slice(None) if kept is None else kept[partition][row : row + table.n_rows]
+                all_rows = np.ones(table.n_rows, bool)
+                chosen = all_rows if kept is None else kept[partition][row : row + table.n_rows]
+                if len(chosen) < table.n_rows:
+                    raise VeilwoodError(f"{file.where} changed while it was read. Hint: work on a copy.")
                 row += table.n_rows
                 empty = False
                 codes = encoding.encode(table)[chosen]
@@ -222,6 +226,7 @@ class _File(NamedTuple):
     where: str
     dataset: Any
     names: tuple[str, ...]
+    stamp: tuple[tuple[int, int], ...]  # size and time of change when it was opened
 
     def check(self, schema: Schema, extra: Collection[str] = (), *, target: bool = True) -> None:
         """Refuse a file with other columns than the schema's."""
@@ -237,6 +242,9 @@ class _File(NamedTuple):
             for piece in self.dataset.to_batches(columns=columns, **bounded):
                 if piece.num_rows:
                     yield Table.of(piece)
+            # Rows are known by their place: which ones a person may contribute was decided in an earlier pass.
+            if _stamp(self.dataset) != self.stamp:
+                raise VeilwoodError(f"{self.where} changed while it was read. Hint: work on a copy.")
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(self.where, error) from None
 
@@ -256,7 +264,11 @@ class _File(NamedTuple):
 def _files(X: Any, schema: Schema | None, texts: Collection[str] = ()) -> list[_File]:
     """Find the files a user means; the columns ``texts`` of a CSV file, or all without schema, stay text."""
     if isinstance(X, pa.dataset.Dataset):
-        return [_File("the dataset", X, tuple(X.schema.names))]
+        if isinstance(getattr(X, "format", None), pa.dataset.CsvFileFormat):
+            raise OutOfSchemaError(
+                "a dataset of CSV files takes its types from the rows. Hint: pass the path, so the schema decides."
+            )
+        return [_File("the dataset", X, tuple(X.schema.names), _stamp(X))]
     path = Path(X)
     if path.is_dir():
         paths = sorted(p for p in path.rglob("*") if p.is_file() and _format(p))
@@ -267,6 +279,16 @@ def _files(X: Any, schema: Schema | None, texts: Collection[str] = ()) -> list[_
     if not paths:
         raise OutOfSchemaError(f"there is no table at {str(X)!r}. Hint: give a file, folder or glob ({_ENDINGS}).")
     return [_open_file(path, schema, texts) for path in paths]
+
+
+def _stamp(dataset: Any) -> tuple[tuple[int, int], ...]:
+    """Return size and time of change of the files behind a dataset, where it has any on this computer."""
+    found = []
+    for name in getattr(dataset, "files", ()):
+        with suppress(OSError):
+            state = Path(name).stat()
+            found.append((state.st_size, state.st_mtime_ns))
+    return tuple(found)
 
 
 def _format(path: Path) -> str | None:
@@ -284,7 +306,7 @@ def _open_file(path: Path, schema: Schema | None, texts: Collection[str]) -> _Fi
             bounded = pa.dataset.ParquetFragmentScanOptions(pre_buffer=False, use_buffered_stream=True)
             form = pa.dataset.ParquetFileFormat(default_fragment_scan_options=bounded)
         dataset = pa.dataset.dataset(str(path), format=form)
-        return _File(str(path), dataset, tuple(dataset.schema.names))
+        return _File(str(path), dataset, tuple(dataset.schema.names), _stamp(dataset))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _unreadable(str(path), error) from None
 

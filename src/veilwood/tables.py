@@ -82,10 +82,20 @@ def _of_frame(native: Any, frame: nw.DataFrame[Any]) -> Table:
         raise OutOfSchemaError("some column names are texts and some are not. Hint: X.columns = X.columns.astype(str)")
     if isinstance(native, pd.DataFrame):
         return Table(tuple(names) if n_text else None, *native.shape, lambda place: native.iloc[:, place])
-    return Table(tuple(names), *frame.shape, lambda place: frame[:, place].to_pandas())
+    return Table(tuple(names), *frame.shape, lambda place: _to_pandas(frame[:, place]))
+
+
+def _to_pandas(column: nw.Series[Any]) -> pd.Series[Any]:
+    """Convert a column; whole numbers stay whole beside a null, which would make all of them floats by default."""
+    if column.dtype.is_integer() and column.null_count():
+        nullable: Any = str(column.dtype)  # Int8 to UInt64 are called the same in pandas
+        return pd.Series(pd.array(column.to_list(), dtype=nullable))
+    return column.to_pandas()
 
 
 def _of_array(X: Any) -> Table:
+    if isinstance(X, np.ma.MaskedArray):
+        raise OutOfSchemaError("X is a masked array. Hint: X.filled(np.nan), and nullable columns in the schema.")
     # In a list every value keeps its own type: numpy would turn True into 1 where another row holds a number.
     array = np.array(X, dtype=object) if isinstance(X, list | tuple) else np.asarray(X)
     if array.ndim == 1 and array.size and isinstance(array[0], list | tuple | np.ndarray):

@@ -108,6 +108,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         design = self._design(schema, loss, neighbours)
         source = open_source(X, y, design.encoding, unit=neighbours.unit)
         door = Door(design.plan, open_ledger(self.ledger), not_private=not_private)
+        self._forget()
         with door:
             released = self._measure(design, source, door)
         self._certify(door)
@@ -116,6 +117,11 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         return self
 
     # -- shared by the families --------------------------------------------------------------------------------
+
+    def _forget(self) -> None:
+        """Drop what an earlier fit left, so that no certificate ever stands beside another fit's leaves."""
+        for name in [name for name in vars(self) if name.endswith("_") and not name.startswith("_")]:
+            delattr(self, name)
 
     def _certify(self, door: Door) -> None:
         """Keep the certificate of a finished release, and say so when there is no guarantee."""
@@ -131,6 +137,11 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
             )
 
     def _promise(self) -> tuple[Loss, Neighbours]:
+        """Read what is asked for; wrong values are refused here, before anything is spent."""
+        if self.n_jobs is not None and (not isinstance(self.n_jobs, int | np.integer) or self.n_jobs == 0):
+            raise VeilwoodError(
+                f"n_jobs={self.n_jobs!r} is no number of threads. Hint: 1, 2, ..., or -1 for all cores."
+            )
         return requested_loss(self.epsilon, self.delta), Neighbours(self.adjacency, unit_of(self.privacy_unit))
 
     def _declared_schema(self, X: Any, y: Any) -> tuple[Schema, str | None]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from veilwood.counting import Assignment, leaf_totals, route
 from veilwood.encoding import Encoding
-from veilwood.entropy import secret_key
+from veilwood.entropy import is_seeded, secret_key
 from veilwood.errors import VeilwoodError
 from veilwood.estimators.base import BaseForest
 from veilwood.estimators.matrix_forest import (
@@ -33,9 +33,10 @@ from veilwood.ledger import Ledger, open_ledger
 from veilwood.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Plan, Step, counting_step
 from veilwood.privacy import Loss, Neighbours, requested_loss
 from veilwood.progress import track
-from veilwood.release import Door
+from veilwood.release import SEEDED, Door
 from veilwood.schema import Task
 from veilwood.sources import Batch, open_source
+from veilwood.statement import PrivacyStatement
 from veilwood.structure import Forest
 from veilwood.workloads import LeafVoteWorkload, VoteWorkload
 
@@ -138,10 +139,11 @@ class MatrixForestPredictor(BaseForest):
         """Count the training data, privately. Nothing is released and nothing is spent."""
         self._refuse(unsupported)
         self._check_choices()
-        _, self._neighbours = self._promise()  # kept: answers protect the unit whose rows are capped here
-        schema, self._not_private = self._declared_schema(X, y)
+        _, neighbours = self._promise()
+        schema, inferred = self._declared_schema(X, y)
+        seeded = SEEDED if is_seeded() else None  # the key that gives rows to trees is then known
         encoding = Encoding(schema, "bins")
-        self._ensembles, self.forest_ = grow_ensembles(
+        ensembles, forest = grow_ensembles(
             encoding,
             n_ensembles=self.n_ensembles,
             max_features=self.max_features,
@@ -150,24 +152,30 @@ class MatrixForestPredictor(BaseForest):
             branching=self.branching,
             random_state=self.random_state,
         )
-        source = open_source(X, y, encoding, unit=self._neighbours.unit)
+        source = open_source(X, y, encoding, unit=neighbours.unit)
+        exact: Any
         if self.mode == "batch":
             batches = list(track(source.batches(), "counting"))
-            self._exact: Any = (
+            exact = (
                 np.concatenate([batch.codes for batch in batches]),
                 np.concatenate([batch.target for batch in batches]),
             )
         else:
-            assignment = Assignment(secret_key(), self.forest_.n_trees)
-            self._exact = leaf_totals(
-                self.forest_,
+            assignment = Assignment(secret_key(), forest.n_trees)
+            exact = leaf_totals(
+                forest,
                 track(source.batches(), "counting"),
                 n_classes=len(schema.classes),
                 assignment=assignment,
                 n_jobs=self.n_jobs,
             )
-        self.ledger_ = open_ledger(self.ledger)
-        self._stored: dict[bytes, NDArray[np.int64]] = {}
+        ledger = open_ledger(self.ledger)
+        # Only now, all at once: what is answered from belongs to the promise that was checked with it.
+        self._forget()
+        self._fitted_mode = self.mode
+        self._neighbours, self._not_private = neighbours, "; ".join(r for r in (inferred, seeded) if r) or None
+        self._ensembles, self.forest_, self._exact, self.ledger_ = ensembles, forest, exact, ledger
+        self._stored: dict[bytes, tuple[NDArray[np.int64], PrivacyStatement, Plan]] = {}
         self._set_public(schema, source.labels)
         return self
 
@@ -188,9 +196,13 @@ class MatrixForestPredictor(BaseForest):
         """
         codes = self._encode(X)
         key = hashlib.sha256(repr(codes.shape).encode() + codes.tobytes()).digest()
-        if key not in self._stored:
-            self._stored[key] = self._release(codes, self._price(epsilon)).argmax(axis=1)
-        labels: NDArray[Any] = self.classes_[self._stored[key]]
+        price = self._price(epsilon)
+        stored = self._stored.get(key)
+        if stored is None or (price.is_bounded and not stored[1].is_private and self._not_private is None):
+            votes = self._release(codes, price)
+            stored = self._stored[key] = (votes.argmax(axis=1), self.privacy_, self.plan_)
+        chosen, self.privacy_, self.plan_ = stored
+        labels: NDArray[Any] = self.classes_[chosen]
         return labels
 
     def _price(self, epsilon: float | None) -> Loss:
@@ -212,6 +224,10 @@ class MatrixForestPredictor(BaseForest):
     def _plan_batch(self, codes: NDArray[np.uint16], loss: Loss) -> tuple[Plan, list[Measurement]]:
         """Choose what to measure for these queries, from public facts alone."""
         self._check_choices()
+        if self.mode != self._fitted_mode:
+            raise VeilwoodError(
+                f"mode={self.mode!r} was set after fitting with {self._fitted_mode!r}. Hint: fit again."
+            )
         neighbours = self._neighbours
         reached = route(self.forest_, codes)
         n_columns = self._n_columns
