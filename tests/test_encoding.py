@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.exceptions import DataConversionWarning
 
+from veilwood.columns import Column
 from veilwood.encoding import DEFAULT_BINS, GRID_CELLS, TARGET_LEVELS, Encoding, class_labels
 from veilwood.errors import OutOfSchemaError
-from veilwood.schema import Column, Schema
+from veilwood.schema import Schema
 
 ILL = Column("ill", "categorical", values=("no", "yes"))
 AGE = Column("age", "numeric", lower=0, upper=100)

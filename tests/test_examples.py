@@ -89,9 +89,11 @@ def test_readme_one_liner_for_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("first_minute.py", "iris.veilwood"),
         ("theory_bounds.py", "theory-bounds.png"),
         ("membership_inference.py", "membership-inference.png"),
+        ("matrix_forest.py", None),
+        ("median_forest.py", None),
     ],
 )
-def test_examples_run(script: str, written: str, tmp_path: Path) -> None:
+def test_examples_run(script: str, written: str | None, tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, ROOT / "examples" / script, tmp_path],
         env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
@@ -99,5 +101,7 @@ def test_examples_run(script: str, written: str, tmp_path: Path) -> None:
         text=True,
     )
     assert run.returncode == 0, run.stderr
-    assert (tmp_path / written).stat().st_size > 1000
-    assert written in run.stdout
+    assert run.stdout
+    if written is not None:
+        assert (tmp_path / written).stat().st_size > 1000
+        assert written in run.stdout

@@ -77,9 +77,12 @@ def test_schemas_come_back(schema: vw.Schema) -> None:
 
 @FAST
 @given(json_values | st.fixed_dictionaries({}, optional=dict.fromkeys(KEYS, json_values)))
-def test_what_is_no_schema_is_refused(data: Any) -> None:
-    with suppress(vw.VeilwoodError):
-        vw.Schema.from_dict(data)
+def test_anything_is_refused_or_a_schema_that_comes_back(data: Any) -> None:
+    try:
+        schema = vw.Schema.from_dict(data)
+    except vw.VeilwoodError:
+        return
+    assert vw.Schema.from_dict(schema.to_dict()) == schema
 
 
 @FAST
@@ -162,9 +165,12 @@ def test_a_budget_is_never_overspent(prices: list[Fraction], budget: Fraction) -
 
 @FAST
 @given(st.dictionaries(st.sampled_from([*PrivacyStatement.__dataclass_fields__, "odd"]), json_values))
-def test_what_is_no_certificate_is_refused(data: dict[str, Any]) -> None:
-    with suppress(vw.ModelFileError):
-        PrivacyStatement.from_dict(data)
+def test_anything_is_refused_or_a_certificate_that_comes_back(data: dict[str, Any]) -> None:
+    try:
+        statement = PrivacyStatement.from_dict(data)
+    except vw.ModelFileError:
+        return
+    assert PrivacyStatement.from_dict(statement.to_dict()) == statement
 
 
 # -- hostile input to the readers ---------------------------------------------------------------------------

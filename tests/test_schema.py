@@ -13,8 +13,9 @@ import pandas as pd
 import polars as pl
 import pytest
 
+from veilwood.columns import Column
 from veilwood.errors import SchemaError, UndeclaredSchemaError
-from veilwood.schema import Column, Schema
+from veilwood.schema import Schema
 
 CLINIC: dict[str, Any] = {
     "name": "clinic",

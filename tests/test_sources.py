@@ -17,10 +17,11 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
+from veilwood.columns import Column
 from veilwood.encoding import Encoding
 from veilwood.errors import OutOfSchemaError
 from veilwood.privacy import Rows, RowsOf
-from veilwood.schema import Column, Schema
+from veilwood.schema import Schema
 from veilwood.sources import Source, draft, open_source, read_features, read_table
 
 SCHEMA = Schema(

@@ -3,6 +3,7 @@
 
 from veilwood import datasets
 from veilwood._version import __version__
+from veilwood.columns import Column
 from veilwood.errors import (
     BudgetExceededError,
     DomainTooLargeError,
@@ -30,7 +31,7 @@ from veilwood.model_file import load, save
 from veilwood.onnx_export import export_onnx
 from veilwood.plan import Plan
 from veilwood.privacy import Rows, RowsOf
-from veilwood.schema import Column, Schema
+from veilwood.schema import Schema
 from veilwood.sources import read_table
 from veilwood.statement import PrivacyStatement
 from veilwood.tune import Tuning, tune

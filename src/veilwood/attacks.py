@@ -20,6 +20,7 @@ from sklearn.base import clone
 
 from veilwood import estimators
 from veilwood.audit import ALPHA, one_run_lower_bound
+from veilwood.columns import closest
 from veilwood.counting import route
 from veilwood.encoding import TARGET_LEVELS
 from veilwood.errors import PrivacyWarning, UtilityWarning, VeilwoodError
@@ -29,7 +30,7 @@ from veilwood.estimators.counted import CountedForest
 from veilwood.mechanisms import DiscreteGaussian, DiscreteLaplace
 from veilwood.plan import EACH_TO_ONE_TREE, Plan
 from veilwood.privacy import requested_loss
-from veilwood.schema import Schema, Task, closest
+from veilwood.schema import Schema, Task
 
 __all__ = ["CANARIES", "Attack", "Canaries", "attack", "dice", "estimators_of", "one_run", "prepared"]
 

@@ -26,12 +26,13 @@ from veilwood import estimators, model_file
 from veilwood._version import __version__
 from veilwood.cli_audit import audits, certificate
 from veilwood.cli_options import AsJson, Delta, Epsilon, Force, ModelPath, Params, check_output, read_value, say
+from veilwood.columns import closest
 from veilwood.encoding import Encoding
 from veilwood.errors import LedgerError, PrivacyWarning, UtilityWarning, VeilwoodError
 from veilwood.ledger import Ledger, SQLiteLedger, open_ledger
 from veilwood.plan import Plan
 from veilwood.privacy import Loss
-from veilwood.schema import Schema, Task, closest
+from veilwood.schema import Schema, Task
 from veilwood.sources import draft, open_source, read_features
 from veilwood.tune import SEARCHED, tune
 

@@ -15,8 +15,9 @@ import numpy.typing as npt
 import pandas as pd
 from sklearn.utils.validation import column_or_1d
 
+from veilwood.columns import TRANSFORMS, Column, closest
 from veilwood.errors import OutOfSchemaError
-from veilwood.schema import TRANSFORMS, Column, Schema, closest
+from veilwood.schema import Schema
 from veilwood.tables import Floats, Table, category_codes, numbers, text_of
 
 __all__ = ["DEFAULT_BINS", "GRID_CELLS", "TARGET_LEVELS", "EncodedColumn", "Encoding", "class_labels"]

@@ -22,7 +22,7 @@ from veilwood.model_file import write_file
 from veilwood.structure import LEAF, Forest
 
 if TYPE_CHECKING:
-    from veilwood.schema import Column
+    from veilwood.columns import Column
 
 __all__ = ["REFUSED_NUMBER", "REFUSED_TEXT", "export_onnx"]
 

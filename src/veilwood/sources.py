@@ -25,10 +25,11 @@ import pyarrow.csv
 import pyarrow.dataset
 
 from veilwood import entropy
+from veilwood.columns import closest
 from veilwood.encoding import Encoding, check_names, class_labels
 from veilwood.errors import OutOfSchemaError, VeilwoodError
 from veilwood.privacy import RowsOf, Unit
-from veilwood.schema import UNREVIEWED, Schema, Task, closest
+from veilwood.schema import UNREVIEWED, Schema, Task
 from veilwood.tables import Table, category_codes, numbers
 
 __all__ = ["Batch", "Source", "draft", "open_source", "read_features", "read_table"]
