@@ -243,26 +243,39 @@ def test_medians_charged_once_are_caught(monkeypatch: pytest.MonkeyPatch) -> Non
     assert split_attack("k-medians", monkeypatch, mutant=True) > 1.7
 
 
-def median_by_intervals(values: Any, epsilon: float, floor: float, rng: np.random.Generator, runs: int) -> Any:
-    """Mutant: the exponential mechanism over intervals between data points, with a floor under their weights."""
+def median_by_intervals(values: Any, epsilon: float, rng: np.random.Generator, runs: int, *, flip: bool) -> Any:
+    """Mutants of the public code: choices among the intervals between data points, which depend on the data.
+
+    The exponential mechanism with 1e-12 added to every weight, or permute-and-flip, which forgets their lengths.
+    """
     ends = np.concatenate([[0.0], np.sort(values), [1.0]])
     n = len(values)
     score = -np.abs(2 * np.arange(n + 1) - n)
-    weight = np.diff(ends) * np.exp(epsilon / 2 * (score - score.max()))
-    weight = np.maximum(weight / weight.sum(), floor)
-    chosen = rng.choice(n + 1, size=runs, p=weight / weight.sum())
+    if flip:
+        accepted = rng.random((runs, n + 1)) < np.exp(epsilon / 2 * (score - score.max()))
+        chosen = np.where(accepted, rng.random((runs, n + 1)), -1.0).argmax(axis=1)
+    else:
+        weight = np.diff(ends) * np.exp(epsilon / 2 * score) + 1e-12
+        chosen = rng.choice(n + 1, size=runs, p=weight / weight.sum())
     return ends[chosen] + rng.random(runs) * np.diff(ends)[chosen]
 
 
-def test_a_floor_under_intervals_publishes_raw_values() -> None:
-    """Ties push all proper weights below the floor, and an interval of length zero is chosen: a value of the data."""
+def test_a_floor_under_intervals_is_caught() -> None:
+    """Ties push proper weights below the floor; then the empty interval between two equal values is chosen too."""
     rng = np.random.default_rng(0)
-    raw = 0.3217
-    without, with_one = np.full(60, 0.9), np.append(np.full(60, 0.9), raw)
-    hits = [int((median_by_intervals(v, 4.0, 1e-3, rng, 100_000) == raw).sum()) for v in (with_one, without)]
-    assert hits[1] == 0
-    tied = [int((median_by_intervals(v, 4.0, 1e-3, rng, 100_000) == 0.9).sum()) for v in (without, without + 0.01)]
-    assert epsilon_lower_bound(tied[0], 100_000, tied[1], 100_000) > 4  # caught
+    once, twice = np.append(np.full(120, 0.9), 0.3217), np.append(np.full(120, 0.9), [0.3217, 0.3217])
+    raw = [int((median_by_intervals(rows, 0.625, rng, 100_000, flip=False) == 0.3217).sum()) for rows in (twice, once)]
+    assert epsilon_lower_bound(raw[0], 100_000, raw[1], 100_000) > 3  # claimed 0.625: a raw value is published
+
+
+def test_permute_and_flip_over_intervals_is_caught() -> None:
+    """No data against one record near the edge: a gap of 1e-4 is chosen half of the time once it exists."""
+    rng = np.random.default_rng(0)
+    low = [
+        int((median_by_intervals(rows, 0.1, rng, 100_000, flip=True) < 1e-4).sum())
+        for rows in (np.array([1e-4]), np.empty(0))
+    ]
+    assert epsilon_lower_bound(low[0], 100_000, low[1], 100_000) > 5  # claimed 0.1
 
 
 def test_medians_lie_on_public_edges_whatever_the_data() -> None:
