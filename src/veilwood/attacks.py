@@ -6,7 +6,6 @@ The statistics are in ``audit``; what is printed of them is in ``reports``; othe
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -90,9 +89,7 @@ def estimators_of(name: str) -> list[type[BaseForest]]:
     """
     families: dict[str, list[type[BaseForest]]] = {}
     for known in estimators.__all__:
-        stem = re.sub("(Classifier|Regressor|Predictor)$", "", known)
-        family = "-".join(re.findall("[A-Z][a-z]+", stem)).lower()
-        families.setdefault(family, []).append(getattr(estimators, known))
+        families.setdefault(estimators.family_of(known), []).append(getattr(estimators, known))
         families[known] = [getattr(estimators, known)]
     if name not in families:
         typed = [family for family in families if family.islower()]

@@ -25,7 +25,7 @@ import typer
 from veilwood import estimators, model_file
 from veilwood._version import __version__
 from veilwood.cli_audit import audits, certificate
-from veilwood.cli_options import AsJson, Delta, Epsilon, Force, ModelPath, Params, check_output, read_value, say
+from veilwood.cli_options import AsJson, Delta, Epsilon, Force, ModelPath, Params, check_output, read_params, say
 from veilwood.columns import closest
 from veilwood.encoding import Encoding
 from veilwood.errors import LedgerError, PrivacyWarning, UtilityWarning, VeilwoodError
@@ -38,16 +38,14 @@ from veilwood.tune import SEARCHED, tune
 
 __all__ = ["FAMILIES", "main"]
 
-TASKS: dict[str, Task] = {"Classifier": "classification", "Regressor": "regression"}
-
 
 def _families() -> dict[str, dict[Task, type]]:
-    """Name the estimators as one types them: RandomTreesClassifier and -Regressor are both random-trees."""
+    """Name the estimators that make a model as one types them."""
     found: dict[str, dict[Task, type]] = {}
     for name in estimators.__all__:
-        if match := re.fullmatch(r"(\w+)(Classifier|Regressor)", name):
-            words = re.findall("[A-Z][a-z]+", match[1])
-            found.setdefault("-".join(words).lower(), {})[TASKS[match[2]]] = getattr(estimators, name)
+        if not name.endswith("Predictor"):
+            kind = getattr(estimators, name)
+            found.setdefault(estimators.family_of(name), {})[kind._task] = kind
     return found
 
 
@@ -265,7 +263,7 @@ def plan(
     if rows is None:
         made = forest.plan()
     else:
-        given = {word.partition("=")[0]: getattr(forest, word.partition("=")[0]) for word in param or ()}
+        given = read_params(param)
         grid = {key: v if isinstance(v, list) else [v] for key, v in given.items() if key in SEARCHED}
         made = tune(forest.schema, forest, n=rows, epsilon=epsilon, delta=delta, grid=grid)
     say(as_json, made.to_dict(), str(made))
@@ -440,13 +438,11 @@ def _estimator(
     own = {"schema", "epsilon", "delta", "ledger"}  # these have options of their own
     known = [name for name in inspect.signature(kind).parameters if name not in own]
     given: dict[str, Any] = {"random_state": 0}  # public; fixed, so that the plan shown is the plan carried out
-    for word in params or ():
-        key, equals, value = word.partition("=")
-        if not equals or key not in known:
+    for key, value in read_params(params).items():
+        if key not in known:
             slip = f"--{key} has an option of its own" if key in own else f"keys are {', '.join(known)}"
-            near = "" if key in known else closest(key, known)
-            raise VeilwoodError(f"--param {word!r} is not understood.{near} Hint: write KEY=VALUE; {slip}.")
-        given[key] = read_value(value)
+            raise VeilwoodError(f"--param {key!r} is not understood.{closest(key, known)} Hint: {slip}.")
+        given[key] = value
     return kind(schema, epsilon=epsilon, delta=delta, ledger=ledger, **given)
 
 

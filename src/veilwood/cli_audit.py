@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from veilwood import model_file
-from veilwood.cli_options import AsJson, Delta, Epsilon, Force, ModelPath, Params, check_output, read_value, say
+from veilwood.cli_options import AsJson, Delta, Epsilon, Force, ModelPath, Params, check_output, read_params, say
 from veilwood.errors import VeilwoodError
 
 __all__ = ["audits", "certificate"]
@@ -77,12 +77,7 @@ def audit_estimator(
     from veilwood import attacks, reports
 
     folder = _folder(out)
-    given: dict[str, Any] = {"delta": delta}
-    for word in param or ():
-        key, equals, value = word.partition("=")
-        if not equals:
-            raise VeilwoodError(f"--param {word!r} is not understood. Hint: write KEY=VALUE.")
-        given[key] = read_value(value)
+    given = {"delta": delta} | read_params(param)
     found = [
         attacks.attack(attacks.prepared(kind, epsilon, given), canaries=canaries)
         for kind in attacks.estimators_of(name)

@@ -44,6 +44,23 @@ def read_value(text: str) -> Any:
         return text
 
 
+def read_params(words: list[str] | None) -> dict[str, Any]:
+    """Read what stands behind ``--param``.
+
+    Examples
+    --------
+    >>> read_params(["max_depth=3", "voting=majority"])
+    {'max_depth': 3, 'voting': 'majority'}
+    """
+    given = {}
+    for word in words or ():
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise VeilwoodError(f"--param {word!r} is not understood. Hint: write KEY=VALUE.")
+        given[key] = read_value(value)
+    return given
+
+
 def check_output(path: Path, force: bool) -> None:
     """Refuse an output that cannot be written, while nothing has been spent."""
     if path.is_dir():

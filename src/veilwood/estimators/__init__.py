@@ -4,6 +4,8 @@
 Mechanisms, counting and the release live in the modules above; variants that are not private in ``not_private``.
 """
 
+import re
+
 from veilwood.estimators.greedy_forest import GreedyForestClassifier, GreedyForestRegressor
 from veilwood.estimators.matrix_forest import MatrixForestClassifier
 from veilwood.estimators.matrix_predictor import MatrixForestPredictor
@@ -20,3 +22,12 @@ __all__ = [
     "RandomTreesClassifier",
     "RandomTreesRegressor",
 ]
+
+
+def family_of(name: str) -> str:
+    """Return an estimator's family as one types it.
+
+    >>> family_of("RandomTreesClassifier"), family_of("RandomTreesRegressor")
+    ('random-trees', 'random-trees')
+    """
+    return "-".join(re.findall("[A-Z][a-z]+", re.sub("(Classifier|Regressor|Predictor)$", "", name))).lower()
