@@ -76,7 +76,7 @@ SETTINGS = [
     Setting("Adult-categorical", "adult", BOTH, 1, 8, 16, 6, ADULT),
     Setting("Adult-categorical", "adult", PARTS, 1, 8, 16, 6, ADULT),
 ]
-KEPT = {"adult": ("age", "workclass", "education", "marital-status", "occupation", "relationship", "race", "sex")}
+KEPT = {"adult": ("age", "workclass", "education", "marital_status", "occupation", "relationship", "race", "sex")}
 
 TRAIN, LAPLACE, DISJOINT = "training", "training, Laplace", "training, disjoint"
 PREDICT, PREDICT_LAPLACE = "prediction", "prediction, per query"

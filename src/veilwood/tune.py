@@ -194,9 +194,9 @@ def expected_skill(
     prior = DECAY**order * (1 - DECAY) / (DECAY * (1 - DECAY**n_features))
     inside = comb(max_features, order) / comb(n_features, order)  # chance that a subset of features holds the set
     if split_keeps is None:
-        kept = comb(max_depth, order) / comb(max_features, order)  # chance that a path holds it
+        kept = np.asarray(comb(max_depth, order) / comb(max_features, order), np.float64)  # a path holds it
     else:
-        kept = (1 - (1 - split_keeps / max_features) ** max_depth) ** order
+        kept = np.asarray((1 - (1 - split_keeps / max_features) ** max_depth) ** order, np.float64)
     # Where two trees meet: always in themselves, within an ensemble if both keep a part, across ensembles if both
     # subsets hold it as well.
     within = (kept + (1 - kept) * n_ensembles / n_estimators) / n_ensembles

@@ -220,7 +220,7 @@ class PathWorkload(Workload):
             n = np.array([self.shape[i] for i in group.features], float)
             free = self.n_cells / math.prod(self.shape[i] for i in group.features)
             m = np.stack([self.kept[i].sum(axis=1)[group.choices[:, j]] for j, i in enumerate(group.features)]
-                         or [np.zeros(len(group.leaves))], axis=1)  # fmt: skip
+                         or [np.zeros(len(group.leaves), np.int64)], axis=1)  # fmt: skip
             m, times = np.unique(m, axis=0, return_counts=True)
             terms = times[:, None] * free
             for j in range(len(group.features)):
