@@ -127,6 +127,14 @@ class TestNoCertificateOfAnotherRelease:
             forest.fit(car.X, car.y)
         assert not hasattr(forest, "leaf_counts_")
 
+    def test_a_refused_refit_keeps_the_model_that_was_paid_for(self, car: vw.datasets.Dataset) -> None:
+        forest = vw.RandomTreesClassifier(car.schema, n_estimators=2, max_depth=2, ledger=vw.MemoryLedger(epsilon=1))
+        before = forest.fit(car.X, car.y).predict(car.X)
+        with pytest.raises(vw.BudgetExceededError):
+            forest.fit(car.X, car.y)
+        assert (forest.predict(car.X) == before).all()
+        assert forest.privacy_.epsilon == 1
+
     def test_parameters_changed_after_the_fit_are_not_saved(self, car: vw.datasets.Dataset, tmp_path: Path) -> None:
         forest = vw.RandomTreesClassifier(car.schema, epsilon=50.0, n_estimators=2, max_depth=2).fit(car.X, car.y)
         with pytest.raises(vw.VeilwoodError, match="changed after the fit"):

@@ -108,9 +108,9 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         design = self._design(schema, loss, neighbours)
         source = open_source(X, y, design.encoding, unit=neighbours.unit)
         door = Door(design.plan, open_ledger(self.ledger), not_private=not_private)
-        self._forget()
         with door:
             released = self._measure(design, source, door)
+        self._forget()  # only now: a refused or interrupted refit keeps the model that was paid for
         self._certify(door)
         self._set_public(schema, source.labels)
         self._learn(design, released)
