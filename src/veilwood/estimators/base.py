@@ -108,9 +108,10 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         design = self._design(schema, loss, neighbours)
         source = open_source(X, y, design.encoding, unit=neighbours.unit)
         door = Door(design.plan, open_ledger(self.ledger), not_private=not_private)
+        earlier = self._fitted()
         with door:
             released = self._measure(design, source, door)
-        self._forget()  # only now: a refused or interrupted refit keeps the model that was paid for
+        self._forget(earlier)  # only now: a refused or interrupted refit keeps the model that was paid for
         self._certify(door)
         self._set_public(schema, source.labels)
         self._learn(design, released)
@@ -118,9 +119,13 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 
     # -- shared by the families --------------------------------------------------------------------------------
 
-    def _forget(self) -> None:
+    def _fitted(self) -> list[str]:
+        """Name the attributes that a fit has set."""
+        return [name for name in vars(self) if name.endswith("_") and not name.startswith("_")]
+
+    def _forget(self, earlier: list[str]) -> None:
         """Drop what an earlier fit left, so that no certificate ever stands beside another fit's leaves."""
-        for name in [name for name in vars(self) if name.endswith("_") and not name.startswith("_")]:
+        for name in earlier:
             delattr(self, name)
 
     def _certify(self, door: Door) -> None:

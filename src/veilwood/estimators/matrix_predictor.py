@@ -171,7 +171,7 @@ class MatrixForestPredictor(BaseForest):
             )
         ledger = open_ledger(self.ledger)
         # Only now, all at once: what is answered from belongs to the promise that was checked with it.
-        self._forget()
+        self._forget(self._fitted())
         self._fitted_mode = self.mode
         self._neighbours, self._not_private = neighbours, "; ".join(r for r in (inferred, seeded) if r) or None
         self._ensembles, self.forest_, self._exact, self.ledger_ = ensembles, forest, exact, ledger
