@@ -24,6 +24,8 @@ test: lint
 	$(BIN)/python -m pytest -n 2 -m 'not slow'
 
 test-all: lint
+	@echo "Installing PySpark, which needs Java 17 or newer, and Ray: several hundred megabytes, for the cluster tests."
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[spark,ray]'
 	$(BIN)/python -m pytest -n 2
 
 clean:

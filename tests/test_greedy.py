@@ -45,6 +45,11 @@ pytestmark = [
 # -- 1. qualities --------------------------------------------------------------------------------------------
 
 
+def of(batch: Batch) -> Any:
+    """A source of one batch."""
+    return lambda count, n_jobs: count([batch], n_jobs=n_jobs)
+
+
 def test_qualities_by_hand() -> None:
     children = np.array([[5, 3, 0], [0, 0, 4], [0, 0, 0]])
     assert quality_of_children(children, "max").tolist() == [5, 4, 0]
@@ -161,7 +166,7 @@ def chosen_columns(rows: Any, quality: Any, mutate: Any = None) -> Any:
     growing = Growing(columns, RUNS)
     with Door(plan, MemoryLedger()) as door:
         grow_level(
-            growing, level, quality, "multiway", door, lambda: [batch], np.random.default_rng(0), candidates=2,
+            growing, level, quality, "multiway", door, of(batch), np.random.default_rng(0), candidates=2,
             max_codes=2, n_classes=2, assignment=None, n_jobs=1,
         )  # fmt: skip
     return growing.finish().feature[::3]

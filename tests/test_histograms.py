@@ -29,6 +29,11 @@ COLUMNS = [
 BINS = 16
 
 
+def of(batch: Batch) -> Any:
+    """A source of one batch."""
+    return lambda count, n_jobs: count([batch], n_jobs=n_jobs)
+
+
 def rows(n: int, top: int, seed: int = 0) -> Batch:
     rng = np.random.default_rng(seed)
     codes = np.stack([rng.integers(0, column.n_codes, n) for column in COLUMNS], axis=1).astype(np.uint16)
@@ -50,7 +55,7 @@ def grown(levels: int, n_trees: int = 3, seed: int = 1) -> tuple[Growing, Any]:
 
 def filled(growing: Growing, slots: Any, batch: Batch, fast: bool, **options: Any) -> Any:
     (out,) = level_scores(
-        growing, slots, lambda: [batch], lambda h: (h.copy(),), max_bins=BINS, fast=fast,
+        growing, slots, of(batch), lambda h: (h.copy(),), max_bins=BINS, fast=fast,
         **{"n_classes": 3, **options},
     )  # fmt: skip
     return out
@@ -107,11 +112,14 @@ def test_passes_threads_and_batches_do_not_matter(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(histograms, "MAX_CELLS", 5 * BINS * 3 * 4)  # four nodes a pass
     passes = []
 
-    def batches() -> list[Batch]:
+    def add_up(count: Any, n_jobs: Any) -> Any:
         passes.append(1)
-        return [Batch(whole.codes[i : i + 100], whole.target[i : i + 100], 0, i) for i in range(0, 600, 100)]
+        return count(
+            [Batch(whole.codes[i : i + 100], whole.target[i : i + 100], 0, i) for i in range(0, 600, 100)],
+            n_jobs=n_jobs,
+        )
 
-    (out,) = level_scores(growing, slots, batches, lambda h: (h.copy(),), n_classes=3, max_bins=BINS, n_jobs=threads)
+    (out,) = level_scores(growing, slots, add_up, lambda h: (h.copy(),), n_classes=3, max_bins=BINS, n_jobs=threads)
     assert (out == expected).all()
     assert len(passes) == -(-growing.n_open // 4)
 
@@ -120,14 +128,19 @@ def test_one_pass_is_enough_for_an_ordinary_level() -> None:
     growing, slots = grown(4)
     passes = []
     level_scores(
-        growing, slots, lambda: passes.append(1) or [rows(10, 3)], lambda h: (h[:, 0, 0],), n_classes=3, max_bins=BINS
+        growing,
+        slots,
+        lambda count, n_jobs: passes.append(1) or count([rows(10, 3)]),
+        lambda h: (h[:, 0, 0],),
+        n_classes=3,
+        max_bins=BINS,
     )
     assert len(passes) == 1
 
 
 def test_too_many_rows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(histograms, "MAX_ROWS", 299)
-    growing, slots = grown(1)
+    growing, slots = grown(0)
     with pytest.raises(DomainTooLargeError, match="299"):
         filled(growing, slots, rows(300, 3), HAVE_NUMBA)
 

@@ -44,6 +44,11 @@ CODES = [(0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (0, 0)]
 GRID = [EncodedColumn(name, ordered=True, n_codes=3, missing_code=None) for name in ("a", "b")]
 
 
+def of(batch: Batch) -> Any:
+    """A source of one batch."""
+    return lambda count, n_jobs: count([batch], n_jobs=n_jobs)
+
+
 def scores_of(cells: tuple[int, ...], targets: list[int], n_classes: int | None) -> dict[str, Any]:
     """The scores of the root of one tree, by the code that a fit runs: for the median, and for attributes."""
     batch = Batch(
@@ -53,7 +58,7 @@ def scores_of(cells: tuple[int, ...], targets: list[int], n_classes: int | None)
     growing = Growing(GRID, 1)
     slots = growing.slots(np.array([[0, 1]]), 3, np.random.default_rng(0))
     imbalance, spreads = level_scores(
-        growing, slots, lambda: [batch], lambda h: edge_scores(h, n_classes is None),
+        growing, slots, of(batch), lambda h: edge_scores(h, n_classes is None),
         n_classes=n_classes, max_bins=3, fast=False,
     )  # fmt: skip
     return {"median": -imbalance, "select-then-median": -spreads.min(axis=1), "k-medians": -spreads[:, :1]}
@@ -216,7 +221,7 @@ def published_splits(rows: Any, variant: Any, mutant: bool) -> Any:
     growing = Growing(columns, RUNS)
     with Door(plan, MemoryLedger()) as door:
         grow_level(
-            growing, level, variant, door, lambda: [batch], np.random.default_rng(0), candidates=K, n_classes=None,
+            growing, level, variant, door, of(batch), np.random.default_rng(0), candidates=K, n_classes=None,
             assignment=None, n_jobs=1,
         )  # fmt: skip
     return growing.finish().cut[::3]  # the roots: every tree has three nodes

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -17,18 +17,19 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 from sklearn.base import clone
 
-from veilwood import estimators
+from veilwood import boosting, estimators
 from veilwood.audit import ALPHA, one_run_lower_bound
 from veilwood.columns import closest
 from veilwood.counting import route
 from veilwood.encoding import TARGET_LEVELS
 from veilwood.errors import PrivacyWarning, UtilityWarning, VeilwoodError
-from veilwood.estimators import MatrixForestPredictor
+from veilwood.estimators import MatrixForestPredictor, PrivateForestClassifier, PrivateForestRegressor
 from veilwood.estimators.base import BaseForest
 from veilwood.estimators.counted import CountedForest
 from veilwood.mechanisms import DiscreteGaussian, DiscreteLaplace
-from veilwood.plan import EACH_TO_ONE_TREE, Plan
+from veilwood.plan import EACH_TO_ONE_TREE, Plan, Step
 from veilwood.privacy import requested_loss
+from veilwood.release import Door
 from veilwood.schema import Schema, Task
 
 __all__ = ["CANARIES", "Attack", "Canaries", "attack", "dice", "estimators_of", "one_run", "prepared"]
@@ -36,6 +37,7 @@ __all__ = ["CANARIES", "Attack", "Canaries", "attack", "dice", "estimators_of", 
 CANARIES = 16384
 """Canaries of one audited fit: enough to show 0.8 or more of an epsilon of 1."""
 
+_CROWD = 32  # rows beside each canary that make its gradient large, where gradients are released
 _SHARE_GUESSED = 0.1  # of the canaries, on either side, where guesses are not all worth the same
 
 
@@ -128,6 +130,11 @@ def prepared(kind: type[BaseForest], epsilon: float, params: Mapping[str, Any] |
     # A matrix forest chooses among tables over its columns: with two there are few, and their cells are its leaves.
     n_dice, sides, depth = (2, 64, 2) if "n_ensembles" in known else (20, 2, 14)
     wanted: dict[str, Any] = {"n_estimators": 1, "max_depth": depth, "split_share": 0.02, "candidates": 1}
+    if issubclass(kind, PrivateForestClassifier | PrivateForestRegressor):
+        # A guess at the rows that leads to one table of both dice, or to one round over the values of a single die.
+        method = (params or {}).get("method", "tables" if kind is PrivateForestClassifier else "boosting")
+        n_dice, sides, n_rows = (2, 64, 10**9) if method == "tables" else (1, CANARIES, 1)
+        wanted |= {"method": method, "n_rows": n_rows}
     given = {name: value for name, value in wanted.items() if name in known} | {"random_state": 0, "n_jobs": 1}
     unknown = set(params or ()) - set(known)
     if unknown:
@@ -164,19 +171,21 @@ def one_run(estimator: BaseForest, *, canaries: int = CANARIES, seed: int = 0, a
     rng = np.random.default_rng(seed)
     schema = Schema.resolve(estimator.schema)
     table = _candidates(estimator, schema, canaries, rng)
-    regression = schema.task == "regression"
-    # The last class, or the upper bound: each canary adds `height` to one known number of each of its leaves.
-    column, height = (0, TARGET_LEVELS) if regression else (len(schema.classes) - 1, 1)
-    target = np.full(len(table), schema.target.bounds[1]) if regression else np.full(len(table), schema.classes[-1])
+    # The last class, or the upper bound; a crowd of the opposite, where the first candidate was, makes it a surprise.
+    low, high = schema.target.bounds if schema.task == "regression" else (schema.classes[0], schema.classes[-1])
+    crowd = table.iloc[np.zeros(_CROWD * len(table) if _boosts(estimator) else 0, int)]
+    table = table.iloc[1:] if len(crowd) else table
     included = rng.random(len(table)) < 0.5
+    fitted = clone(estimator)
+    heard = _listen(fitted)
     with warnings.catch_warnings():  # one row in a leaf is meant to drown; dice are no one's data
         warnings.simplefilter("ignore", UtilityWarning)
         warnings.simplefilter("ignore", PrivacyWarning)
-        fitted = clone(estimator).fit(table[included], target[included])
-        seen, leaves = _released(fitted, table, column)
+        fitted.fit(pd.concat([crowd, table[included]]), np.array([low] * len(crowd) + [high] * int(included.sum())))
+        seen, leaves, height = _released(fitted, heard, table)
     alone = _alone(leaves)
     ratio = _log_ratio(fitted.plan_, seen[alone], height)
-    correct, guesses = _guess(fitted.plan_, ratio, included[alone], height * leaves.shape[1])
+    correct, guesses = _guess(fitted.plan_, ratio, included[alone])
     delta = float(fitted.plan_.loss.delta)
     bound = one_run_lower_bound(correct, guesses, canaries=len(table), delta=delta, alpha=alpha)
     return Canaries(len(table), guesses, correct, bound)
@@ -197,7 +206,7 @@ def attack(estimator: BaseForest, *, canaries: int = CANARIES, seed: int = 0, al
         raise VeilwoodError("epsilon=inf promises nothing, so there is nothing to attack. Hint: --epsilon 1.")
     broken = clone(estimator).set_params(epsilon=2 * loss.epsilon)
     params = estimator.get_params(deep=False)
-    shown = {name: params[name] for name in ("n_estimators", "max_depth", "trees", "mode") if name in params}
+    shown = {name: params[name] for name in ("n_estimators", "max_depth", "trees", "mode", "method") if name in params}
     return Attack(
         type(estimator).__name__,
         ", ".join(f"{name}={value}" for name, value in shown.items()),
@@ -249,22 +258,69 @@ def _alone(leaves: NDArray[np.int32]) -> NDArray[np.bool_]:
     return np.asarray((np.bincount(leaves.ravel())[leaves] == 1).all(axis=1))
 
 
-def _released(fitted: Any, table: pd.DataFrame, column: int) -> tuple[NDArray[Any], NDArray[np.int32]]:
-    """Return the released numbers that each canary adds to, and the leaves they are of."""
+class _Ear:
+    """A door at which someone listens: what comes out is public, also what no model keeps."""
+
+    def __init__(self, door: Door, heard: dict[str, NDArray[np.int64]]) -> None:
+        self.door, self.heard = door, heard
+
+    def noisy(self, step: Step, exact: NDArray[np.int64]) -> NDArray[np.int64]:
+        self.heard[step.name] = self.door.noisy(step, exact)
+        return self.heard[step.name]
+
+    def refine(self, plan: Plan) -> None:
+        self.door.refine(plan)
+
+
+def _listen(estimator: BaseForest) -> dict[str, NDArray[np.int64]]:
+    """Return what a PrivateForest will let out, by step, once it is fitted; of others the model holds all of it."""
+    heard: dict[str, NDArray[np.int64]] = {}
+    measure = estimator._measure
+    if isinstance(estimator, PrivateForestClassifier | PrivateForestRegressor):
+        own: Any = estimator
+        own._measure = lambda design, source, door: measure(design, source, cast("Door", _Ear(door, heard)))
+    return heard
+
+
+def _boosts(estimator: BaseForest) -> bool:
+    return getattr(estimator, "method", None) == "boosting"
+
+
+def _released(
+    fitted: Any, heard: dict[str, NDArray[np.int64]], table: pd.DataFrame
+) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int64]]:
+    """Return the released numbers that each canary adds to, the leaves they are of, and what it adds to each."""
     codes = fitted._encode(table)
     leaves = route(fitted.forest_, codes)
+    regression = fitted.schema_.task == "regression"
+    column, height = (0, TARGET_LEVELS) if regression else (len(fitted.schema_.classes) - 1, 1)
+    if _boosts(fitted):
+        (sums,) = (numbers for name, numbers in heard.items() if name == "round 1")
+        return sums[codes[:, 0]], leaves[:, :1], _moved_in_a_round(fitted, heard)
+    if heard:
+        return heard["class counts of tables"][leaves, column], leaves, np.array(height)
     if isinstance(fitted, MatrixForestPredictor):
-        return fitted._release(codes, fitted._price(None))[:, [column]], leaves
-    return fitted.leaf_counts_[leaves, column], leaves
+        return fitted._release(codes, fitted._price(None))[:, [column]], leaves, np.array(height)
+    return fitted.leaf_counts_[leaves, column], leaves, np.array(height)
 
 
-def _log_ratio(plan: Plan, seen: NDArray[Any], height: int) -> NDArray[np.float64]:
+def _moved_in_a_round(fitted: Any, heard: dict[str, NDArray[np.int64]]) -> NDArray[np.int64]:
+    """What a canary adds in the first round: its gradient at the score that every row starts from, and its count."""
+    n_classes = len(fitted.schema_.classes)
+    spreads = [boosting.spread_of(numbers) for name, numbers in heard.items() if "residuals" in name]
+    target = np.array([n_classes - 1 if n_classes else TARGET_LEVELS], np.int32)
+    gradient = boosting.gradients(fitted.start_[None], target, n_classes, spreads[-1] if spreads else 1.0)
+    units = fitted._design(fitted.schema_, *fitted._promise()).rounds.count_units
+    return np.append(np.trunc(gradient[0] * boosting.GRADIENT_UNITS), units).astype(np.int64)
+
+
+def _log_ratio(plan: Plan, seen: NDArray[Any], height: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the log-likelihood ratio, in against out, of numbers that are 0 but for noise and the canary."""
     match plan.steps[-1].mechanism:
         case DiscreteLaplace(scale=scale):
             each = (np.abs(seen) - np.abs(seen - height)) / float(scale)
         case DiscreteGaussian(sigma_squared=variance):
-            each = (2.0 * seen * height - float(height) ** 2) / (2 * float(variance))
+            each = (2.0 * seen * height - height.astype(float) ** 2) / (2 * float(variance))
         case None:
             raise VeilwoodError("there is no noise to attack. Hint: give a finite epsilon.")
         case selection:  # of a label, by the counts of a leaf: how likely is the canary's with and without it?
@@ -278,7 +334,7 @@ def _log_ratio(plan: Plan, seen: NDArray[Any], height: int) -> NDArray[np.float6
     return np.asarray(each.sum(axis=1))
 
 
-def _guess(plan: Plan, ratio: NDArray[np.float64], included: NDArray[np.bool_], moved: int) -> tuple[int, int]:
+def _guess(plan: Plan, ratio: NDArray[np.float64], included: NDArray[np.bool_]) -> tuple[int, int]:
     """Return how many guesses were right, and how many were made."""
     order = np.argsort(ratio)
     tenth = int(_SHARE_GUESSED * len(ratio))

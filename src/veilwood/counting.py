@@ -2,7 +2,8 @@
 """One pass over rows: route them through a forest, add up what its leaves see, or read what its leaves say.
 
 Where numba is installed the work is done by ``kernels``, on threads that each own some trees or rows; the numpy
-twins here give identical results. The sums are exact integers and private: only ``release`` may see them.
+twins here, and ``gpu`` where it is in use, give identical results. The sums are exact integers and private: only
+``release`` may see them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import numpy as np
 from joblib import effective_n_jobs
 from numpy.typing import NDArray
 
-from veilwood.sources import Batch
+from veilwood import gpu
+from veilwood.batches import Batch
 from veilwood.structure import LEAF, Forest, Ints
 
 Codes: TypeAlias = NDArray[np.uint16]
@@ -64,7 +66,7 @@ def leaf_totals(
     n_classes: int | None,
     target_levels: int = 1,
     assignment: Assignment | None = None,
-    n_jobs: int | None = None,
+    n_jobs: int | None = 1,
     fast: bool = HAVE_NUMBA,
 ) -> Counts:
     """Return, for each leaf, how many rows of each class reach it; for regression the rotated pair of sums.
@@ -88,21 +90,41 @@ def leaf_totals(
     ndarray of int64, shape (n_leaves, n_classes or 2)
         Exact, hence private.
     """
+    rows = ((batch.codes, batch.target, _trees_of(batch, assignment)) for batch in batches)
+    if gpu.in_use():
+        return gpu.leaf_totals(forest, rows, n_classes=n_classes, target_levels=target_levels)
     totals = np.zeros((forest.n_leaves, n_classes or 2), np.int64)
-    for batch in batches:
-        target = np.ascontiguousarray(batch.target, np.int32)
-        own = None if assignment is None else assignment.trees(batch.partition, batch.first_row, len(target))
+    for codes, classes, own in rows:
+        target = np.ascontiguousarray(classes, np.int32)
         if fast:
-            from veilwood import kernels
-
-            add = partial(
-                kernels.add_rows, *_arrays(forest), np.ascontiguousarray(batch.codes), target,
-                kernels.NO_OWNER if own is None else own, 0 if n_classes else target_levels, totals,
-            )  # fmt: skip
+            add = _fast_adder(forest, codes, target, own, 0 if n_classes else target_levels, totals)
             on_threads(add, forest.n_trees, n_jobs)
         else:
-            _numpy_add(forest, batch.codes, target, own, n_classes, target_levels, totals)
+            _numpy_add(forest, codes, target, own, n_classes, target_levels, totals)
     return totals
+
+
+def _fast_adder(
+    forest: Forest, codes: Codes, target: Ints, own: Ints | None, levels: int, totals: Counts
+) -> Callable[[int, int], None]:
+    """Choose the kernel: by columns where every row visits every tree and trees are not huge, else row by row."""
+    from veilwood import kernels
+
+    ends = np.append(forest.roots[1:], forest.n_nodes)
+    if own is not None or (ends - forest.roots).max() > kernels.MOST_PLACES:
+        owner = kernels.NO_OWNER if own is None else own
+        return partial(kernels.add_rows, *_arrays(forest), np.ascontiguousarray(codes), target, owner, levels, totals)
+    columns = np.ascontiguousarray(codes.T)
+    few = columns.max(axis=1, initial=0) < 32  # codes of a column, so that 32 bits tell them apart
+    bits = np.where(few[forest.feature], forest.lookup_bits, 0).astype(np.uint32)
+    top = forest.roots + np.add.reduceat(forest.level < kernels.SWEPT_LEVELS, forest.roots).astype(np.int32)
+    swept = min(kernels.SWEPT_LEVELS, forest.depth)
+    return partial(kernels.add_columns, *_arrays(forest), top, swept, bits, columns, target, levels, totals)
+
+
+def _trees_of(batch: Batch, assignment: Assignment | None) -> Ints | None:
+    """The tree that each row is given to; None where every tree sees it."""
+    return None if assignment is None else assignment.trees(batch.partition, batch.first_row, len(batch.target))
 
 
 def route(forest: Forest, codes: Codes) -> Ints:
@@ -136,6 +158,8 @@ def sum_over_trees(
     fast: bool = HAVE_NUMBA,
 ) -> NDArray[np.float64]:
     """Return, for each row, the sum over trees of the values at its leaves, shape (n_rows, n_values)."""
+    if gpu.in_use():
+        return gpu.sum_over_trees(forest, codes, leaf_values)
     sums = np.zeros((len(codes), leaf_values.shape[1]))
     codes = np.ascontiguousarray(codes)
     values = np.ascontiguousarray(leaf_values, np.float64)

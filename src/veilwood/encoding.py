@@ -6,6 +6,7 @@ Each row is encoded by itself, as the guarantees need; where rows come from is i
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, overload
@@ -13,12 +14,13 @@ from typing import Any, Final, Literal, overload
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
 from sklearn.utils.validation import column_or_1d
 
 from veilwood.columns import TRANSFORMS, Column, closest
 from veilwood.errors import OutOfSchemaError
 from veilwood.schema import Schema
-from veilwood.tables import Floats, Table, category_codes, numbers, text_of
+from veilwood.tables import Floats, Table, category_codes, numbers, text_of, to_pandas
 
 __all__ = ["DEFAULT_BINS", "GRID_CELLS", "TARGET_LEVELS", "EncodedColumn", "Encoding", "class_labels"]
 
@@ -31,6 +33,7 @@ DEFAULT_BINS: Final = 5
 TARGET_LEVELS: Final = 65535
 """A regression target is rounded to the integers 0 (its lower bound) to TARGET_LEVELS (its upper bound)."""
 
+HAVE_NUMBA: Final = importlib.util.find_spec("numba") is not None
 _BLOCK_ROWS: Final = 8192  # a block of an array with a few dozen columns stays in the cache
 
 
@@ -83,6 +86,22 @@ class _Coder:
         if self.column.kind == "numeric":
             return self.encode_numbers(numbers(values, self.column.name))
         return _category_places(self.column, values).astype(np.uint16)
+
+    def encode_arrow(self, values: pa.ChunkedArray, codes: Codes) -> None:
+        """Encode one column of an Arrow table without a detour, where its type allows."""
+        if self.column.kind == "categorical" and (places := _arrow_places(self.column, values)) is not None:
+            codes[:] = places
+        elif self.column.kind == "numeric" and self.edges is None and HAVE_NUMBA and _is_plain_number(values.type):
+            from veilwood.encoding_kernels import grid_codes
+
+            lower, upper = self.column.bounds
+            array = _one_chunk(values).to_numpy(zero_copy_only=False)  # nulls are NaN
+            if grid_codes(array, lower, GRID_CELLS / (upper - lower), float(GRID_CELLS - 1), codes):
+                if not self.column.nullable:
+                    raise _missing(self.column)
+                codes[np.isnan(array)] = self.n_cells
+        else:
+            codes[:] = self.encode(to_pandas(values))
 
     def encode_numbers(self, values: Floats) -> Codes:
         """Encode numbers, NaN meaning missing; infinities are clamped like everything outside the bounds."""
@@ -201,13 +220,16 @@ class Encoding:
 
         Returns
         -------
-        ndarray of uint16, shape (rows, features), C order
+        ndarray of uint16, shape (rows, features)
+            In Fortran order: each column is contiguous.
         """
         table = Table.of(X)
         places = self.places(table, allowed_extra=allowed_extra, estimator=estimator)
-        codes = np.empty((table.n_rows, len(self.columns)), dtype=np.uint16)
+        codes = np.empty((len(self.columns), table.n_rows), dtype=np.uint16).T
         for feature, (coder, place) in enumerate(zip(self._coders, places, strict=True)):
-            if table.array is None or coder.column.kind == "categorical":
+            if table.arrow is not None:
+                coder.encode_arrow(table.arrow.column(place), codes[:, feature])
+            elif table.array is None or coder.column.kind == "categorical":
                 codes[:, feature] = coder.encode(table.column(place))
         if table.array is not None:
             self._encode_array(table.array, codes)
@@ -238,6 +260,10 @@ class Encoding:
     def encode_target(self, y: Any) -> npt.NDArray[np.int32]:
         """Encode the target: class numbers, or integers 0 to ``TARGET_LEVELS`` for regression."""
         target = self.schema.target
+        if isinstance(y, pa.ChunkedArray):
+            if target.kind == "categorical" and (places := _arrow_places(target, y)) is not None:
+                return places.astype(np.int32)
+            y = to_pandas(y)
         values = _target_values(y, classes=target.kind == "categorical")
         if target.kind == "categorical":
             return _category_places(target, values).astype(np.int32)
@@ -339,15 +365,42 @@ def _target_values(y: Any, *, classes: bool) -> pd.Series[Any]:
     return pd.Series(column_or_1d(y, warn=True))
 
 
-def _category_places(column: Column, values: pd.Series[Any]) -> npt.NDArray[np.int64]:
+def _category_places(column: Column, values: pd.Series[Any]) -> npt.NDArray[np.int32]:
     """Return the place of each value among the column's categories; missing values come after the last."""
     codes, texts = category_codes(values)
+    return _places(column, codes, texts)
+
+
+def _arrow_places(column: Column, values: pa.ChunkedArray) -> npt.NDArray[np.int32] | None:
+    """The same for an Arrow column of texts or whole numbers; None for types that need more care."""
+    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
+        return None
+    if not pa.types.is_dictionary(values.type):
+        values = values.dictionary_encode()
+    coded = _one_chunk(values)
+    texts = coded.dictionary
+    if isinstance(coded, pa.ChunkedArray) or texts.null_count:
+        return None
+    codes = coded.indices.fill_null(-1) if coded.null_count else coded.indices
+    return _places(column, codes.to_numpy(), [text_of(text) for text in texts.to_pylist()])
+
+
+def _one_chunk(values: pa.ChunkedArray) -> Any:
+    return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
+
+
+def _is_plain_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_float32(kind) or pa.types.is_float64(kind))
+
+
+def _places(column: Column, codes: npt.NDArray[Any], texts: list[str]) -> npt.NDArray[np.int32]:
     known = {text: place for place, text in enumerate(column.values)}
     default = -1 if column.other is None else known[column.other]
     places = [known.get(text, default) for text in texts]
     places.append(len(known) if column.nullable else -1)  # serves the code -1, a missing value
-    out: npt.NDArray[np.int64] = np.array(places)[codes]
-    if out.size and out.min() < 0:
+    out: npt.NDArray[np.int32] = np.array(places, np.int32).take(codes)
+    if min(places) < 0 and out.size and out.min() < 0:
         code = int(codes[out.argmin()])
         raise _missing(column) if code < 0 else _unknown(column, texts[code])
     return out

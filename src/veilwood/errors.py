@@ -9,6 +9,7 @@ __all__ = [
     "LedgerError",
     "ModelFileError",
     "OutOfSchemaError",
+    "PartyError",
     "PrivacyWarning",
     "SchemaError",
     "UndeclaredSchemaError",
@@ -57,6 +58,14 @@ class DomainTooLargeError(VeilwoodError):
 
 class ModelFileError(VeilwoodError):
     """A model file is truncated, altered, of an unknown version, or no model file at all."""
+
+
+class PartyError(VeilwoodError):
+    """A server, owner or user of a secure computation is lost, slow, unknown or lying. ``party`` names it."""
+
+    def __init__(self, message: str, *, party: str | None = None) -> None:
+        super().__init__(message)
+        self.party = party
 
 
 class PrivacyWarning(UserWarning):

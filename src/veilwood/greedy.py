@@ -14,9 +14,10 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from veilwood.batches import AddUp
 from veilwood.counting import HAVE_NUMBA, Assignment
 from veilwood.growing import Growing
-from veilwood.histograms import Batches, Counts, level_scores, spread, spread_range
+from veilwood.histograms import Counts, level_scores, spread, spread_range
 from veilwood.plan import Step, selecting_step
 from veilwood.privacy import Loss, Neighbours
 from veilwood.release import Door
@@ -141,7 +142,7 @@ def grow_level(
     quality: Quality,
     branching: Branching,
     door: Door,
-    batches: Batches,
+    add_up: AddUp,
     rng: np.random.Generator,
     *,
     candidates: int,
@@ -160,7 +161,7 @@ def grow_level(
     if len(open_):
         score: Callable[[Counts], tuple[Counts]] = partial(split_qualities, quality=quality, branching=branching)
         (scores,) = level_scores(
-            growing, slots, batches, score,
+            growing, slots, add_up, score,
             n_classes=n_classes, max_bins=max_bins, assignment=assignment, n_jobs=n_jobs, fast=fast,
         )  # fmt: skip
         n_edges = scores.shape[1]

@@ -14,14 +14,14 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood.batches import AddUp, Batch
 from veilwood.counting import HAVE_NUMBA, Assignment, on_threads, route
 from veilwood.encoding import TARGET_LEVELS
 from veilwood.errors import DomainTooLargeError
 from veilwood.growing import SHIFT, Growing, Slots
-from veilwood.sources import Batch
+from veilwood.structure import Forest
 
 Counts: TypeAlias = NDArray[np.int64]
-Batches: TypeAlias = Callable[[], Iterable[Batch]]
 
 MAX_CELLS = 1 << 24  # 128 MB of histograms; a level that needs more takes further passes
 MAX_ROWS = 1 << 28  # up to here no score overflows
@@ -31,7 +31,7 @@ CLASS_SPREAD_PARTS = 32  # the spread of classes is measured in this many parts 
 def level_scores(
     growing: Growing,
     slots: Slots,
-    batches: Batches,
+    add_up: AddUp,
     score: Callable[[Counts], tuple[Counts, ...]],
     *,
     n_classes: int | None,
@@ -46,8 +46,8 @@ def level_scores(
     ----------
     growing, slots
         The trees so far and the candidates of their open nodes.
-    batches : callable
-        Starts a pass over the rows. There is one pass, unless the histograms would outgrow ``MAX_CELLS``.
+    add_up : callable
+        Makes a pass over the rows: ``Source.add_up``. There is one, unless histograms would outgrow ``MAX_CELLS``.
     score : callable
         From histograms to arrays with one row for each slot. A histogram has the shape (max_bins, n_classes) and holds
         counts; for regression it is (max_bins, 3) and holds number, sum and sum of squares of the targets.
@@ -64,44 +64,61 @@ def level_scores(
     parts = []
     for start in range(0, slots.n_nodes, nodes_per_pass):
         here = slots.of_nodes(start, min(start + nodes_per_pass, slots.n_nodes))
-        histograms = np.zeros((here.n_slots, max_bins, width), np.int64)
-        add = _fast_adder if fast else _numpy_adder
-        add_batch = add(growing, here, n_classes is None, histograms, n_jobs)
-        n_rows = 0
-        for batch in batches():
-            n_rows += len(batch.target)
-            if n_rows > MAX_ROWS:
-                raise DomainTooLargeError(f"more than {MAX_ROWS:,} rows. Hint: train on a random part of them.")
-            own = None if assignment is None else assignment.trees(batch.partition, batch.first_row, len(batch.target))
-            add_batch(batch, own)
+        fill = partial(
+            fill_histograms, growing.partial(), growing.depth, here,
+            n_classes=n_classes, max_bins=max_bins, assignment=assignment, fast=fast,
+        )  # fmt: skip
+        histograms = add_up(fill, n_jobs=n_jobs)
+        counted = histograms[..., 0] if n_classes is None else histograms.sum(axis=2)
+        if counted.sum(axis=1).max(initial=0) > MAX_ROWS:
+            raise DomainTooLargeError(f"more than {MAX_ROWS:,} rows. Hint: train on a random part of them.")
         parts.append(score(histograms))
     return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
 
+def fill_histograms(
+    forest: Forest,
+    depth: int,
+    slots: Slots,
+    batches: Iterable[Batch],
+    *,
+    n_classes: int | None,
+    max_bins: int,
+    assignment: Assignment | None = None,
+    n_jobs: int | None = 1,
+    fast: bool = HAVE_NUMBA,
+) -> Counts:
+    """Return the histograms of all slots of the open nodes at ``depth`` of a growing forest: exact, hence private."""
+    histograms = np.zeros((slots.n_slots, max_bins, n_classes or 3), np.int64)
+    add = _fast_adder if fast else _numpy_adder
+    add_batch = add(forest, depth, slots, n_classes is None, histograms, n_jobs)
+    for batch in batches:
+        own = None if assignment is None else assignment.trees(batch.partition, batch.first_row, len(batch.target))
+        add_batch(batch, own)
+    return histograms
+
+
 def _fast_adder(
-    growing: Growing, slots: Slots, moments: bool, histograms: Counts, n_jobs: int | None
+    forest: Forest, depth: int, slots: Slots, moments: bool, histograms: Counts, n_jobs: int | None
 ) -> Callable[[Batch, NDArray[np.int32] | None], None]:
     from veilwood import histogram_kernels, kernels
 
-    forest = growing.partial()
     packed = np.stack([slots.feature, slots.low, slots.step, slots.table], axis=1)
 
     def add(batch: Batch, own: NDArray[np.int32] | None) -> None:
         work = partial(
-            histogram_kernels.add_rows, forest.packed, forest.roots, growing.depth, forest.lookup, slots.first, packed,
+            histogram_kernels.add_rows, forest.packed, forest.roots, depth, forest.lookup, slots.first, packed,
             slots.tables, np.ascontiguousarray(batch.codes), np.ascontiguousarray(batch.target, np.int32),
             kernels.NO_OWNER if own is None else own, moments, histograms,
         )  # fmt: skip
-        on_threads(work, growing.n_trees, n_jobs)
+        on_threads(work, forest.n_trees, n_jobs)
 
     return add
 
 
 def _numpy_adder(
-    growing: Growing, slots: Slots, moments: bool, histograms: Counts, n_jobs: int | None
+    forest: Forest, depth: int, slots: Slots, moments: bool, histograms: Counts, n_jobs: int | None
 ) -> Callable[[Batch, NDArray[np.int32] | None], None]:
-    forest = growing.partial()
-
     def add(batch: Batch, own: NDArray[np.int32] | None) -> None:
         node = route(forest, batch.codes)
         present = node >= 0

@@ -14,9 +14,10 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from veilwood.batches import AddUp
 from veilwood.counting import HAVE_NUMBA, Assignment
 from veilwood.growing import Growing, Longs, Slots
-from veilwood.histograms import Batches, Counts, edge_scores, level_scores, spread_range
+from veilwood.histograms import Counts, edge_scores, level_scores, spread_range
 from veilwood.plan import Step, selecting_step
 from veilwood.privacy import Loss, Neighbours
 from veilwood.release import Door
@@ -87,7 +88,7 @@ def grow_level(
     level: Level,
     variant: Variant,
     door: Door,
-    batches: Batches,
+    add_up: AddUp,
     rng: np.random.Generator,
     *,
     candidates: int,
@@ -104,7 +105,7 @@ def grow_level(
         growing.split(slots, np.full(growing.n_open, -1), np.zeros(growing.n_open, np.int64))
         return
     imbalance, spreads = level_scores(
-        growing, slots, batches, partial(edge_scores, moments=moments),
+        growing, slots, add_up, partial(edge_scores, moments=moments),
         n_classes=n_classes, max_bins=BINS, assignment=assignment, n_jobs=n_jobs, fast=fast,
     )  # fmt: skip
     edges = np.arange(BINS - 1) < slots.n_bins[:, None] - 1  # public: which edges each slot has

@@ -86,7 +86,7 @@ def _hashes(model: BaseForest) -> Iterator[Check]:
     yield Check("Is the certificate of this plan?", plan == statement.plan_hash, f"sha256 {plan}")
     yield Check("Is the certificate of this schema?", schema == statement.schema_hash, f"sha256 {schema}")
     try:
-        planned = model._design(model.schema_, *model._promise()).plan
+        planned = model._replanned()
     except (VeilwoodError, NotImplementedError) as error:
         yield Check("Do the parameters lead to this plan?", False, f"they cannot be planned: {error}")
         return

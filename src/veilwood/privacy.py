@@ -27,6 +27,7 @@ from veilwood.errors import VeilwoodError
 Adjacency: TypeAlias = Literal["add-remove", "replace-one"]
 ADJACENCIES: tuple[Adjacency, ...] = ("add-remove", "replace-one")
 LARGEST_DELTA = Fraction(1, 100)
+SAMPLING_DELTA = Fraction(1, 10**12)  # below it lies what noise sampled in shares adds to delta (proofs/secure.md)
 
 
 def exact(value: object, name: str = "value") -> Fraction:

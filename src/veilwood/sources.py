@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of encoded rows out of whatever the user has: arrays, dataframes, files, folders, Arrow datasets.
+"""Batches of encoded rows out of whatever the user has: arrays, dataframes, files, folders, Arrow datasets, iterators.
 
-Counting is in ``counting``. A source is private data: no fitted object, file or message may hold one.
+A pass over them is in ``batches``, counting in ``counting``. A source is private data: no fitted object, file or
+message may hold one.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import io
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,14 +26,17 @@ import pyarrow.csv
 import pyarrow.dataset
 
 from veilwood import entropy
+from veilwood.batches import Batch, Source
 from veilwood.columns import closest
 from veilwood.encoding import Encoding, check_names, class_labels
 from veilwood.errors import OutOfSchemaError, VeilwoodError
 from veilwood.privacy import RowsOf, Unit
 from veilwood.schema import UNREVIEWED, Schema, Task
-from veilwood.tables import Table, category_codes, numbers
+from veilwood.tables import Table, category_codes, numbers, to_pandas
 
-__all__ = ["Batch", "Source", "draft", "open_source", "read_features", "read_table"]
+__all__ = ["Batch", "Source", "draft", "encode_batch", "open_source", "read_features", "read_table"]
+
+Unread: TypeAlias = Callable[[], Batch]
 
 FORMATS: Final = {
     ".csv": "csv",
@@ -50,40 +54,22 @@ DRAFT: Final = (
 )
 
 
-class Batch(NamedTuple):
-    """Encoded rows, and their place: row ``i`` of the batch is row ``first_row + i`` of ``partition``."""
-
-    codes: npt.NDArray[np.uint16]
-    target: npt.NDArray[np.int32]
-    partition: int
-    first_row: int
-
-
-@dataclass(frozen=True, repr=False)
-class Source:
-    """Rows that can be read several times, each time in the same batches with the same numbering.
-
-    Attributes
-    ----------
-    labels : ndarray
-        The classes in the type of the target that was given; empty for regression.
-    """
-
-    labels: npt.NDArray[Any]
-    _read: Callable[[], Iterator[Batch]]
-
-    def batches(self) -> Iterator[Batch]:
-        """Read all rows once."""
-        return self._read()
-
-
-def open_source(X: Any, y: Any, encoding: Encoding, *, unit: Unit | None = None, batch_rows: int = 65536) -> Source:
+def open_source(
+    X: Any,
+    y: Any,
+    encoding: Encoding,
+    *,
+    unit: Unit | None = None,
+    batch_rows: int = 65536,
+    estimator: str = "the schema",
+) -> Source:
     """Make a source of a table and its target.
 
     Parameters
     ----------
-    X : dataframe, array, path, folder, glob or pyarrow dataset
-        The rows. What is in memory is encoded at once; files are read again in each pass, in bounded memory.
+    X : dataframe, array, path, folder, glob, pyarrow dataset, or iterator of tables or of (X, y)
+        The rows. What is in memory is encoded at once; files are read again in each pass, in bounded memory; an
+        iterator can be read once.
     y : array-like or None
         The target; None where ``X`` has the target column of the schema. Files always have it.
     encoding : Encoding
@@ -94,6 +80,8 @@ def open_source(X: Any, y: Any, encoding: Encoding, *, unit: Unit | None = None,
         compared as text, so 7, 7.0 and "7" are one id, and "007" is another.
     batch_rows : int
         The most rows in a batch.
+    estimator : str
+        Who is asking, for the error message.
 
     Examples
     --------
@@ -109,21 +97,29 @@ def open_source(X: Any, y: Any, encoding: Encoding, *, unit: Unit | None = None,
         if y is not None:
             raise OutOfSchemaError("y was given beside a file. Hint: files hold the target column themselves.")
         return _open_files(X, encoding, cap, batch_rows)
-    return _open_memory(X, y, encoding, cap, batch_rows)
+    if isinstance(X, Iterator):
+        if y is not None:
+            raise OutOfSchemaError(
+                "y was given beside an iterator. Hint: let it give tables with the target, or (X, y)."
+            )
+        return _open_iterator(X, encoding, cap)
+    return _open_memory(X, y, encoding, cap, batch_rows, estimator)
 
 
-def _open_memory(X: Any, y: Any, encoding: Encoding, cap: RowsOf | None, batch_rows: int) -> Source:
+def _open_memory(
+    X: Any, y: Any, encoding: Encoding, cap: RowsOf | None, batch_rows: int, estimator: str = "the schema"
+) -> Source:
     table = Table.of(X)
     if y is None:
         name = encoding.schema.target.name
-        y = table.named(name)
+        y = _column(table, name)
         if y is None:
             raise OutOfSchemaError(
                 "fit requires y to be passed, but the target y is None. "
                 f"Hint: pass y, or a table with the target column {name!r}.",
                 column=name,
             )
-    codes = encoding.encode(table, allowed_extra=() if cap is None else (cap.id,))
+    codes = encoding.encode(table, allowed_extra=() if cap is None else (cap.id,), estimator=estimator)
     target = encoding.encode_target(y)
     if len(codes) != len(target):
         raise OutOfSchemaError(
@@ -132,16 +128,52 @@ def _open_memory(X: Any, y: Any, encoding: Encoding, cap: RowsOf | None, batch_r
     if cap is not None:
         ids = table.named(cap.id)
         if ids is None:
-            raise _no_id(cap)
+            raise no_id(cap)
         (kept,) = _choose_rows([[ids]], cap)
         codes, target = codes[kept], target[kept]
 
-    def read() -> Iterator[Batch]:
+    def read() -> Iterator[Unread]:
         for start in range(0, len(codes), batch_rows):
             rows = slice(start, start + batch_rows)
-            yield Batch(codes[rows], target[rows], 0, start)
+            yield partial(Batch, codes[rows], target[rows], 0, start)
 
+    if isinstance(y, pa.ChunkedArray):
+        y = to_pandas(y.slice(0, 0))  # its type is enough
     return Source(class_labels(encoding.schema, y), read)
+
+
+def _column(table: Table, name: str) -> Any:
+    """Find a column, in Arrow's form where the table is Arrow's."""
+    if table.arrow is not None and name in table.arrow.column_names:
+        return table.arrow.column(name)
+    return table.named(name)
+
+
+def _open_iterator(pieces: Iterator[Any], encoding: Encoding, cap: RowsOf | None) -> Source:
+    if cap is not None:
+        raise VeilwoodError(
+            f"at most {cap.at_most} rows of each {cap.id!r} cannot be chosen while rows stream by. "
+            "Hint: pass files or a table, which can be read twice."
+        )
+    labels = class_labels(encoding.schema)
+
+    def read() -> Iterator[Unread]:
+        first_row = 0
+        for piece in pieces:
+            X, y = piece if isinstance(piece, tuple) and len(piece) == 2 else (piece, None)
+            # Whoever takes the piece opens it: columns are checked there, and its own numbering is moved on.
+            table = Table.of(X)
+            yield partial(_encode_piece, table, y, encoding, first_row)
+            first_row += table.n_rows
+        if not first_row:
+            raise OutOfSchemaError("the iterator held no batches. Hint: has it been read before?")
+
+    return Source(labels, read, once=True)
+
+
+def _encode_piece(table: Table, y: Any, encoding: Encoding, first_row: int) -> Batch:
+    (batch,) = _open_memory(table, y, encoding, None, table.n_rows).batches()
+    return batch._replace(first_row=first_row)
 
 
 def _open_files(X: Any, encoding: Encoding, cap: RowsOf | None, batch_rows: int) -> Source:
@@ -150,32 +182,44 @@ def _open_files(X: Any, encoding: Encoding, cap: RowsOf | None, batch_rows: int)
     for file in files:
         file.check(schema, extra)
         if cap is not None and cap.id not in file.names:
-            raise _no_id(cap)
+            raise no_id(cap)
     kept: list[npt.NDArray[np.bool_]] | None = None
     if cap is not None:
         kept = _choose_rows((file.column(cap.id, batch_rows) for file in files), cap)
     wanted = [*schema.feature_names, schema.target.name]
 
-    def read() -> Iterator[Batch]:
+    def read() -> Iterator[Unread]:
         empty = True
         for partition, file in enumerate(files):
             row = first_row = 0  # rows read, rows passed on
             for table in file.batches(wanted, batch_rows):
-                all_rows = np.ones(table.n_rows, bool)
-                chosen = all_rows if kept is None else kept[partition][row : row + table.n_rows]
-                if len(chosen) < table.n_rows:
+                chosen = None if kept is None else kept[partition][row : row + table.n_rows]
+                if chosen is not None and len(chosen) < table.n_rows:
                     raise VeilwoodError(f"{file.where} changed while it was read. Hint: work on a copy.")
+                yield partial(encode_batch, encoding, table, partition, first_row, chosen)
                 row += table.n_rows
+                first_row += table.n_rows if chosen is None else int(chosen.sum())
                 empty = False
-                codes = encoding.encode(table)[chosen]
-                target = encoding.encode_target(table.column(len(wanted) - 1))[chosen]
-                if len(codes):
-                    yield Batch(codes, target, partition, first_row)
-                first_row += len(codes)
         if empty:
             raise OutOfSchemaError(f"{files[0].where} holds no rows. Hint: check the path.")
 
-    return Source(class_labels(schema), read)
+    return Source(class_labels(schema), read, n_partitions=len(files))
+
+
+def encode_batch(
+    encoding: Encoding,
+    table: Table,
+    partition: int,
+    first_row: int,
+    chosen: npt.NDArray[np.bool_] | None = None,
+    *,
+    allowed_extra: Collection[str] = (),
+) -> Batch:
+    """Encode features and target of a table, or of its chosen rows."""
+    target = _column(table, encoding.schema.target.name)
+    codes = encoding.encode(table, allowed_extra=allowed_extra)
+    batch = Batch(codes, encoding.encode_target(target), partition, first_row)
+    return batch if chosen is None else batch._replace(codes=batch.codes[chosen], target=batch.target[chosen])
 
 
 # -- at most k rows of an id ----------------------------------------------------------------------------
@@ -211,7 +255,8 @@ def _choose_rows(partitions: Iterable[Iterable[pd.Series[Any]]], cap: RowsOf) ->
     return np.split(kept, np.cumsum([len(column) for column in columns])[:-1])
 
 
-def _no_id(cap: RowsOf) -> OutOfSchemaError:
+def no_id(cap: RowsOf) -> OutOfSchemaError:
+    """Say that the column of ids is not there."""
     return OutOfSchemaError(
         f"the table has no column {cap.id!r}, which the privacy unit names. Hint: pass a table that has it.",
         column=cap.id,
@@ -238,7 +283,12 @@ class _File(NamedTuple):
 
     def batches(self, columns: list[str], batch_rows: int) -> Iterator[Table]:
         """Read some columns, a bounded number of rows at a time."""
-        bounded = {"batch_size": batch_rows, "batch_readahead": 2, "fragment_readahead": 1}
+        bounded: dict[str, Any] = {"batch_size": batch_rows, "batch_readahead": 2, "fragment_readahead": 1}
+        if isinstance(getattr(self.dataset, "format", None), pa.dataset.ParquetFileFormat):
+            # By default memory grows with the file.
+            bounded["fragment_scan_options"] = pa.dataset.ParquetFragmentScanOptions(
+                pre_buffer=False, use_buffered_stream=True
+            )
         try:
             for piece in self.dataset.to_batches(columns=columns, **bounded):
                 if piece.num_rows:
@@ -303,9 +353,9 @@ def _open_file(path: Path, schema: Schema | None, texts: Collection[str]) -> _Fi
     try:
         if form == "csv":
             form = _csv_format(path, schema, texts)
-        elif form == "parquet":  # by default memory grows with the file
-            bounded = pa.dataset.ParquetFragmentScanOptions(pre_buffer=False, use_buffered_stream=True)
-            form = pa.dataset.ParquetFileFormat(default_fragment_scan_options=bounded)
+        elif form == "parquet":
+            coded = [] if schema is None else [c.name for c in (*schema.features, schema.target) if c.values]
+            form = pa.dataset.ParquetFileFormat(dictionary_columns=coded)  # a text stored once stays so
         dataset = pa.dataset.dataset(str(path), format=form)
         return _File(str(path), dataset, tuple(dataset.schema.names), _stamp(dataset))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:

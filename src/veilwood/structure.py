@@ -99,6 +99,15 @@ class Forest:
         return np.ascontiguousarray(np.stack(columns, axis=1), np.int32)
 
     @cached_property
+    def lookup_bits(self) -> NDArray[np.uint32]:
+        """The first 32 entries of each node's lookup as bits, for kernels; 0 where there is none, or not of bits."""
+        starts = np.where((self.feature != LEAF) & (self.cut < 0), -1 - self.cut, len(self.lookup))
+        padded = np.append(self.lookup, np.zeros(32, np.uint16))
+        entries = np.lib.stride_tricks.sliding_window_view(padded, 32)[starts]
+        bits = (entries.astype(np.uint32) << np.arange(32, dtype=np.uint32)).sum(axis=1, dtype=np.uint32)
+        return np.where((entries <= 1).all(axis=1), bits, 0).astype(np.uint32)
+
+    @cached_property
     def leaf_node(self) -> Ints:
         """The node of each leaf."""
         nodes = np.flatnonzero(self.feature == LEAF).astype(np.int32)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import narwhals as nw
@@ -20,7 +20,7 @@ from scipy import sparse
 
 from veilwood.errors import OutOfSchemaError
 
-__all__ = ["Table", "category_codes", "numbers", "text_of"]
+__all__ = ["Table", "category_codes", "numbers", "text_of", "to_pandas"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -43,6 +43,7 @@ class Table:
     n_columns: int
     column: Callable[[int], pd.Series[Any]]
     array: npt.NDArray[Any] | None = None  # the table itself, where it is an array of numbers
+    arrow: pa.Table | None = None  # the table itself, where it is Arrow's
 
     def named(self, name: str) -> pd.Series[Any] | None:
         """Return the column of that name, or None where there is none."""
@@ -55,6 +56,7 @@ class Table:
             return X
         if isinstance(X, pa.RecordBatch):
             X = pa.Table.from_batches([X])
+        arrow = X if isinstance(X, pa.Table) else None
         if sparse.issparse(X):
             raise OutOfSchemaError("sparse tables are not supported. Hint: pass X.toarray().")
         try:
@@ -62,7 +64,7 @@ class Table:
         except nw.exceptions.DuplicateError as error:
             raise OutOfSchemaError(f"two columns share a name. {' '.join(str(error).split())}") from None
         if isinstance(frame, nw.DataFrame):
-            table = _of_frame(X, frame)
+            table = replace(_of_frame(X, frame), arrow=arrow)
         elif isinstance(nw.from_native(X, pass_through=True), nw.LazyFrame):
             raise OutOfSchemaError(f"{type(X).__name__} is lazy. Hint: pass X.collect().")
         else:
@@ -83,6 +85,11 @@ def _of_frame(native: Any, frame: nw.DataFrame[Any]) -> Table:
     if isinstance(native, pd.DataFrame):
         return Table(tuple(names) if n_text else None, *native.shape, lambda place: native.iloc[:, place])
     return Table(tuple(names), *frame.shape, lambda place: _to_pandas(frame[:, place]))
+
+
+def to_pandas(values: pa.ChunkedArray) -> pd.Series[Any]:
+    """Convert an Arrow column."""
+    return _to_pandas(nw.from_native(values, series_only=True))
 
 
 def _to_pandas(column: nw.Series[Any]) -> pd.Series[Any]:

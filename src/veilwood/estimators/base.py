@@ -7,14 +7,16 @@ What a family of forests grows, measures and predicts is in its own file.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from veilwood.cluster import open_rows
 from veilwood.encoding import Encoding
 from veilwood.errors import PrivacyWarning, VeilwoodError
 from veilwood.ledger import open_ledger
@@ -22,7 +24,7 @@ from veilwood.plan import Plan
 from veilwood.privacy import Loss, Neighbours, RowsOf, requested_loss, unit_of
 from veilwood.release import INFERRED, Door
 from veilwood.schema import Schema, Task
-from veilwood.sources import Source, open_source
+from veilwood.sources import Source
 from veilwood.statement import PrivacyStatement
 from veilwood.structure import Forest
 
@@ -36,10 +38,19 @@ class Design:
     plan: Plan
 
 
+@runtime_checkable
+class JointRows(Protocol):
+    """Rows of several owners that only three servers together can count (``secure.joint``)."""
+
+    def teach(self, estimator: Any) -> None:
+        """Fit the estimator from what the servers release."""
+
+
 class BaseForest(BaseEstimator):  # type: ignore[misc]
     """The order of a fit: public design, then the data through the door, then free post-processing."""
 
     _task: ClassVar[Task]
+    _several_passes: ClassVar[bool] = True  # over the rows
 
     # Set by the constructors of the families.
     schema: Any
@@ -93,8 +104,11 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : dataframe, array, path, folder, glob or pyarrow dataset
-            The rows; a file, or a table without ``y``, must hold the target column of the schema.
+        X : dataframe, array, path, folder, glob, pyarrow dataset, iterator of tables, or frame of a cluster
+            The rows; a file, or a table without ``y``, must hold the target column of the schema. Frames of Dask,
+            Spark and Ray are counted where they are. An iterator can be read once: forests that grow level by level
+            refuse it.
+            Owners and servers of ``veilwood.secure`` take the place of rows that nobody may see.
         y : array-like, optional
             The target.
 
@@ -103,21 +117,35 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         self
         """
         self._refuse(unsupported)
+        if isinstance(X, JointRows):
+            X.teach(self)
+            return self
         loss, neighbours = self._promise()
         schema, not_private = self._declared_schema(X, y)
         design = self._design(schema, loss, neighbours)
-        source = open_source(X, y, design.encoding, unit=neighbours.unit)
-        door = Door(design.plan, open_ledger(self.ledger), not_private=not_private)
-        earlier = self._fitted()
-        with door:
-            released = self._measure(design, source, door)
-        self._forget(earlier)  # only now: a refused or interrupted refit keeps the model that was paid for
-        self._certify(door)
-        self._set_public(schema, source.labels)
-        self._learn(design, released)
+        source = open_rows(X, y, design.encoding, unit=neighbours.unit)
+        source.check_passes(self._several_passes, type(self).__name__)
+        self._carry_out(design, source.labels, not_private, lambda door: self._measure(design, source, door))
         return self
 
     # -- shared by the families --------------------------------------------------------------------------------
+
+    def _carry_out(
+        self, design: Design, labels: NDArray[Any], not_private: str | None, measure: Callable[[Door], Any]
+    ) -> None:
+        """Open the door, measure, and take in what came out."""
+        door = Door(design.plan, open_ledger(self.ledger), not_private=not_private)
+        self._go_through(door, design, labels, measure)
+
+    def _go_through(self, door: Door, design: Design, labels: NDArray[Any], measure: Callable[[Door], Any]) -> None:
+        """Measure inside a door, and take in what came out."""
+        earlier = self._fitted()
+        with door:
+            released = measure(door)
+        self._forget(earlier)  # only now: a refused or interrupted refit keeps the model that was paid for
+        self._certify(door)
+        self._set_public(design.encoding.schema, labels)
+        self._learn(design, released)
 
     def _fitted(self) -> list[str]:
         """Name the attributes that a fit has set."""
@@ -132,7 +160,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         """Keep the certificate of a finished release, and say so when there is no guarantee."""
         self.privacy_, self.plan_ = door.statement(), door.plan
         if not self.privacy_.is_private:
-            warnings.warn(f"the result is NOT PRIVATE: {self.privacy_.reason}", PrivacyWarning, stacklevel=3)
+            warnings.warn(f"the result is NOT PRIVATE: {self.privacy_.reason}", PrivacyWarning, stacklevel=5)
 
     def _refuse(self, unsupported: dict[str, Any]) -> None:
         if unsupported:
@@ -168,6 +196,10 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         self.feature_names_in_ = np.array(schema.feature_names, dtype=object)
         if self._task == "classification":
             self.classes_ = labels
+
+    def _replanned(self) -> Plan:
+        """Plan a fitted forest afresh from its parameters, for an audit."""
+        return self._design(self.schema_, *self._promise()).plan
 
     def _encode(self, X: Any) -> NDArray[np.uint16]:
         """Encode rows to predict for; needs a fitted estimator."""

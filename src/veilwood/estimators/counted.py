@@ -7,6 +7,7 @@ How a family gets its trees is in its own file; the order of a fit is in ``base`
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 
 from veilwood import leaves as cleaning
+from veilwood.batches import Count
+from veilwood.cluster import anywhere
 from veilwood.counting import Assignment, leaf_totals, sum_over_trees
 from veilwood.encoding import TARGET_LEVELS, Encoding
 from veilwood.entropy import secret_key
@@ -21,7 +24,6 @@ from veilwood.errors import ModelFileError, UtilityWarning
 from veilwood.estimators.base import BaseForest, Design
 from veilwood.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Step, counting_step
 from veilwood.privacy import Loss, Neighbours
-from veilwood.progress import track
 from veilwood.schema import Schema, Task
 from veilwood.sources import Source
 from veilwood.structure import Forest
@@ -87,13 +89,15 @@ class CountedForest(BaseForest):
         self, design: Design, forest: Forest, source: Source, assignment: Assignment | None
     ) -> NDArray[np.int64]:
         """Count the leaves in one pass: exact, for the door only."""
-        return leaf_totals(
+        return source.add_up(self._leaf_count(design, forest, assignment), n_jobs=self.n_jobs)
+
+    def _leaf_count(self, design: Design, forest: Forest, assignment: Assignment | None) -> Count:
+        return partial(
+            leaf_totals,
             forest,
-            track(source.batches(), "counting"),
             n_classes=len(design.encoding.schema.classes) or None,
             target_levels=TARGET_LEVELS,
             assignment=assignment,
-            n_jobs=self.n_jobs,
         )
 
     # -- after the door --------------------------------------------------------------------------------------------
@@ -116,7 +120,7 @@ class CountedForest(BaseForest):
                 f"expected noise of {noise:.3g} rows on each count of a leaf of about {rows_per_leaf:.3g} rows. "
                 f"Hint: vw.tune compares settings; lower max_depth or n_estimators{cleaner}, or spend more epsilon.",
                 UtilityWarning,
-                stacklevel=5,
+                stacklevel=7,
             )
 
     def _leaf_shares(self) -> NDArray[np.float64]:
@@ -170,10 +174,12 @@ class CountedClassifier(ClassifierMixin, CountedForest):  # type: ignore[misc]
         super()._check_choices()
         self._one_of("voting", VOTINGS)
 
+    @anywhere
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the share of each class: of the trees' votes, or averaged over the leaves."""
         return self._mean_over_trees(self._encode(X))
 
+    @anywhere
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the predicted classes. Free: computed from released counts."""
         codes = self._encode(X)
@@ -201,6 +207,7 @@ class CountedRegressor(RegressorMixin, CountedForest):  # type: ignore[misc]
 
     _task: ClassVar[Task] = "regression"
 
+    @anywhere
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Return predicted targets, inside the schema's bounds. Free: computed from released sums."""
         share = self._mean_over_trees(self._encode(X))[:, 0]

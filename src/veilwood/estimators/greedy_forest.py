@@ -14,6 +14,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood.batches import AddUp
 from veilwood.counting import Assignment
 from veilwood.encoding import Encoding
 from veilwood.errors import VeilwoodError
@@ -21,7 +22,6 @@ from veilwood.estimators.counted import CountedClassifier, CountedRegressor
 from veilwood.estimators.grown import GrownForest
 from veilwood.greedy import BRANCHINGS, QUALITIES, Branching, Level, Quality, grow_level, plan_level
 from veilwood.growing import Growing
-from veilwood.histograms import Batches
 from veilwood.plan import Step, selecting_step
 from veilwood.privacy import Loss, Neighbours
 from veilwood.release import Door
@@ -114,7 +114,7 @@ class _GreedyForest(GrownForest):
         )
 
     def _grow_level(
-        self, encoding: Encoding, growing: Growing, level: Level, door: Door, batches: Batches,
+        self, encoding: Encoding, growing: Growing, level: Level, door: Door, add_up: AddUp,
         rng: np.random.Generator, assignment: Assignment | None,
     ) -> None:  # fmt: skip
         grow_level(
@@ -123,7 +123,7 @@ class _GreedyForest(GrownForest):
             self._quality,
             cast(Branching, self.branching),
             door,
-            batches,
+            add_up,
             rng,
             candidates=self._n_candidates(encoding),
             max_codes=max(encoding.n_codes),

@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood.batches import AddUp
 from veilwood.counting import Assignment
 from veilwood.encoding import Encoding
 from veilwood.errors import DomainTooLargeError, VeilwoodError
 from veilwood.estimators.base import Design
 from veilwood.estimators.counted import CountedForest
 from veilwood.growing import Growing
-from veilwood.histograms import Batches
 from veilwood.plan import Plan, Step
 from veilwood.privacy import Loss, Neighbours, exact
-from veilwood.progress import track
 from veilwood.release import Door
 from veilwood.schema import Schema
 from veilwood.sources import Source
@@ -76,7 +76,7 @@ class GrownForest(CountedForest):
         raise NotImplementedError
 
     def _grow_level(
-        self, encoding: Encoding, growing: Growing, level: Any, door: Door, batches: Batches,
+        self, encoding: Encoding, growing: Growing, level: Any, door: Door, add_up: AddUp,
         rng: np.random.Generator, assignment: Assignment | None,
     ) -> None:  # fmt: skip
         """Split the open nodes, in one pass over the rows."""
@@ -143,7 +143,7 @@ class GrownForest(CountedForest):
         growing = Growing(design.encoding.columns, self.n_estimators)
         for level in design.levels:
             self._grow_level(
-                design.encoding, growing, level, door, lambda: track(source.batches(), "splitting"), rng, assignment
+                design.encoding, growing, level, door, partial(source.add_up, doing="splitting"), rng, assignment
             )
         forest = growing.finish()
         step = design.plan.steps[-1]

@@ -9,9 +9,10 @@ Batch prediction and subsample-and-aggregate are in ``matrix_predictor``.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,17 +20,17 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 
 from veilwood import leaves as cleaning
+from veilwood.batches import Batch, Count
+from veilwood.cluster import anywhere
 from veilwood.counting import sum_over_trees
 from veilwood.encoding import Encoding
 from veilwood.errors import DomainTooLargeError, VeilwoodError
 from veilwood.estimators.base import Design
-from veilwood.estimators.counted import CountedForest
+from veilwood.estimators.one_pass import OnePassForest
 from veilwood.plan import Plan, Step, counting_step
 from veilwood.privacy import Loss, Neighbours
-from veilwood.progress import track
 from veilwood.release import Door
 from veilwood.schema import Schema, Task
-from veilwood.sources import Source
 from veilwood.strategies import Marginals, Noise, Strategy, expected_error
 from veilwood.strategy_search import optimize
 from veilwood.structure import Forest, grow_binary, grow_multiway, join_forests, leaf_masks, public_generators
@@ -209,7 +210,20 @@ class MatrixDesign(Design):
     measurements: tuple[Measurement, ...]
 
 
-class MatrixForestClassifier(ClassifierMixin, CountedForest):  # type: ignore[misc]
+def _measured_tables(design: MatrixDesign, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> NDArray[np.int64]:
+    """Add up the exact tables of all measurements, one after the other in one array; always on one thread."""
+    n_classes = len(design.encoding.schema.classes)
+    totals = [[np.zeros(step.shape, np.int64) for step in m.steps] for m in design.measurements]
+    for batch in batches:
+        for ensemble, measurement, sums in zip(design.ensembles, design.measurements, totals, strict=True):
+            columns = batch.codes[:, ensemble.features]
+            parts = measurement.strategy.measure_exact(columns, batch.target, n_classes)
+            for total, part in zip(sums, parts, strict=True):
+                total += part
+    return np.concatenate([total.ravel() for sums in totals for total in sums])
+
+
+class MatrixForestClassifier(ClassifierMixin, OnePassForest):  # type: ignore[misc]
     """Random multiway trees whose leaves are estimated together, with noise optimised across all trees.
 
     Every leaf of every tree is a sum over cells of one contingency table. Instead of noising each tree at an equal
@@ -369,34 +383,34 @@ class MatrixForestClassifier(ClassifierMixin, CountedForest):  # type: ignore[mi
         )
         return MatrixDesign(encoding, forest, plan, tuple(ensembles), measurements)
 
-    def _measure(self, design: Design, source: Source, door: Door) -> NDArray[np.float64]:
+    def _count(self, design: Design) -> Count:
+        assert isinstance(design, MatrixDesign)
+        if design.measurements:
+            return partial(_measured_tables, design)
+        return self._leaf_count(design, design.forest, self._assignment(design.forest.n_trees))
+
+    def _release(self, design: Design, exact: NDArray[np.int64], door: Door) -> NDArray[np.float64]:
         assert isinstance(design, MatrixDesign)
         if not design.measurements:
-            exact = self._exact_leaves(design, design.forest, source, self._assignment(design.forest.n_trees))
             return door.noisy(design.plan.steps[0], exact).astype(np.float64)
-        n_classes = len(design.encoding.schema.classes)
-        totals = [[np.zeros(step.shape, np.int64) for step in m.steps] for m in design.measurements]
-        for batch in track(source.batches(), "counting"):
-            for ensemble, measurement, sums in zip(design.ensembles, design.measurements, totals, strict=True):
-                columns = batch.codes[:, ensemble.features]
-                for total, part in zip(
-                    sums, measurement.strategy.measure_exact(columns, batch.target, n_classes), strict=True
-                ):
-                    total += part
+        ends = np.cumsum([math.prod(step.shape) for step in design.plan.steps])
+        tables = iter(np.split(exact, ends[:-1]))
         answers = []
-        for measurement, sums in zip(design.measurements, totals, strict=True):
-            noisy = [door.noisy(step, exact) for step, exact in zip(measurement.steps, sums, strict=True)]
+        for measurement in design.measurements:
+            noisy = [door.noisy(step, next(tables).reshape(step.shape)) for step in measurement.steps]
             answers.append(measurement.reconstruct(noisy))
         return np.concatenate(answers)
 
     def _learn(self, design: Design, released: NDArray[Any]) -> None:
         self._set_leaves(design.forest, released)
 
+    @anywhere
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the share of each class among the votes."""
         scores = np.maximum(self._scores(X), 0.0)
         return cleaning.plain_shares(scores)
 
+    @anywhere
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the predicted classes. Free: computed from released tables."""
         chosen = self._scores(X).argmax(axis=1)

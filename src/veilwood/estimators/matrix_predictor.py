@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from fractions import Fraction
+from functools import partial
 from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood.cluster import open_rows
 from veilwood.counting import Assignment, leaf_totals, route
 from veilwood.encoding import Encoding
 from veilwood.entropy import is_seeded, secret_key
@@ -35,7 +37,7 @@ from veilwood.privacy import Loss, Neighbours, requested_loss
 from veilwood.progress import track
 from veilwood.release import SEEDED, Door
 from veilwood.schema import Task
-from veilwood.sources import Batch, open_source
+from veilwood.sources import Batch
 from veilwood.statement import PrivacyStatement
 from veilwood.structure import Forest
 from veilwood.workloads import LeafVoteWorkload, VoteWorkload
@@ -152,7 +154,7 @@ class MatrixForestPredictor(BaseForest):
             branching=self.branching,
             random_state=self.random_state,
         )
-        source = open_source(X, y, encoding, unit=neighbours.unit)
+        source = open_rows(X, y, encoding, unit=neighbours.unit)
         exact: Any
         if self.mode == "batch":
             batches = list(track(source.batches(), "counting"))
@@ -162,13 +164,8 @@ class MatrixForestPredictor(BaseForest):
             )
         else:
             assignment = Assignment(secret_key(), forest.n_trees)
-            exact = leaf_totals(
-                forest,
-                track(source.batches(), "counting"),
-                n_classes=len(schema.classes),
-                assignment=assignment,
-                n_jobs=self.n_jobs,
-            )
+            count = partial(leaf_totals, forest, n_classes=len(schema.classes), assignment=assignment)
+            exact = source.add_up(count, n_jobs=self.n_jobs)
         ledger = open_ledger(self.ledger)
         # Only now, all at once: what is answered from belongs to the promise that was checked with it.
         self._forget(self._fitted())

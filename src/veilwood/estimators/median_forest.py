@@ -10,12 +10,12 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
+from veilwood.batches import AddUp
 from veilwood.counting import Assignment
 from veilwood.encoding import Encoding
 from veilwood.estimators.counted import CountedClassifier, CountedRegressor
 from veilwood.estimators.grown import GrownForest
 from veilwood.growing import Growing
-from veilwood.histograms import Batches
 from veilwood.medians import VARIANTS, Level, Variant, grow_level, plan_level
 from veilwood.privacy import Loss, Neighbours
 from veilwood.release import Door
@@ -82,7 +82,7 @@ class _MedianForest(GrownForest):
         )
 
     def _grow_level(
-        self, encoding: Encoding, growing: Growing, level: Level, door: Door, batches: Batches,
+        self, encoding: Encoding, growing: Growing, level: Level, door: Door, add_up: AddUp,
         rng: np.random.Generator, assignment: Assignment | None,
     ) -> None:  # fmt: skip
         grow_level(
@@ -90,7 +90,7 @@ class _MedianForest(GrownForest):
             level,
             cast(Variant, self.variant),
             door,
-            batches,
+            add_up,
             rng,
             candidates=self._n_candidates(encoding),
             n_classes=len(encoding.schema.classes) or None,

@@ -11,18 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood.batches import Count
 from veilwood.encoding import Encoding
 from veilwood.estimators.base import Design
-from veilwood.estimators.counted import CountedClassifier, CountedForest, CountedRegressor
+from veilwood.estimators.counted import CountedClassifier, CountedRegressor
+from veilwood.estimators.one_pass import OnePassForest
 from veilwood.plan import Plan
 from veilwood.privacy import Loss, Neighbours
 from veilwood.release import Door
 from veilwood.schema import Schema
-from veilwood.sources import Source
 from veilwood.structure import grow_binary
 
 
-class _RandomTrees(CountedForest):
+class _RandomTrees(OnePassForest):
     """Random trees for either task."""
 
     def __init__(
@@ -77,10 +78,12 @@ class _RandomTrees(CountedForest):
         )
         return Design(encoding, forest, plan)
 
-    def _measure(self, design: Design, source: Source, door: Door) -> NDArray[np.int64]:
+    def _count(self, design: Design) -> Count:
+        return self._leaf_count(design, design.forest, self._assignment(design.forest.n_trees))
+
+    def _release(self, design: Design, exact: NDArray[np.int64], door: Door) -> NDArray[np.int64]:
         (step,) = design.plan.steps
-        assignment = self._assignment(design.forest.n_trees)
-        return door.noisy(step, self._exact_leaves(design, design.forest, source, assignment))
+        return door.noisy(step, exact)
 
     def _learn(self, design: Design, released: NDArray[np.int64]) -> None:
         self._set_leaves(design.forest, released)

@@ -14,12 +14,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood.batches import AddUp
 from veilwood.counting import Assignment
 from veilwood.encoding import TARGET_LEVELS, Encoding
 from veilwood.estimators.grown import GrownForest
 from veilwood.estimators.median_forest import MedianForestClassifier, MedianForestRegressor
 from veilwood.growing import Growing
-from veilwood.histograms import Batches, spread_range
+from veilwood.histograms import spread_range
 from veilwood.mechanisms import DiscreteLaplace, ExponentialMechanism, PermuteAndFlip
 from veilwood.medians import Level, Variant, grow_level, plan_level
 from veilwood.not_private.shared import PARTS, AsPublished, uniform
@@ -98,11 +99,11 @@ class _DiPriMe(AsPublished, GrownForest):
         )
 
     def _grow_level(
-        self, encoding: Encoding, growing: Growing, level: Level, door: Door, batches: Batches,
+        self, encoding: Encoding, growing: Growing, level: Level, door: Door, add_up: AddUp,
         rng: np.random.Generator, assignment: Assignment | None,
     ) -> None:  # fmt: skip
         grow_level(
-            growing, level, self._sound_variant, door, batches, rng,
+            growing, level, self._sound_variant, door, add_up, rng,
             candidates=self._n_candidates(encoding),
             n_classes=len(encoding.schema.classes) or None, assignment=assignment, n_jobs=self.n_jobs,
         )  # fmt: skip

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.counting import leaf_totals
 from veilwood.estimators.base import Design
 from veilwood.estimators.random_trees import RandomTreesClassifier
 from veilwood.mechanisms import DiscreteLaplace
@@ -20,7 +19,6 @@ from veilwood.not_private.shared import PARTS, AsPublished, uniform
 from veilwood.privacy import Loss, Neighbours
 from veilwood.release import Door
 from veilwood.schema import Schema
-from veilwood.sources import Source
 
 INVERTED_SCALE = (
     "Algorithm 2 of Bojarski et al. (2014) prints the noise scale eta/k, the inverse of the k/eta that the proof in "
@@ -101,10 +99,9 @@ class RandomTreesAsPrintedNotPrivate(AsPublished, RandomTreesClassifier):
         plan = replace(design.plan, steps=(step,), expected_leaf_mse=noise.variance / PARTS**2)
         return replace(design, plan=plan)
 
-    def _measure(self, design: Design, source: Source, door: Door) -> NDArray[np.int64]:
+    def _release(self, design: Design, exact: NDArray[np.int64], door: Door) -> NDArray[np.int64]:
         (step,) = design.plan.steps
-        counts = leaf_totals(design.forest, source.batches(), n_classes=step.shape[1], n_jobs=self.n_jobs)
-        return door.noisy(step, PARTS * counts)
+        return door.noisy(step, PARTS * exact)
 
     def _learn(self, design: Design, released: NDArray[np.int64]) -> None:
         self.forest_ = design.forest
