@@ -5,10 +5,12 @@ Their sound counterparts are in ``estimators``. Nothing here carries a guarantee
 """
 
 from veilwood.not_private.diprime import DiPriMeClassifierAsPublishedNotPrivate, DiPriMeRegressorAsPublishedNotPrivate
+from veilwood.not_private.hidden_id3 import ExactHiddenSplitTreeNotPrivate
 from veilwood.not_private.random_trees import RandomTreesAsPrintedNotPrivate
 
 __all__ = [
     "DiPriMeClassifierAsPublishedNotPrivate",
     "DiPriMeRegressorAsPublishedNotPrivate",
+    "ExactHiddenSplitTreeNotPrivate",
     "RandomTreesAsPrintedNotPrivate",
 ]

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is who: two authorities, certificates whose name is the role, and the TLS settings that insist on them.
+
+What travels over a connection is in ``transport``; which files hold a role's identity is decided in ``config``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import ssl
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from veilwood.errors import PartyError, VeilwoodError
+
+__all__ = ["Authority", "Identity", "Name", "new_secret", "peer_name", "tls_context"]
+
+Role = Literal["server", "client", "user"]
+
+_DOMAIN = "veilwood"
+_PLAIN_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+_PEER = re.compile(rf"({_PLAIN_NAME.pattern})\.(server|client|user)\.{_DOMAIN}")
+_CLOCKS_DIFFER = timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class Name:
+    """A role and a name in it, as written into a certificate: ``north.client.veilwood``.
+
+    Examples
+    --------
+    >>> Name("client", "north").dns
+    'north.client.veilwood'
+    >>> str(Name("server", "2"))
+    'server 2'
+    """
+
+    role: Role
+    name: str
+
+    def __post_init__(self) -> None:
+        if not _PLAIN_NAME.fullmatch(self.name):
+            raise VeilwoodError(f"{self.name!r} is no name for a {self.role}. Hint: use a-z, 0-9 and '-', up to 40.")
+        if self.role == "server" and self.name not in ("0", "1", "2"):
+            raise VeilwoodError(f"there is no server {self.name!r}. Hint: servers are 0, 1 and 2.")
+
+    @property
+    def dns(self) -> str:
+        """The name in the certificate."""
+        return f"{self.name}.{self.role}.{_DOMAIN}"
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.name}"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The files by which a role proves who it is; the key is encrypted under the operator's secret."""
+
+    certificate: Path
+    key: Path
+    secret: bytes
+
+
+def new_secret() -> bytes:
+    """Draw what an operator keeps apart from the machine's disk: it opens keys and stored models."""
+    return secrets.token_hex(32).encode()
+
+
+class Authority:
+    """Signs certificates, either of the three servers or of clients and users, never of both.
+
+    Parameters
+    ----------
+    roles : tuple of str
+        What this authority may sign.
+    certificate, key
+        Its own; ``create`` draws them, ``load`` reads them.
+    """
+
+    def __init__(self, roles: tuple[Role, ...], certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+        self.roles, self._certificate, self._key = roles, certificate, key
+
+    @classmethod
+    def create(cls, roles: tuple[Role, ...], days: int = 3650) -> Authority:
+        """Draw a new authority."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        who = _subject(f"{_DOMAIN} authority of {' and '.join(roles)}s {secrets.token_hex(4)}")
+        builder = (
+            _builder(who, who, key.public_key(), days)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_key_usage(signs_certificates=True), critical=True)
+        )
+        return cls(roles, builder.sign(key, hashes.SHA256()), key)
+
+    @classmethod
+    def load(cls, roles: tuple[Role, ...], certificate: Path, key: Path, secret: bytes) -> Authority:
+        """Read an authority that ``save`` wrote."""
+        opened = open_key(key, secret)
+        return cls(roles, x509.load_pem_x509_certificate(certificate.read_bytes()), opened)
+
+    def save(self, certificate: Path, key: Path, secret: bytes) -> None:
+        """Write the certificate, and the key encrypted."""
+        certificate.write_bytes(self.certificate)
+        write_private(key, _sealed_key(self._key, secret))
+
+    @property
+    def certificate(self) -> bytes:
+        """The public certificate, as PEM."""
+        return self._certificate.public_bytes(Encoding.PEM)
+
+    def issue(self, name: Name, certificate: Path, key: Path, *, days: int = 365) -> Identity:
+        """Draw a key for a name and sign it; return the files and the new secret that opens the key."""
+        if name.role not in self.roles:
+            raise VeilwoodError(f"the authority of {' and '.join(self.roles)}s does not sign for a {name.role}.")
+        secret, own = new_secret(), ec.generate_private_key(ec.SECP256R1())
+        usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
+        if name.role == "server":
+            usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
+        builder = (
+            _builder(_subject(name.dns), self._certificate.subject, own.public_key(), days)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name.dns)]), critical=False)
+            .add_extension(_key_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+        )
+        signed = builder.sign(self._key, hashes.SHA256())
+        certificate.write_bytes(signed.public_bytes(Encoding.PEM))
+        write_private(key, _sealed_key(own, secret))
+        return Identity(certificate, key, secret)
+
+
+def tls_context(identity: Identity, trusted: Path, *, listens: bool) -> ssl.SSLContext:
+    """TLS 1.3 with a certificate demanded from the other side, signed by the one authority in ``trusted``.
+
+    A dialling side also checks the name in the certificate: pass ``Name(...).dns`` as ``server_hostname``.
+    A listening side reads it with ``peer_name``.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if listens else ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.check_hostname = not listens
+    if listens:
+        context.num_tickets = 0  # no resumption: every connection shows its certificate, and idle links stay silent
+    try:
+        context.load_verify_locations(trusted)
+        context.load_cert_chain(identity.certificate, identity.key, password=identity.secret)
+    except (OSError, ssl.SSLError) as error:
+        raise VeilwoodError(
+            f"cannot use certificate {identity.certificate} with its key: {error.strerror or error}. "
+            "Hint: is this the secret that was made with them?"
+        ) from None
+    return context
+
+
+def peer_name(connection: ssl.SSLSocket) -> Name:
+    """The one name in the certificate of the other side."""
+    certificate: Any = connection.getpeercert() or {}
+    names = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"]
+    found = _PEER.fullmatch(names[0]) if len(names) == 1 else None
+    if found is None:
+        raise PartyError(f"a certificate with the names {names} belongs to no role.", party="unknown")
+    return Name(found[3], found[1])  # type: ignore[arg-type]
+
+
+def open_key(path: Path, secret: bytes) -> ec.EllipticCurvePrivateKey:
+    """Read an encrypted private key."""
+    try:
+        key = load_pem_private_key(path.read_bytes(), secret)
+    except ValueError:
+        raise VeilwoodError(f"{path} does not open with this secret. Hint: each role has its own.") from None
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return key
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file that only its owner can read, from the first moment on."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
+
+
+def _sealed_key(key: ec.EllipticCurvePrivateKey, secret: bytes) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(secret))
+
+
+def _subject(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _builder(
+    who: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(who)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(min(now, now + timedelta(days=days)) - _CLOCKS_DIFFER)
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+    )
+
+
+def _key_usage(signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
