@@ -91,6 +91,8 @@ def test_readme_one_liner_for_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("membership_inference.py", "membership-inference.png"),
         ("matrix_forest.py", None),
         ("median_forest.py", None),
+        ("scale.py", None),
+        ("secure_forest.py", None),
     ],
 )
 def test_examples_run(script: str, written: str | None, tmp_path: Path) -> None:

@@ -16,16 +16,24 @@ SOURCE = Path(veilwood.__file__).parent
 # estimators stand side by side and do not import one another.
 ORDER = [
     "_version", "errors", "entropy", "privacy", "samplers", "mechanisms", "ledger",
-    "tables", "columns", "schema", "datasets", "encoding", "sources",
-    "structure", "growing", "kernels", "histogram_kernels", "counting", "histograms",
+    "tables", "columns", "schema", "datasets", "encoding_kernels", "encoding", "progress", "batches", "sources",
+    "partitions", "cluster",
+    "structure", "growing", "kernels", "histogram_kernels", "gpu", "counting", "histograms",
     "workloads", "strategies", "strategy_search",
-    "plan", "statement", "release", "leaves", "medians", "greedy", "theory", "theory_medians", "progress",
-    "estimators.base", "estimators.counted", "estimators.grown", "estimators.*", "estimators.matrix_predictor",
-    "estimators",
+    "plan", "statement", "release", "leaves", "medians", "greedy", "theory", "theory_medians",
+    "table_trees", "recipes", "counted_tables", "boosting", "rounds", "effects",
+    "estimators.base", "estimators.counted", "estimators.one_pass", "estimators.grown", "estimators.*",
+    "estimators.matrix_predictor", "estimators",
+    "secure.ring", "secure.engine", "secure.plain", "secure.shares", "secure.links", "secure.replicated",
+    "secure.mpyc_links", "secure.noise", "secure.fixed_point", "secure.records", "secure.choose", "secure.hidden_tree",
+    "secure.plaintext", "secure.id3", "secure.exponential", "secure.plans", "secure.forests", "secure.joint",
+    "secure.*",
     "not_private.shared", "not_private.*", "not_private", "model_file", "onnx_export",
+    "secure.identity", "secure.config", "secure.transport", "secure.sessions", "secure.storage", "secure.programs",
+    "secure.calls", "secure.client", "secure.user", "secure.server", "secure.local", "secure.demo", "secure",
     "audit", "attacks", "peers", "model_audit", "reports",
     "plots", "plots_medians", "tune",
-    "__init__", "demo", "cli_options", "cli_audit", "cli", "__main__",
+    "__init__", "demo", "cli_options", "cli_audit", "cli_secure", "cli", "__main__",
 ]  # fmt: skip
 
 

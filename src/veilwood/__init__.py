@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Veilwood: differentially private tree ensembles. The public names; everything else is in the modules."""
 
-from veilwood import datasets
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from veilwood import datasets, gpu
 from veilwood._version import __version__
 from veilwood.columns import Column
 from veilwood.errors import (
@@ -10,6 +13,7 @@ from veilwood.errors import (
     LedgerError,
     ModelFileError,
     OutOfSchemaError,
+    PartyError,
     PrivacyWarning,
     SchemaError,
     UndeclaredSchemaError,
@@ -23,6 +27,8 @@ from veilwood.estimators import (
     MatrixForestPredictor,
     MedianForestClassifier,
     MedianForestRegressor,
+    PrivateForestClassifier,
+    PrivateForestRegressor,
     RandomTreesClassifier,
     RandomTreesRegressor,
 )
@@ -35,6 +41,9 @@ from veilwood.schema import Schema
 from veilwood.sources import read_table
 from veilwood.statement import PrivacyStatement
 from veilwood.tune import Tuning, tune
+
+if TYPE_CHECKING:
+    from veilwood import secure
 
 __all__ = [
     "BudgetExceededError",
@@ -51,9 +60,12 @@ __all__ = [
     "MemoryLedger",
     "ModelFileError",
     "OutOfSchemaError",
+    "PartyError",
     "Plan",
     "PrivacyStatement",
     "PrivacyWarning",
+    "PrivateForestClassifier",
+    "PrivateForestRegressor",
     "RandomTreesClassifier",
     "RandomTreesRegressor",
     "Rows",
@@ -68,9 +80,18 @@ __all__ = [
     "__version__",
     "datasets",
     "export_onnx",
+    "gpu",
     "load",
     "open_ledger",
     "read_table",
     "save",
+    "secure",
     "tune",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load ``secure`` when it is first used: it needs the extra of the same name."""
+    if name == "secure":
+        return importlib.import_module("veilwood.secure")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -26,6 +26,7 @@ from veilwood import estimators, model_file
 from veilwood._version import __version__
 from veilwood.cli_audit import audits, certificate
 from veilwood.cli_options import AsJson, Delta, Epsilon, Force, ModelPath, Params, check_output, read_params, say
+from veilwood.cli_secure import secure
 from veilwood.columns import closest
 from veilwood.encoding import Encoding
 from veilwood.errors import LedgerError, PrivacyWarning, UtilityWarning, VeilwoodError
@@ -67,6 +68,7 @@ ledgers = typer.Typer(help="Make, show or verify a record of spends.", rich_mark
 app.add_typer(schemas, name="schema")
 app.add_typer(ledgers, name="ledger")
 app.add_typer(audits, name="audit")
+app.add_typer(secure, name="secure")
 app.command()(certificate)
 
 Table = Annotated[str, typer.Argument(metavar="TABLE", help="CSV (also .gz), Parquet or Arrow; a folder or a glob.")]
@@ -453,6 +455,8 @@ def _spend_noted(book: Ledger, planned: Plan) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
+        if getattr(error, "__notes__", ()):  # the door has said it
+            raise
         mine = [e for e in book.entries() if e.id not in before and e.plan == planned.fingerprint()]
         spent = any(entry.state != "cancelled" for entry in mine)
         error.add_note(f"{planned.loss} counts as spent ({book.name})." if spent else "Nothing was spent.")

@@ -128,3 +128,69 @@ def coins(codes: NDArray[np.uint16], seed: int) -> Floats:
         state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         state ^= state >> np.uint64(31)
     return (state >> np.uint64(11)) / 2.0**53
+
+
+def shrunken_table(table: Floats, noise_variance: float, totals: Floats) -> Floats:
+    """Return a table of noisy counts whose residual components are shrunk as far as the known noise demands.
+
+    The table, classes last, is the sum of one component for each set of its columns: what the counts of these columns
+    show beyond all smaller sets. What a component's classes share and what sets them apart are kept to the part
+    max(0, 1 - expected noise energy / energy) each, the James-Stein rule. The component of no column at all, the
+    number of rows in each class, is replaced by ``totals``, which several tables can tell better than one.
+
+    >>> shrunken_table(np.array([[9.0, 1.0], [1.0, 9.0]]), 0.0, np.array([10.0, 10.0])).tolist()
+    [[9.0, 1.0], [1.0, 9.0]]
+    >>> shrunken_table(np.array([[9.0, 1.0], [1.0, 9.0]]), 100.0, np.array([10.0, 10.0])).tolist()
+    [[5.0, 5.0], [5.0, 5.0]]
+    """
+    shape, n_classes = table.shape[:-1], table.shape[-1]
+    kept = np.broadcast_to(totals / np.prod(shape), table.shape).astype(float)
+    for columns in range(1, 1 << len(shape)):
+        component, freedom = table, 1
+        for axis, size in enumerate(shape):
+            mean = component.mean(axis=axis, keepdims=True)
+            inside = columns >> axis & 1
+            component = component - mean if inside else np.broadcast_to(mean, component.shape)
+            freedom *= size - 1 if inside else 1
+        common = component.mean(axis=-1, keepdims=True)
+        contrast = component - common
+        kept = kept + _james_stein(common, noise_variance * freedom / n_classes)
+        kept = kept + _james_stein(contrast, noise_variance * freedom * (n_classes - 1))
+    return kept
+
+
+def _james_stein(component: Floats, expected_noise_energy: float) -> Floats:
+    energy = float((component**2).sum())
+    return component * (max(0.0, 1 - expected_noise_energy / energy) if energy > 0 else 0.0)
+
+
+def shrunken_steps(
+    sums: Floats, noise_variance: float, basis: Floats | None = None, part: NDArray[np.int64] | None = None
+) -> Floats:
+    """Return noisy sums of cells, cautiously shrunk: only what stands clear of the noise is kept.
+
+    Parameters
+    ----------
+    sums : ndarray, shape (n_cells, n_outputs)
+        Noisy sums.
+    noise_variance : float
+        Variance of the noise on each of them.
+    basis, part : ndarray, optional
+        An orthonormal basis, one row each, and which component each row belongs to; without them the components are
+        the mean and the rest. A component is kept to the part max(0, 1 - (expected energy of noise + one standard
+        deviation of it) / energy): rounds of boosting repeat, so what was held back comes back in a later one, while
+        noise that was let in stays.
+    """
+    if basis is None or part is None:
+        mean = np.broadcast_to(sums.mean(axis=0, keepdims=True), sums.shape)
+        components = [(mean, 1), (sums - mean, len(sums) - 1)]
+    else:
+        rows = [basis[part == component] for component in range(int(part.max()) + 1)]
+        components = [(mine.T @ (mine @ sums), len(mine)) for mine in rows]
+    kept = np.zeros_like(sums)
+    for component, size in components:
+        freedom = size * sums.shape[1]
+        threshold = noise_variance * (freedom + np.sqrt(2 * freedom))
+        energy = float((component**2).sum())
+        kept += component * (max(0.0, 1 - threshold / energy) if energy > 0 else 0.0)
+    return kept

@@ -31,7 +31,7 @@ from veilwood.encoding import class_labels
 from veilwood.errors import ModelFileError, VeilwoodError
 from veilwood.estimators.base import BaseForest
 from veilwood.plan import Plan
-from veilwood.privacy import Rows, RowsOf
+from veilwood.privacy import SAMPLING_DELTA, Loss, Rows, RowsOf
 from veilwood.schema import Schema
 from veilwood.statement import PrivacyStatement
 
@@ -79,7 +79,7 @@ def save(estimator: BaseForest, path: str | PathLike[str]) -> None:
     if _FAMILIES.get(name) is not type(estimator):
         raise VeilwoodError(f"{name} cannot be saved. Hint: save one of {', '.join(_FAMILIES)}, outside any pipeline.")
     check_is_fitted(estimator, "privacy_")
-    if estimator._promise() != (estimator.plan_.loss, estimator.plan_.neighbours):
+    if not _as_promised(estimator, estimator.plan_):
         raise VeilwoodError(
             f"parameters of {name} were changed after the fit: they ask for another guarantee. Hint: fit."
         )
@@ -215,13 +215,20 @@ def _construct(parts: _Parts) -> BaseForest:
     labels = class_labels(schema, np.empty(0, _label_dtype(_entry(metadata, "classes_dtype"))))
 
     estimator = family(schema=schema, **parameters)
-    if estimator._promise() != (plan.loss, plan.neighbours):
+    if not _as_promised(estimator, plan):
         raise ModelFileError(_DAMAGED.format("the parameters ask for another guarantee than the plan gives"))
     estimator.privacy_ = statement
     estimator.plan_ = plan
     estimator._set_public(schema, labels)
     estimator._restore(arrays)
     return estimator
+
+
+def _as_promised(estimator: BaseForest, plan: Plan) -> bool:
+    """Whether the parameters ask for what the plan gives; noise that servers sampled together adds a tiny delta."""
+    loss, neighbours = estimator._promise()
+    sampled = loss.delta == 0 < plan.loss.delta < SAMPLING_DELTA and plan.loss.rho is None
+    return neighbours == plan.neighbours and plan.loss == (Loss(loss.epsilon, plan.loss.delta) if sampled else loss)
 
 
 def _check_certificate(statement: PrivacyStatement, planned: Any, plan: Plan, schema: Schema) -> None:

@@ -67,6 +67,19 @@ class Door:
         )
         return self
 
+    def refine(self, plan: Plan) -> None:
+        """Go on under a plan that was made from what has come out so far.
+
+        It must promise the same loss to the same people and hold every step that has passed, so that all steps together
+        cost no more than what was reserved: adaptive composition (proofs/door.md).
+        """
+        kept = {step.name for step in plan.steps if step in self.plan.steps}
+        if self._closed or self._reservation is None or not self._passed <= kept:
+            raise VeilwoodError("a refined plan must hold every step that has passed the open door.")
+        if (plan.loss, plan.neighbours) != (self.plan.loss, self.plan.neighbours):
+            raise VeilwoodError(f"a refined plan must promise {self.plan.loss} for {self.plan.neighbours}.")
+        self.plan = plan
+
     def noisy(self, step: Step, exact: NDArray[np.int64]) -> NDArray[np.int64]:
         """Add the planned noise to exact integers and let them out."""
         self._pass(step, exact.shape)
@@ -118,6 +131,9 @@ class Door:
             self._reservation.commit()
         elif isinstance(error, OutOfSchemaError) and not self._passed:
             self._reservation.cancel()
+            error.add_note("Nothing was spent.")
+        else:
+            error.add_note(f"{self.plan.loss} counts as spent ({self._ledger.name}).")
 
     def statement(self) -> PrivacyStatement:
         """Return the certificate of a finished release, with the loss that stands in the ledger."""

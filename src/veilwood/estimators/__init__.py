@@ -10,6 +10,7 @@ from veilwood.estimators.greedy_forest import GreedyForestClassifier, GreedyFore
 from veilwood.estimators.matrix_forest import MatrixForestClassifier
 from veilwood.estimators.matrix_predictor import MatrixForestPredictor
 from veilwood.estimators.median_forest import MedianForestClassifier, MedianForestRegressor
+from veilwood.estimators.private_forest import PrivateForestClassifier, PrivateForestRegressor
 from veilwood.estimators.random_trees import RandomTreesClassifier, RandomTreesRegressor
 
 __all__ = [
@@ -19,6 +20,8 @@ __all__ = [
     "MatrixForestPredictor",
     "MedianForestClassifier",
     "MedianForestRegressor",
+    "PrivateForestClassifier",
+    "PrivateForestRegressor",
     "RandomTreesClassifier",
     "RandomTreesRegressor",
 ]

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of class counts over a few columns each: planned, counted in one pass, and turned into evidence for classes.
+
+Naive Bayes between tables and full interaction inside them. Which tables is decided in ``recipes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood.counting import leaf_totals
+from veilwood.encoding import TARGET_LEVELS, EncodedColumn
+from veilwood.leaves import shrunken_table
+from veilwood.plan import Step, counting_step
+from veilwood.privacy import Loss, Neighbours
+from veilwood.recipes import FEWEST_BINS, MOST_BINS, Recipe
+from veilwood.release import Door
+from veilwood.sources import Source
+from veilwood.table_trees import Axis, CellTable, equal_cuts, grow_tables
+
+LOWEST_PART: Final = 0.1  # of an even part, below which no cell falls: one table alone never rules a class out
+RAREST_CLASS: Final = 0.02  # of an even part, below which no class falls
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Learned:
+    """Tables, what each of their cells adds to the scores, and the standard error of that due to noise."""
+
+    start: Floats
+    tables: Sequence[CellTable]
+    values: Sequence[Floats]
+    errors: Sequence[Floats]
+
+
+def draw_tables(columns: Sequence[EncodedColumn], recipe: Recipe, rng: np.random.Generator) -> list[CellTable]:
+    """Draw columns by public chance and put them into tables; without columns there is one table of one cell."""
+    chosen = rng.permutation(len(columns))[: recipe.n_columns]
+    # One group more or less for each column, by chance: no single grid of cuts is unlucky for all columns alike.
+    bins = np.clip(recipe.bins + rng.integers(-1, 2, len(chosen)), FEWEST_BINS, MOST_BINS)
+    axes = [_axis(int(feature), columns[feature], int(b)) for feature, b in zip(chosen, bins, strict=True)]
+    groups = [tuple(axes[i : i + recipe.group]) for i in range(0, len(axes), max(recipe.group, 1))]
+    return [CellTable(group) for group in groups or [()]]
+
+
+def _axis(feature: int, column: EncodedColumn, bins: int) -> Axis:
+    return Axis.of_cuts(feature, column, equal_cuts(bins)) if column.ordered else Axis.of_values(feature, column)
+
+
+def plan_counts(tables: Sequence[CellTable], n_classes: int, loss: Loss, neighbours: Neighbours) -> Step:
+    """Plan the release of all tables at once: one row adds one to one cell of each."""
+    n_cells = sum(table.n_cells for table in tables)
+    shape = (n_cells, n_classes)
+    return counting_step("class counts of tables", shape, loss, neighbours, l1=len(tables), squared_l2=len(tables))
+
+
+def count(tables: Sequence[CellTable], step: Step, source: Source, door: Door, n_jobs: int | None) -> Learned:
+    """Count all tables in one pass, let the counts out, and turn them into evidence."""
+    forest, cells = grow_tables(tables)
+    exact = source.add_up(
+        partial(leaf_totals, forest, n_classes=step.shape[1], target_levels=TARGET_LEVELS, assignment=None),
+        n_jobs=n_jobs,
+    )
+    noisy = door.noisy(step, exact)
+    counts = []
+    for table, first, last in zip(tables, forest.tree_leaves[:-1], forest.tree_leaves[1:], strict=True):
+        by_cell = np.empty((table.n_cells, step.shape[1]))
+        by_cell[cells[first:last]] = noisy[first:last]
+        counts.append(by_cell)
+    return evidence(tables, counts, step.variance)
+
+
+def evidence(tables: Sequence[CellTable], counts: Sequence[Floats], variance: float) -> Learned:
+    """Turn noisy counts into log-ratios: how much more frequent a cell is in each class than in an even spread.
+
+    Every table tells how many rows each class has; the fewer cells it has, the better. They are pooled, and shrunk
+    towards equal classes by the James-Stein rule.
+    """
+    n_classes = counts[0].shape[1]
+    weights = np.array([1 / table.n_cells for table in tables])
+    totals = np.average([table.sum(axis=0) for table in counts], axis=0, weights=weights)
+    rows = max(float(totals.sum()), float(n_classes))
+    apart = totals - rows / n_classes
+    energy = float((apart**2).sum())
+    kept = max(0.0, 1 - (n_classes - 1) * variance / weights.sum() / energy) if energy > 0 else 0.0
+    totals = np.maximum(rows / n_classes + kept * apart, RAREST_CLASS * rows / n_classes)
+    values, errors = [], []
+    for table, noisy in zip(tables, counts, strict=True):
+        even = totals / table.n_cells
+        shrunk = shrunken_table(noisy.reshape(*table.shape, n_classes), variance, totals).reshape(-1, n_classes)
+        cleaned = np.maximum(shrunk, LOWEST_PART * even)
+        values.append(np.log(cleaned / even))
+        errors.append(np.sqrt(variance) / np.maximum(cleaned, np.sqrt(variance) + 1.0))
+    return Learned(np.log(totals / totals.sum()), tables, values, errors)

@@ -1,0 +1,378 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PrivateForest: give it a schema and an epsilon, and it chooses the rest from public facts.
+
+The choice is in ``recipes``; its two methods are in ``counted_tables`` and ``rounds``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from copy import copy
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, ClassVar, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin, RegressorMixin
+
+from veilwood import boosting, recipes
+from veilwood.batches import Batch
+from veilwood.cluster import anywhere, on_cluster
+from veilwood.counted_tables import Learned, count, draw_tables, plan_counts
+from veilwood.counting import sum_over_trees
+from veilwood.effects import Effects, effects_of
+from veilwood.encoding import TARGET_LEVELS, Encoding
+from veilwood.errors import ModelFileError, VeilwoodError
+from veilwood.estimators.base import BaseForest, Design
+from veilwood.plan import ALL_TO_EVERY_TREE, Plan, Step, counting_step
+from veilwood.privacy import Loss, Neighbours
+from veilwood.recipes import Recipe
+from veilwood.release import Door
+from veilwood.rounds import RoundPlan, boost, plan_rounds
+from veilwood.schema import Schema, Task
+from veilwood.sources import Source
+from veilwood.structure import Forest, public_generators
+from veilwood.table_trees import CellTable, grow_tables
+
+METHODS: Final = ("auto", "tables", "boosting")
+ROWS_SHARE: Final = Fraction(1, 50)  # of the budget, for the number of rows where it is not public
+SHOWN_SIZES: Final = (1_000, 30_000, 1_000_000)  # for a plan that does not know the number of rows
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class _Work(Design):
+    """The public design. ``recipe`` is None while the number of rows is still to be bought."""
+
+    recipe: Recipe | None
+    tables: list[CellTable]
+    rounds: RoundPlan | None
+
+
+class _PrivateForest(BaseForest):
+    """PrivateForest for either task."""
+
+    forest_: Forest
+    leaf_values_: Floats  # what each leaf adds to the scores
+    leaf_errors_: Floats  # and the standard error of that, from the noise
+    start_: Floats  # the scores of a row about which nothing is known
+
+    def __init__(
+        self,
+        schema: Any = None,
+        *,
+        epsilon: float = 1.0,
+        delta: float = 0.0,
+        n_rows: int | None = None,
+        privacy_unit: Any = "row",
+        adjacency: str = "add-remove",
+        method: str = "auto",
+        random_state: Any = None,
+        ledger: Any = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.schema = schema
+        self.epsilon = epsilon
+        self.delta = delta
+        self.n_rows = n_rows
+        self.privacy_unit = privacy_unit
+        self.adjacency = adjacency
+        self.method = method
+        self.random_state = random_state
+        self.ledger = ledger
+        self.n_jobs = n_jobs
+
+    # -- the plan ------------------------------------------------------------------------------------------------
+
+    def _promise(self) -> tuple[Loss, Neighbours]:
+        self._one_of("method", METHODS)
+        known = self.n_rows is None or (isinstance(self.n_rows, int | np.integer) and not isinstance(self.n_rows, bool))
+        if not known or (self.n_rows is not None and self.n_rows < 1):
+            raise VeilwoodError(
+                f"n_rows={self.n_rows!r} must be a whole number of at least 1: the number of rows, or a guess at it, "
+                "if that is public. Hint: leave it out, and a little budget buys it."
+            )
+        if self._task == "regression" and self.method == "tables":
+            raise VeilwoodError("method='tables' is for classes. Hint: leave method out.")
+        return super()._promise()
+
+    def _design(self, schema: Schema, loss: Loss, neighbours: Neighbours) -> _Work:
+        encoding = Encoding(schema, "grid")
+        if self.n_rows is not None:
+            return self._work(encoding, int(self.n_rows), loss, neighbours)
+        step = counting_step("number of rows", (1,), loss.part(ROWS_SHARE), neighbours, l1=1, squared_l2=1)
+        sizes = {f"at {n:,} rows": self._choose(encoding, n, loss).in_words() for n in SHOWN_SIZES}
+        plan = self._plan(
+            encoding, loss, neighbours, (step,), "the number of rows, with noise, and what is then chosen from it",
+            {"method": "chosen from the number of rows", **sizes, "trees": 0, "leaves": 0}, step.variance,
+        )  # fmt: skip
+        return _Work(encoding, _NO_FOREST, plan, None, [], None)
+
+    def _choose(self, encoding: Encoding, n_rows: int, loss: Loss) -> Recipe:
+        wanted: Any = None if self.method == "auto" else self.method
+        return recipes.choose(encoding.columns, len(encoding.schema.classes), n_rows, loss, wanted)
+
+    def _work(
+        self, encoding: Encoding, n_rows: int, loss: Loss, neighbours: Neighbours, bought: tuple[Step, ...] = ()
+    ) -> _Work:
+        """Choose the method for so many rows and plan it, with what is left after the number of rows was bought."""
+        recipe, n_classes = self._choose(encoding, n_rows, loss), len(encoding.schema.classes)
+        left = loss.part(1 - ROWS_SHARE) if bought else loss
+        if bought:
+            recipe = replace(recipe, gaussian=loss.delta > 0)
+        elif not recipe.gaussian and loss.delta > 0 and loss.epsilon is not None:
+            left = loss = Loss.pure(loss.epsilon)  # Laplace noise is the smaller one here, and needs no delta
+        structure: dict[str, Any] = {"method": recipe.method, "rows assumed": n_rows, "choice": recipe.in_words()}
+        if 0 < recipe.n_columns < len(encoding.columns):
+            left_out = len(encoding.columns) - recipe.n_columns
+            structure["not affordable"] = f"{left_out} of {len(encoding.columns)} columns"
+        rng = self._public_rng()
+        if recipe.method == "boosting":
+            rounds = plan_rounds(encoding.columns, n_classes, recipe, left, neighbours)
+            steps, n_tables = rounds.steps, len(rounds.rounds)
+            structure |= {"trees": n_tables, "leaves": sum(step.shape[0] for step in rounds.rounds)}
+            noise = rounds.rounds[-1].variance / rounds.count_units**2
+            released = f"sums of gradients and of rows in {n_tables} tables, with noise"
+            plan = self._plan(encoding, loss, neighbours, (*bought, *steps), released, structure, noise)
+            return _Work(encoding, _NO_FOREST, plan, recipe, [], rounds)
+        tables = draw_tables(encoding.columns, recipe, rng)
+        step = plan_counts(tables, n_classes, left, neighbours)
+        structure |= {"trees": len(tables), "leaves": step.shape[0]}
+        released = f"class counts of {len(tables)} table{'s' * (len(tables) > 1)}, with noise"
+        plan = self._plan(encoding, loss, neighbours, (*bought, step), released, structure, step.variance)
+        return _Work(encoding, _NO_FOREST, plan, recipe, tables, None)
+
+    def _plan(
+        self, encoding: Encoding, loss: Loss, neighbours: Neighbours, steps: tuple[Step, ...], released: str,
+        structure: dict[str, Any], noise: float,
+    ) -> Plan:  # fmt: skip
+        return Plan(
+            estimator=type(self).__name__,
+            loss=loss,
+            neighbours=neighbours,
+            steps=steps,
+            released=released,
+            schema_name=encoding.schema.name,
+            schema_hash=encoding.schema.fingerprint(),
+            structure={**structure, "records": ALL_TO_EVERY_TREE},
+            expected_leaf_mse=noise,
+        )
+
+    def _public_rng(self) -> np.random.Generator:
+        (rng,) = public_generators(self.random_state, 1)
+        return rng
+
+    def _replanned(self) -> Plan:
+        """Plan afresh, for as many rows as were bought, or are known."""
+        structure, (loss, neighbours) = self.plan_.structure, self._promise()
+        measured = "boosting" if structure["method"] == "boosting" else "tables"
+        same: _PrivateForest = copy(self)
+        same.method = measured if self.method == "auto" else self.method  # counting is chosen on a cluster
+        work = same._design(self.schema_, loss, neighbours)
+        if work.recipe is None:
+            work = same._work(work.encoding, structure["rows assumed"], loss, neighbours, work.plan.steps)
+        return work.plan
+
+    # -- the data ------------------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any = None, **unsupported: Any) -> Self:
+        """Train on a table, as every forest does; on a frame of a cluster classes are learned from tables.
+
+        Boosting holds all rows in memory, as codes of two bytes for each column; on Dask, Spark and Ray rows stay
+        where they are, so tables are counted there, and regression is refused.
+
+        Parameters
+        ----------
+        X, y
+            As for every forest.
+
+        Returns
+        -------
+        self
+        """
+        if not on_cluster(X) or self.method == "tables":
+            return super().fit(X, y, **unsupported)
+        if self._task == "regression" or self.method == "boosting":
+            raise VeilwoodError(
+                f"{type(self).__name__} learns by boosting here, which holds all rows in memory, and the rows of a "
+                "cluster stay there. Hint: RandomTrees or MedianForest count on clusters; or pass files or a sample."
+            )
+        counted: _PrivateForest = copy(self)
+        counted.method = "tables"
+        counted.fit(X, y, **unsupported)
+        self._forget(self._fitted())
+        self.__dict__.update({name: getattr(counted, name) for name in counted._fitted()})
+        return self
+
+    def _measure(self, design: Design, source: Source, door: Door) -> Learned:
+        assert isinstance(design, _Work)
+        if design.recipe is None:
+            step = design.plan.steps[0]
+            (noisy,) = door.noisy(step, source.add_up(_count_rows, "counting rows", n_jobs=self.n_jobs))
+            loss, neighbours = design.plan.loss, design.plan.neighbours
+            design = self._work(design.encoding, max(1, int(noisy)), loss, neighbours, (step,))
+            door.refine(design.plan)
+        if design.rounds is None:
+            return count(design.tables, design.plan.steps[-1], source, door, self.n_jobs)
+        encoding, recipe, rng = design.encoding, design.recipe, self._public_rng()
+        assert recipe is not None
+        n_classes = len(encoding.schema.classes)
+        return boost(design.rounds, encoding.columns, n_classes, recipe, source, door, rng, self.n_jobs)
+
+    def _learn(self, design: Design, released: Learned) -> None:
+        self.start_ = released.start
+        self.forest_, cells = grow_tables(released.tables or [CellTable(())])
+        bounds = zip(self.forest_.tree_leaves[:-1], self.forest_.tree_leaves[1:], strict=True)
+        places = [cells[first:last] for first, last in bounds]
+        self.leaf_values_ = np.concatenate([v[at] for v, at in zip(released.values, places, strict=True)])
+        self.leaf_errors_ = np.concatenate([e[at] for e, at in zip(released.errors, places, strict=True)])
+
+    # -- predictions -----------------------------------------------------------------------------------------------
+
+    def _scores(self, X: Any) -> Floats:
+        codes = self._encode(X)
+        return self.start_ + sum_over_trees(self.forest_, codes, self.leaf_values_, n_jobs=self.n_jobs)
+
+    def explain(self) -> Effects:
+        """Return main effects and the strongest interactions, with error bars from the noise. Free: post-processing.
+
+        Returns
+        -------
+        Effects
+            Print it, or look at it with ``veilwood.plots.plot_effects``.
+        """
+        self._encoding()
+        return effects_of(self.forest_, self.leaf_values_, self.leaf_errors_, self._encoding())
+
+    def _encoding(self) -> Encoding:
+        return Encoding(self.schema_, "grid")
+
+    def _model_arrays(self) -> dict[str, NDArray[Any]]:
+        own = {"leaf_values": self.leaf_values_, "leaf_errors": self.leaf_errors_, "start": self.start_}
+        return {**self.forest_.to_arrays(), **own}
+
+    def _restore(self, arrays: dict[str, NDArray[Any]]) -> None:
+        forest = Forest.from_arrays(arrays, self._encoding().n_codes)
+        n_classes = len(self.schema_.classes)
+        widths = {1} if not n_classes else {1, 2} if n_classes == 2 else {n_classes}
+        values, errors, start = (arrays.get(name) for name in ("leaf_values", "leaf_errors", "start"))
+        if (
+            values is None or errors is None or start is None or values.dtype != np.float64
+            or values.ndim != 2 or len(values) != forest.n_leaves or values.shape[1] not in widths
+            or errors.shape != values.shape or errors.dtype != np.float64
+            or start.shape != values.shape[1:] or start.dtype != np.float64
+        ):  # fmt: skip
+            raise ModelFileError("the values of the leaves are missing, or not as many numbers as there are leaves.")
+        if forest.n_leaves > max(self.plan_.n_leaves, 1):
+            raise ModelFileError(f"{forest.n_leaves} leaves are more than the {self.plan_.n_leaves} planned.")
+        self.forest_, self.leaf_values_, self.leaf_errors_, self.start_ = forest, values, errors, start
+
+    def _tags(self, tags: Any, of_task: Any) -> Any:
+        of_task.poor_score = True
+        tags.non_deterministic = True
+        tags.input_tags.allow_nan = True
+        tags.input_tags.string = True
+        tags.input_tags.categorical = True
+        return tags
+
+
+_NO_FOREST: Final = grow_tables([CellTable(())])[0]  # structure is drawn, or learned, during the fit
+
+
+def _count_rows(batches: Iterable[Batch], *, n_jobs: int | None = 1) -> NDArray[np.int64]:
+    return np.array([sum(len(batch.target) for batch in batches)], np.int64)
+
+
+_PARAMETERS = """
+    Parameters
+    ----------
+    schema : Schema, path or dict
+        The public facts about the table.
+    epsilon, delta : float
+        The privacy budget; delta=0 is pure epsilon. With delta above 0 large tables are learned better.
+    n_rows : int, optional
+        The number of rows, or a guess at it, where that is public; then ``plan()`` tells everything in advance.
+        Otherwise a fiftieth of the budget buys it, and the method is chosen from the noisy answer.
+    privacy_unit, adjacency
+        Whom the guarantee protects (see the README).
+    method : {"auto", "tables", "boosting"}
+        Leave it: "auto" chooses by the rows that the noise is worth.
+    random_state : int, optional
+        Public randomness only: which columns meet in a table or a tree.
+    ledger : Ledger or path, optional
+        Where the spend is recorded.
+    n_jobs : int, optional
+        Threads.
+"""
+
+
+class PrivateForestClassifier(ClassifierMixin, _PrivateForest):  # type: ignore[misc]  # noqa: D101
+    __doc__ = f"""The classifier most people should use: it needs a schema and an epsilon and chooses the rest.
+{_PARAMETERS}
+    Guarantee
+    ---------
+    Everything in the fitted model is computed from steps of the plan, whose losses add up to at most (epsilon, delta)
+    (proofs/private-forest.md, attacked by tests/test_private_forest.py and tests/test_audit.py).
+
+    Examples
+    --------
+    >>> import veilwood as vw
+    >>> car = vw.datasets.car()
+    >>> forest = vw.PrivateForestClassifier(car.schema, epsilon=1.0, n_rows=len(car.X), random_state=0)
+    >>> forest.plan().structure["method"]
+    'tables'
+    >>> forest.fit(car.X, car.y).predict_proba(car.X).shape
+    (1728, 4)
+    """
+    _task: ClassVar[Task] = "classification"
+
+    @anywhere
+    def predict_proba(self, X: Any) -> Floats:
+        """Return the probability of each class. Free: computed from what was released."""
+        return boosting.probabilities(self._scores(X), 2 if len(self.start_) == 1 else len(self.start_))
+
+    @anywhere
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the most probable class. Free: computed from what was released."""
+        scores = self._scores(X)
+        chosen = (scores[:, 0] > 0).astype(int) if len(self.start_) == 1 else scores.argmax(axis=1)
+        labels: NDArray[Any] = self.classes_[chosen]
+        return labels
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        return self._tags(tags, tags.classifier_tags)
+
+
+class PrivateForestRegressor(RegressorMixin, _PrivateForest):  # type: ignore[misc]  # noqa: D101
+    __doc__ = f"""The regressor most people should use: it needs a schema and an epsilon and chooses the rest.
+{_PARAMETERS}
+    Guarantee
+    ---------
+    As for ``PrivateForestClassifier`` (proofs/private-forest.md, attacked by tests/test_private_forest.py).
+
+    Examples
+    --------
+    >>> import numpy as np, veilwood as vw
+    >>> schema = vw.Schema.from_dict({{
+    ...     "name": "line", "task": "regression", "target": "y", "columns": [
+    ...         {{"name": "x", "kind": "numeric", "lower": 0, "upper": 1}},
+    ...         {{"name": "y", "kind": "numeric", "lower": 0, "upper": 1}}]}})
+    >>> x = np.linspace(0, 1, 20_000)
+    >>> forest = vw.PrivateForestRegressor(schema, epsilon=1.0, n_rows=20_000, random_state=0).fit(x[:, None], x)
+    >>> bool(np.abs(forest.predict([[0.2], [0.8]]) - [0.2, 0.8]).max() < 0.1)
+    True
+    """
+    _task: ClassVar[Task] = "regression"
+
+    @anywhere
+    def predict(self, X: Any) -> Floats:
+        """Return predicted targets, inside the schema's bounds. Free: computed from what was released."""
+        share = np.clip(self._scores(X)[:, 0], 0.0, 1.0)
+        return self._encoding().decode_target(share * TARGET_LEVELS)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        return self._tags(tags, tags.regressor_tags)

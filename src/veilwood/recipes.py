@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which method PrivateForest uses and in what shape, chosen from public facts alone: schema, budget, number of rows.
+
+Nothing here looks at data or draws noise; the tables themselves are in ``table_trees``, the rounds in ``boosting``.
+
+The prior, which no data set has touched: every column has a main effect on the log-odds of variance ``EFFECT``; each
+further column of an interaction leaves 0.3 of that (``DECAY``). A table of b groups shows the part 1 - 1/b of a numeric column's effect. An effect is worth what is left of it after noise and
+sampling, r (its reliability), and main effects that are mostly noise do harm: (1 + HARM) r - HARM.
+
+| letter | meaning |
+|---|---|
+| m, g, b | columns measured, columns per table, groups of a numeric column |
+| n | rows, k classes |
+| size | n * epsilon / (norm of what one row adds in a round): rows in units of the noise |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+
+from veilwood.encoding import EncodedColumn
+from veilwood.privacy import Loss
+
+Method: TypeAlias = Literal["prior", "tables", "boosting"]
+
+EFFECT: Final = 1.0
+DECAY: Final = 0.3
+HARM: Final = 2.0
+HOPELESS: Final = 0.1  # reliability of a single column below which nothing but the classes is measured
+MOST_TABLE_COLUMNS: Final = 4
+MOST_CELLS: Final = 1 << 14
+FEWEST_BINS, MOST_BINS = 3, 16
+
+BOOSTING_FROM: Final = 2000.0  # size from which correlations between tables hurt more than rounds cost,
+ONE_TABLE_FROM: Final = 40_000.0  # and, where one table holds all columns, from which its cells are too coarse
+BOOSTING_BINS: Final = (8, 32)
+NOISE_PER_CELL: Final = 0.06  # of the rows in an average cell, the noise that a round may have
+MOST_PASSES: Final = 6
+MOST_TREES: Final = 400
+DEPTHS: Final = (3, 6)
+CUT_SHARE, START_SHARE, SPREAD_SHARE = 0.05, 0.03, 0.01  # of the budget; the last for each of SPREADS measurements
+SPREADS: Final = 3
+COUNT_SHARE: Final = 0.2  # of a round's budget, what the numbers of rows in its cells get
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A method and its shape.
+
+    Attributes
+    ----------
+    method : {"prior", "tables", "boosting"}
+        Only how frequent classes are; counted tables of few columns; rounds of gradient steps.
+    n_rows : int
+        The number of rows it was chosen for.
+    n_columns, group, bins : int
+        Tables: columns measured, columns of one table. Both: groups of a numeric column.
+    passes, trees, depth : int
+        Boosting: passes over all columns one by one, then so many random trees of this depth.
+    gaussian : bool
+        Whether Gaussian noise is smaller than Laplace noise here; False needs no delta.
+    """
+
+    method: Method
+    n_rows: int
+    n_columns: int = 0
+    group: int = 0
+    bins: int = 0
+    passes: int = 0
+    trees: int = 0
+    depth: int = 0
+    gaussian: bool = False
+
+    def rounds(self, n_columns: int) -> int:
+        """Rounds of boosting over a table with so many columns."""
+        return self.passes * n_columns + self.trees
+
+    def in_words(self) -> str:
+        """Say what is done, for a plan."""
+        match self.method:
+            case "prior":
+                return "the budget shows nothing beyond how frequent the target's values are: that is predicted"
+            case "tables":
+                return (
+                    f"{self.n_columns} columns drawn at random, counted in tables of up to {self.group} columns, "
+                    f"numbers in {self.bins} groups; their evidence is multiplied"
+                )
+            case _:
+                trees = f", then {self.trees} random trees of depth {self.depth}" if self.trees else ""
+                return (
+                    f"gradient boosting: {self.passes} passes over the columns one by one, numbers in up to "
+                    f"{self.bins} groups between private quantiles{trees}"
+                )
+
+
+def choose(
+    columns: Sequence[EncodedColumn], n_classes: int, n_rows: int, loss: Loss, method: Method | None = None
+) -> Recipe:
+    """Choose a recipe; ``n_classes`` is 0 for regression.
+
+    >>> from fractions import Fraction
+    >>> binary = [EncodedColumn(f"x{i}", True, 65535, None) for i in range(10)]
+    >>> budget = Loss.pure(Fraction(1))
+    >>> choose(binary, 2, 300, budget).method, choose(binary, 2, 30_000, budget).method
+    ('tables', 'boosting')
+    >>> choose(binary, 2, 20, Loss.pure(Fraction(1, 100))).method
+    'prior'
+    """
+    epsilon = 1e6 if loss.epsilon is None else float(loss.epsilon)
+    n_rows = max(1, n_rows)
+    if method is None:
+        enough = BOOSTING_FROM if len(columns) > MOST_TABLE_COLUMNS else ONE_TABLE_FROM
+        size = n_rows * epsilon / _gradient_norm(n_classes)
+        method = "boosting" if size >= enough or not n_classes else "tables"
+    if method == "boosting":
+        return _boosting(columns, n_classes, n_rows, loss, epsilon)
+    return _tables(columns, n_classes, n_rows, epsilon) if method == "tables" else Recipe("prior", n_rows)
+
+
+def _gradient_norm(n_classes: int) -> float:
+    """The L1 norm (and squared L2 norm) of one row's gradient, at most: two classes need one number."""
+    return 2.0 if n_classes > 2 else 1.0
+
+
+def _tables(columns: Sequence[EncodedColumn], n_classes: int, n_rows: int, epsilon: float) -> Recipe:
+    bins = round(min(max((n_rows * epsilon) ** 0.25, FEWEST_BINS), MOST_BINS))
+    sizes = np.array([bins if column.ordered else column.n_codes for column in columns], float)
+    shown = float(np.mean([1 - 1 / bins if column.ordered else 1.0 for column in columns]))
+    usual, widest = float(np.exp(np.log(sizes).mean())), np.sort(sizes)[::-1]
+    if _reliability(n_rows, n_classes, epsilon, usual) < HOPELESS:
+        return Recipe("prior", n_rows)
+    best, best_worth = Recipe("prior", n_rows), -math.inf
+    for group in range(1, min(MOST_TABLE_COLUMNS, len(columns)) + 1):
+        if math.prod(widest[:group]) * n_classes > MOST_CELLS and group > 1:
+            break
+        for n_columns in _column_numbers(len(columns), group):
+            worth = _worth(n_rows, n_classes, epsilon, usual, shown, n_columns, group)
+            if worth > best_worth:
+                best, best_worth = Recipe("tables", n_rows, n_columns, group, bins), worth
+    return best
+
+
+def _reliability(n_rows: int, n_classes: int, epsilon: float, cells: float) -> float:
+    """How much of the effect of one column, measured alone with the whole budget, is not noise."""
+    rows = n_rows / (cells * n_classes)
+    return rows**2 * EFFECT / (rows**2 * EFFECT + rows + 2 / epsilon**2)
+
+
+def _column_numbers(n_columns: int, group: int) -> list[int]:
+    """Numbers of columns to consider: all, three quarters, half, a quarter, an eighth, three, one table."""
+    parts = (n_columns, 3 * n_columns // 4, n_columns // 2, n_columns // 4, n_columns // 8, 3, group)
+    return sorted({min(max(group, part), n_columns) for part in parts}, reverse=True)
+
+
+def _worth(n: int, k: int, epsilon: float, cells: float, shown: float, m: int, g: int) -> float:
+    """The expected effect that so many columns, in tables of g, show after noise and sampling."""
+    noise = 2 * (math.ceil(m / g) / epsilon) ** 2
+    total = 0.0
+    for size in [g] * (m // g) + [m % g] * (m % g > 0):
+        for order in range(1, size + 1):
+            effect = EFFECT * DECAY ** (order - 1)
+            rows = n / (cells**order * k)  # of one class in a cell of these columns
+            signal = rows**2 * effect
+            reliability = signal / (signal + rows + noise * cells ** (size - order))
+            worth = (1 + HARM) * reliability - HARM if order == 1 else reliability
+            total += math.comb(size, order) * effect * worth * shown**order
+    return total
+
+
+def _boosting(columns: Sequence[EncodedColumn], n_classes: int, n_rows: int, loss: Loss, epsilon: float) -> Recipe:
+    norm, kept = _gradient_norm(n_classes), 1 - COUNT_SHARE
+    power = math.floor(math.log2(max(n_rows * epsilon, 1.0)) / 3)
+    bins = min(max(2**power, BOOSTING_BINS[0]), BOOSTING_BINS[1])
+    noise = NOISE_PER_CELL * n_rows / bins
+    by_laplace = noise * kept * epsilon / (math.sqrt(2) * norm)
+    by_gauss = 0.0 if loss.delta == 0 or loss.rho is None else noise**2 * 2 * float(loss.rho) * kept / norm
+    affordable = max(by_laplace, by_gauss, 1.0)
+    n_columns = len(columns)
+    passes = int(min(max(affordable // n_columns, 1), MOST_PASSES))
+    trees = int(min(max(affordable - passes * n_columns, 0), MOST_TREES))
+    rounds = passes * n_columns + trees
+    laplace = math.sqrt(2) * rounds * norm / (kept * epsilon)  # standard deviation of the noise in a cell, in rows
+    gauss = math.sqrt(rounds * norm / (2 * float(loss.rho or 1) * kept)) if by_gauss else math.inf
+    gaussian = gauss < laplace
+    depth = math.floor(math.log2(max(NOISE_PER_CELL * n_rows / min(gauss, laplace), 1)))
+    depth = min(max(depth, DEPTHS[0]), DEPTHS[1])
+    return Recipe("boosting", n_rows, n_columns, 0, bins, passes, trees, depth, gaussian)
