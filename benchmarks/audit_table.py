@@ -17,6 +17,7 @@ from veilwood import attacks, estimators, plots, reports
 START, END = "<!-- table: benchmarks/audit_table.py -->", "<!-- end of table -->"
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in estimators.__all__),
+    ("PrivateForestClassifier", {"method": "boosting"}),
     ("RandomTreesClassifier", {"n_estimators": 3}),
     ("RandomTreesClassifier", {"n_estimators": 2, "trees": "disjoint"}),
     ("MatrixForestPredictor", {"mode": "subsample", "voting": "hard"}),

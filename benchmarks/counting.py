@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from sklearn.ensemble import ExtraTreesClassifier
 
 import veilwood as vw
+from veilwood.batches import Batch
 from veilwood.counting import leaf_totals, sum_over_trees
 from veilwood.encoding import Encoding
-from veilwood.sources import Batch
 from veilwood.structure import grow_binary
 
 CATEGORIES = (2, 3, 5, 8, 12, 20)  # values of the categorical columns, repeated as needed

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """PrivateForest beside its peers: accuracy and error at equal privacy, calibration, and speed.
 
-Nothing is asserted here. The data is read from a folder of NAME.csv.gz and NAME.json; the peers' accuracies from a table
-with columns dataset, epsilon, delta, accuracy, peer; the M-RF figures from a folder with
+Nothing is asserted here. The data is read from a folder of NAME.csv.gz and NAME.json; the peers' accuracies from a
+table with columns dataset, epsilon, delta, accuracy, peer; the M-RF figures from a folder with
 mrf_accuracy_vs_epsilon_main.csv and mrf_nonprivate.csv. Run
 `python benchmarks/private_forest.py --data DATA --peers PEERS.csv --published PUBLISHED --out FILE.md`.
 
@@ -115,8 +115,9 @@ def peers_table(folder: Path, peers: pd.DataFrame, seeds: int, bounds: str) -> s
             auc = f"{np.mean([run['auc'] for run in runs]):.3f}" if "auc" in runs[0] else "-"
             loss, shares = (np.mean([run[key] for run in runs]) for key in ("log loss", "log loss of class shares"))
             lines.append(
-                f"| {name} | {cell.epsilon} | {cell.delta} | {cell.accuracy:.3f} {cell.peer} | {mean:.3f} +- {error:.3f} "
-                f"| {difference:+.3f} | {auc} | {loss:.3f} ({shares:.3f}) | {runs[0]['method']} |"
+                f"| {name} | {cell.epsilon} | {cell.delta} | {cell.accuracy:.3f} {cell.peer} "
+                f"| {mean:.3f} +- {error:.3f} | {difference:+.3f} | {auc} | {loss:.3f} ({shares:.3f}) "
+                f"| {runs[0]['method']} |"
             )
             print(lines[-1], flush=True)
     reached = np.array(differences)
@@ -170,11 +171,12 @@ def mrf_table(folder: Path, published: Path, seeds: int) -> str:
             if ours - mean < -2 * (error**2 + our_error**2) ** 0.5 and mean <= limit.get(name, 1.0):
                 below.append(f"{name} at {epsilon}")
             lines.append(
-                f"| {name} | {epsilon} | {mean:.3f} +- {error:.3f} | {ours:.3f} +- {our_error:.3f} | {ours - mean:+.3f} |"
+                f"| {name} | {epsilon} | {mean:.3f} +- {error:.3f} | {ours:.3f} +- {our_error:.3f} "
+                f"| {ours - mean:+.3f} |"
             )
             print(lines[-1], flush=True)
-    lines += ["", f"Mean difference {100 * np.mean(differences):+.1f} points over {len(differences)} cells. Below by two joint "
-              f"standard errors: {', '.join(below) or 'none'}.", ""]  # fmt: skip
+    lines += ["", f"Mean difference {100 * np.mean(differences):+.1f} points over {len(differences)} cells. "
+              f"Below by two joint standard errors: {', '.join(below) or 'none'}.", ""]  # fmt: skip
     return "\n".join(lines)
 
 
@@ -200,8 +202,9 @@ def regress(data: Data, epsilon: float, seed: int) -> dict[str, float]:
 def regression_table(folder: Path, seeds: int) -> str:
     lines = [
         "## Regression: mean squared error, target in [0, 1]", "",
-        "PrivateForest at delta = 1e-6, as DP-EBM, the best peer nearly everywhere; median forests are pure epsilon.", "",
-        f"| data | epsilon | variance | best peer | {' | '.join(DIPRIME)} | ours |", "|---|---|---|---|---|---|---|---|",
+        "PrivateForest at delta = 1e-6, as DP-EBM, the best peer nearly everywhere; median forests are pure epsilon.",
+        "", f"| data | epsilon | variance | best peer | {' | '.join(DIPRIME)} | ours |",
+        "|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     won = total = 0
     for name in REGRESSION:
@@ -248,7 +251,8 @@ def rich_table(folder: Path, seeds: int) -> str:
             continue
         runs = np.array(Parallel(n_jobs=-1)(delayed(rich)(data, seed) for seed in range(seeds))).mean(axis=0)
         lines.append(
-            f"| {file.stem} | {runs[0]:.3f} | {runs[1]:.3f} | {runs[2]:.3f} | {runs[0] - runs[2]:+.3f}, {runs[1] - runs[2]:+.3f} |"
+            f"| {file.stem} | {runs[0]:.3f} | {runs[1]:.3f} | {runs[2]:.3f} "
+            f"| {runs[0] - runs[2]:+.3f}, {runs[1] - runs[2]:+.3f} |"
         )
         print(lines[-1], flush=True)
     return "\n".join([*lines, ""])
@@ -271,7 +275,8 @@ def speed(n_rows: int = 1_000_000, n_columns: int = 20) -> str:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return (
         f"## Speed\n\n{n_rows:,} rows x {n_columns} columns, epsilon 1 ({forest.plan_.structure['trees']} rounds): fit "
-        f"{wall:.1f} s wall, {cpu:.1f} s CPU; {(peak - before) / 1024:.0f} MB beyond an input of {X.nbytes / 2**20:.0f} MB.\n"
+        f"{wall:.1f} s wall, {cpu:.1f} s CPU; {(peak - before) / 1024:.0f} MB beyond an input of "
+        f"{X.nbytes / 2**20:.0f} MB.\n"
     )
 
 
@@ -296,8 +301,8 @@ def main() -> None:
     }
     parts = [
         "# PrivateForest beside its peers\n",
-        f"{arguments.seeds} seeds ({RICH_SEEDS} at epsilon {RICH:g}). The peers had the best of several settings, chosen "
-        "on the test score.\n",
+        f"{arguments.seeds} seeds ({RICH_SEEDS} at epsilon {RICH:g}). The peers had the best of several settings, "
+        "chosen on the test score.\n",
         *(section() for name, section in sections.items() if not arguments.only or name in arguments.only),
     ]
     parts.append(f"Whole run: {(time.time() - began) / 60:.0f} minutes.\n")

@@ -8,6 +8,7 @@ test_distinguishers.py, the command line of audits in test_cli_audit.py.
 from __future__ import annotations
 
 import pickle
+import re
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("MatrixForestClassifier", {"mechanism": "laplace", "n_estimators": 2}),
     ("MatrixForestPredictor", {"mode": "subsample", "voting": "hard"}),
     ("GreedyForestClassifier", {"leaf_update": "exponential"}),
+    ("PrivateForestClassifier", {"method": "boosting"}),
 ]
 
 
@@ -131,13 +133,14 @@ def table_of(task: str, n: int) -> tuple[pd.DataFrame, NDArray[Any]]:
 
 def small(name: str, **params: Any) -> Any:
     kind = ESTIMATORS[name]
-    params = {"n_estimators": 3, "max_depth": 2, "random_state": 0, "n_jobs": 1, **params}
-    return kind(schema_of(kind._task), **params)
+    params = {"n_estimators": 3, "max_depth": 2, "n_rows": 500, "random_state": 0, "n_jobs": 1, **params}
+    return kind(schema_of(kind._task), **{key: params[key] for key in params if key in kind._get_param_names()})
 
 
 def released_parts(forest: Any) -> set[str]:
     """Attributes that are noisy: the leaves, and the splits where they are chosen from data."""
-    return {"leaf_counts_", "forest_"} if "these splits" in forest.plan_.released else {"leaf_counts_"}
+    leaves = {"leaf_counts_", "leaf_values_", "leaf_errors_", "start_"}
+    return leaves | {"forest_"} if re.search("these splits|gradients", forest.plan_.released) else leaves
 
 
 @pytest.mark.parametrize("params", [{}, {"delta": 1e-6}, {"adjacency": "replace-one"}], ids=str)
@@ -184,9 +187,10 @@ def fit_and_secrets(name: str, trees: str) -> tuple[Any, dict[str, Any]]:
         "noise seed": NOISE_SEED,
         "exact counts of a column": exact[:, 0].copy(),
         "exact counts of four leaves": exact[:4].copy(),
-        "noise": (forest.leaf_counts_ - exact).ravel(),
         "first row": X[["age", "score"]].to_numpy()[0],
     }
+    if hasattr(forest, "leaf_counts_"):
+        secrets["noise"] = (forest.leaf_counts_ - exact).ravel()
     return forest, secrets
 
 

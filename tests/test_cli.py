@@ -175,7 +175,8 @@ def test_every_family_goes_from_fit_to_predictions(
     schema = json.loads(Path("visits.json").read_text())
     schema |= {"task": task, "target": "ill" if task == "classification" else "age"}
     Path("other.json").write_text(json.dumps(schema))
-    words = ["--estimator", family, "--param", "n_estimators=2", "--param", "max_depth=2"]
+    params = ["n_rows=400"] if family == "private-forest" else ["n_estimators=2", "max_depth=2"]
+    words = ["--estimator", family, *(word for param in params for word in ("--param", param))]
     made = answer(capsys, "fit", "visits.csv", "--schema", "other.json", *words)
     assert made["certificate"]["is_private"]
     assert answer(capsys, "plan", "--schema", "other.json", *words) == made["plan"]

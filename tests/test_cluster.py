@@ -21,6 +21,7 @@ from veilwood import cluster, entropy, partitions
 from veilwood.encoding import Encoding
 from veilwood.errors import OutOfSchemaError, VeilwoodError
 from veilwood.ledger import MemoryLedger
+from veilwood.model_audit import check_model
 from veilwood.privacy import RowsOf
 
 dask = pytest.importorskip("dask")
@@ -74,6 +75,7 @@ FORESTS: dict[str, Callable[..., Any]] = {
     "median": partial(vw.MedianForestClassifier, CLINIC, n_estimators=3, max_depth=3),
     "median regression": partial(vw.MedianForestRegressor, STAY, n_estimators=3, max_depth=2),
     "greedy": partial(vw.GreedyForestClassifier, CLINIC, n_estimators=3, max_depth=2, branching="binary"),
+    "private": partial(vw.PrivateForestClassifier, CLINIC, method="tables"),
 }
 
 
@@ -100,7 +102,8 @@ def as_dask(frame: pd.DataFrame) -> Any:
 
 def assert_same(one: Any, other: Any) -> None:
     np.testing.assert_array_equal(one.forest_.cut, other.forest_.cut)
-    np.testing.assert_array_equal(one.leaf_counts_, other.leaf_counts_)
+    leaves = "leaf_counts_" if hasattr(one, "leaf_counts_") else "leaf_values_"
+    np.testing.assert_array_equal(getattr(one, leaves), getattr(other, leaves))
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +174,24 @@ def test_dask_caps_the_rows_of_a_person(client: Any) -> None:
 
 
 # -- the same code in this process ----------------------------------------------------------------------------------
+
+
+def test_a_private_forest_counts_tables_on_a_cluster_and_refuses_to_boost(here: None) -> None:
+    """Boosting holds the rows in memory, and those of a cluster stay there."""
+    rich = vw.PrivateForestClassifier(CLINIC, epsilon=20.0, n_rows=10**6, random_state=0)
+    assert rich.plan().structure["method"] == "boosting"
+    ledger = MemoryLedger()
+    with entropy.seeded_for_tests(5):
+        rich.set_params(ledger=ledger).fit(as_dask(table()))
+    assert rich.method == "auto"
+    assert rich.plan_.structure["method"] == "tables"
+    assert ledger.spent == rich.plan_.loss
+    assert all(check.holds for check in check_model(rich) if check.question != "Is it private?")  # a seeded test
+    assert len(rich.predict(table())) == N
+    for forest in (vw.PrivateForestRegressor(STAY), vw.PrivateForestClassifier(CLINIC, method="boosting")):
+        with pytest.raises(vw.VeilwoodError, match="holds all rows in memory"):
+            forest.set_params(ledger=ledger, n_rows=1000).fit(as_dask(table(target_of("regression"))))
+    assert len(ledger.entries()) == 1
 
 
 def kept_people(frame: pd.DataFrame) -> pd.Series[int]:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from veilwood.batches import Batch
 from veilwood.counting import HAVE_NUMBA, Assignment, leaf_totals, route, sum_over_trees
 from veilwood.encoding import EncodedColumn
-from veilwood.sources import Batch
 from veilwood.structure import LEAF, Forest, grow_binary, grow_multiway
 
 COLUMNS = [

@@ -89,6 +89,7 @@ def test_readme_one_liner_for_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("first_minute.py", "iris.veilwood"),
         ("theory_bounds.py", "theory-bounds.png"),
         ("membership_inference.py", "membership-inference.png"),
+        ("private_forest.py", "private-forest-effects.png"),
         ("matrix_forest.py", None),
         ("median_forest.py", None),
         ("scale.py", None),

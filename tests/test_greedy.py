@@ -16,6 +16,7 @@ from sklearn.base import clone
 import veilwood as vw
 from veilwood import audit
 from veilwood.audit import epsilon_lower_bound
+from veilwood.batches import Batch
 from veilwood.encoding import EncodedColumn
 from veilwood.greedy import (
     ENTROPY_PARTS,
@@ -34,7 +35,6 @@ from veilwood.mechanisms import ExponentialMechanism, PermuteAndFlip
 from veilwood.plan import Plan, Step
 from veilwood.privacy import Loss, Neighbours
 from veilwood.release import Door
-from veilwood.sources import Batch
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from veilwood import histograms
+from veilwood.batches import Batch
 from veilwood.counting import HAVE_NUMBA, Assignment, route
 from veilwood.encoding import EncodedColumn
 from veilwood.errors import DomainTooLargeError
 from veilwood.growing import Growing
 from veilwood.histograms import CLASS_SPREAD_PARTS, edge_scores, level_scores, spread, spread_range
-from veilwood.sources import Batch
 from veilwood.structure import Forest
 
 COLUMNS = [

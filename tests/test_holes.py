@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+from fractions import Fraction
+from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pandas as pd
@@ -15,10 +19,17 @@ import pyarrow.dataset
 import pytest
 
 import veilwood as vw
+from veilwood.counting import Assignment, leaf_totals
 from veilwood.encoding import Encoding, class_labels
 from veilwood.entropy import seeded_for_tests
-from veilwood.privacy import RowsOf
+from veilwood.mechanisms import DiscreteGaussian, DiscreteLaplace
+from veilwood.partitions import Part, count_bucket, encoded_schema
+from veilwood.plan import Plan, Step
+from veilwood.privacy import Loss, Neighbours, RowsOf, exact, requested_loss
+from veilwood.release import FITS, KEYED, ONE_UNIT, Door
+from veilwood.secure.joint import Parties
 from veilwood.sources import open_source
+from veilwood.table_trees import CellTable, grow_tables
 
 BIG = 2**53 + 1  # the next float is another whole number
 
@@ -140,6 +151,12 @@ class TestNoCertificateOfAnotherRelease:
         with pytest.raises(vw.VeilwoodError, match="changed after the fit"):
             vw.save(forest.set_params(epsilon=0.1), tmp_path / "m.veilwood")
 
+    def test_a_model_that_needs_no_delta_can_be_saved(self, car: vw.datasets.Dataset, tmp_path: Path) -> None:
+        forest = vw.PrivateForestClassifier(car.schema, delta=1e-6, n_rows=1728, random_state=0).fit(car.X, car.y)
+        assert forest.privacy_.delta == 0
+        vw.save(forest, tmp_path / "m.veilwood")
+        assert vw.load(tmp_path / "m.veilwood").privacy_ == forest.privacy_
+
 
 class TestBadNumbersSpendNothing:
     def test_numbers_of_numpy_do_not_overflow(self, car: vw.datasets.Dataset) -> None:
@@ -155,3 +172,160 @@ class TestBadNumbersSpendNothing:
         with pytest.raises(vw.VeilwoodError, match=name):
             vw.RandomTreesClassifier(car.schema, ledger=ledger, **{name: value}).fit(car.X, car.y)
         assert ledger.spent.epsilon == 0
+
+
+def one_step(step: Step, loss: Loss) -> Plan:
+    return Plan("e", loss, Neighbours(), (step,), "counts", "s", "0", {"trees": 1, "leaves": 1}, 0.0)
+
+
+class TestNoiseOfOneKindIsNotSoldAsTheOther:
+    def test_gaussian_noise_keeps_no_pure_epsilon(self) -> None:
+        with pytest.raises(vw.VeilwoodError, match="does not keep"):  # rho = 1/2 is what epsilon = 1 implies, not back
+            Step("counts", Loss.pure(Fraction(1)), DiscreteGaussian(Fraction(1)), 1, (3,))
+
+    def test_laplace_noise_in_a_part_of_rho_must_cost_that_part(self) -> None:
+        part = requested_loss(1, 1e-6).part(Fraction(1, 50))
+        with pytest.raises(vw.VeilwoodError, match="does not keep"):  # fifty of them cost epsilon = 50, not 1
+            Step("counts", part, DiscreteLaplace(Fraction(1)), 1, (3,))
+        assert part.rho is not None
+        Step("counts", part, DiscreteLaplace(1 / exact(math.sqrt(part.rho))), 1, (3,))
+
+    def test_parts_of_rho_add_up_only_in_a_plan_that_counts_rho(self) -> None:
+        step = Step(
+            "counts", Loss(Fraction(1), Fraction(1, 10**6), Fraction(50)), DiscreteGaussian(Fraction(1, 100)), 1, (3,)
+        )
+        with pytest.raises(vw.VeilwoodError, match="more than"):
+            one_step(step, Loss(Fraction(1), Fraction(1, 10**6)))
+
+
+class TestACertificateSaysWhatItRestsOn:
+    def test_a_number_of_rows_that_was_given(self, car: vw.datasets.Dataset) -> None:
+        forest = vw.PrivateForestClassifier(car.schema, n_rows=1728, random_state=0).fit(car.X, car.y)
+        assert any("number of rows" in text for text in forest.privacy_.assumptions)
+        forest = vw.PrivateForestClassifier(car.schema, random_state=0).fit(car.X, car.y)
+        assert not any("number of rows" in text for text in forest.privacy_.assumptions)
+
+    def test_the_certificate_of_servers_says_what_that_of_an_analyst_says(self, car: vw.datasets.Dataset) -> None:
+        pytest.importorskip("cryptography")
+        from veilwood.secure.config import Task
+        from veilwood.secure.programs import program_of
+
+        parameters = {"random_state": 0, "trees": "disjoint", "n_estimators": 3, "max_depth": 2}
+        task = Task(
+            "t", car.schema.to_dict(), "1", {"north": None}, ("u",), "public-forest", {"parameters": parameters}
+        )
+        said = program_of(task).statement("a ledger", 1).assumptions
+        assert {FITS, KEYED, ONE_UNIT.format(unit="one row")} <= set(said)
+
+
+class TestNothingIsSpentOnWhatCannotBeDone:
+    def test_noise_that_servers_cannot_deal_is_refused_before_the_charge(self, car: vw.datasets.Dataset) -> None:
+        class Silent(Parties):
+            def release(self, estimator: object, plan: Plan) -> NoReturn:
+                raise AssertionError("the servers were asked")
+
+        ledger = vw.MemoryLedger(epsilon=1)
+        forest = vw.RandomTreesClassifier(
+            car.schema, epsilon=0.001, n_estimators=10, max_depth=2, random_state=0, ledger=ledger
+        )
+        with pytest.raises(vw.VeilwoodError, match="sampled"):
+            forest.fit(Silent("dealt"))
+        assert ledger.spent.epsilon == 0
+
+
+class TestClusters:
+    def test_ids_that_end_in_nul_are_not_those_without(self) -> None:
+        encoded = pa.table(
+            {"bucket": [0, 0], "id": ["a", "a\0"], "target": [0, 1], "code0": [0, 1]},
+            schema=encoded_schema(Encoding(schema())),
+        )
+        part = count_bucket(
+            partial(leaf_totals, grow_tables([CellTable(())])[0], n_classes=3), RowsOf("who", 1), 0, encoded
+        )
+        assert part.sums is not None
+        assert part.sums.sum() == 2
+
+    def test_what_a_worker_logs_holds_no_counts_and_no_key(self) -> None:
+        assert "17" not in repr(Part(np.array([17])))
+        assert "secret" not in repr(partial(leaf_totals, assignment=Assignment(b"secret", 3)))
+
+    def test_an_unfinished_fit_does_not_travel_with_a_model(self, car: vw.datasets.Dataset) -> None:
+        cloudpickle = pytest.importorskip("cloudpickle")
+        frame = pytest.importorskip("dask.dataframe").from_pandas(car.X, npartitions=2)
+        forest = vw.RandomTreesClassifier(car.schema, n_estimators=2, max_depth=2, random_state=0)
+        forest.fit(car.X, car.y).partial_fit(car.X, car.y)
+        cloudpickle.dumps(dict(forest.predict(frame).dask))  # as it goes to workers: exact counts cannot be pickled
+
+
+@pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning")
+def test_a_column_may_be_called_teach() -> None:
+    frame = pd.DataFrame({"teach": ["a", "b"], "y": ["1", "2"]})
+    vw.RandomTreesClassifier(schema(name="teach"), n_estimators=2, max_depth=1, random_state=0).fit(frame)
+
+
+def test_an_interrupted_batch_leaves_its_places_unused(car: vw.datasets.Dataset) -> None:
+    class Interrupting(np.ndarray):
+        def __array_finalize__(self, of: object) -> None:
+            pass
+
+        def __add__(self, other: object) -> NoReturn:
+            raise KeyboardInterrupt
+
+    forest = vw.RandomTreesClassifier(car.schema, n_estimators=2, max_depth=2, trees="disjoint", random_state=0)
+    forest.partial_fit(car.X[:9], car.y[:9])
+    assert forest._unfinished is not None
+    exact_sums, places = forest._unfinished.sums, forest._unfinished.n_partitions
+    forest._unfinished.sums = exact_sums.view(Interrupting)
+    with pytest.raises(KeyboardInterrupt):
+        forest.partial_fit(car.X[9:], car.y[9:])
+    assert forest._unfinished.n_partitions > places  # two rows in one place would be given to the same tree
+
+
+@pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning")
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_no_step_of_boosting_moves_further_than_planned(
+    task: str, delta: float, adjacency: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two neighbours in another order, the second shown what came out for the first: whole fits, step by step."""
+    estimator = vw.PrivateForestClassifier if task == "classification" else vw.PrivateForestRegressor
+    target = {"kind": "categorical", "values": ["0", "1", "2"]} if task == "classification" else {"kind": "numeric"}
+    bounds = {"lower": 0, "upper": 1}
+    columns = [
+        {"name": "x", "kind": "numeric", "nullable": True, **bounds},
+        {"name": "c", "kind": "categorical", "values": ["p", "q"]},
+        {"name": "y", **target, **(bounds if task == "regression" else {})},
+    ]
+    public = vw.Schema.from_dict({"name": "s", "task": task, "target": "y", "columns": columns})
+    frame = pd.DataFrame({"x": np.linspace(0, 1, 90), "c": ["p", "q", "q"] * 30, "y": [0, 0, 1] * 30})
+    frame.loc[::7, "x"] = np.nan
+    extra = pd.DataFrame({"x": [0.3] * 3, "c": ["p"] * 3, "y": [1] * 3})
+    first, second = pd.concat([frame, extra]), frame[::-1]
+    if adjacency == "replace-one":
+        second = pd.concat([second, extra.assign(y=0)])
+    kinds = str if task == "classification" else float
+    forest = estimator(
+        public, epsilon=50.0, delta=delta, n_rows=300, privacy_unit=3, adjacency=adjacency, method="boosting",
+        random_state=0,
+    )  # fmt: skip
+    noisy, tape, moved = Door.noisy, [], []
+
+    def record(door: Door, step: Step, exact_sums: np.ndarray) -> np.ndarray:
+        tape.append((step, exact_sums.copy(), noisy(door, step, exact_sums)))
+        return tape[-1][2]
+
+    def replay(door: Door, step: Step, exact_sums: np.ndarray) -> np.ndarray:
+        door._pass(step, exact_sums.shape)
+        planned, before, out = tape[len(moved)]
+        assert planned == step
+        power = 2 if isinstance(step.mechanism, DiscreteGaussian) else 1
+        moved.append(int((np.abs(exact_sums - before) ** power).sum()) / step.sensitivity)
+        return out
+
+    monkeypatch.setattr(Door, "noisy", record)
+    forest.fit(first[["x", "c"]], first["y"].astype(kinds))
+    monkeypatch.setattr(Door, "noisy", replay)
+    forest.set_params(n_jobs=2).fit(second[["x", "c"]], second["y"].astype(kinds))
+    assert len(moved) == len(tape)
+    assert 0.5 < max(moved) <= 1  # above a half, so that half the sensitivity would be caught

@@ -17,6 +17,7 @@ from sklearn.base import clone
 import veilwood as vw
 from veilwood import audit, medians
 from veilwood.audit import epsilon_lower_bound
+from veilwood.batches import Batch
 from veilwood.encoding import TARGET_LEVELS, EncodedColumn
 from veilwood.entropy import seeded_for_tests
 from veilwood.growing import Growing
@@ -28,7 +29,6 @@ from veilwood.not_private.shared import PARTS
 from veilwood.plan import Plan
 from veilwood.privacy import Loss, Neighbours, Rows
 from veilwood.release import Door
-from veilwood.sources import Batch
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),

@@ -224,3 +224,6 @@ def test_median_forests_are_exported_and_multiway_trees_refused(tmp_path: Path) 
     greedy = vw.GreedyForestClassifier(car.schema, epsilon=5.0, random_state=0).fit(car.X, car.y)
     with pytest.raises(vw.VeilwoodError, match="multiway"):
         export_onnx(greedy, path)
+    private = vw.PrivateForestClassifier(car.schema, n_rows=1728, random_state=0).fit(car.X, car.y)
+    with pytest.raises(vw.VeilwoodError, match=r"PrivateForestClassifier has no ONNX export.*random trees"):
+        export_onnx(private, path)

@@ -20,13 +20,13 @@ from sklearn.base import clone
 
 import veilwood
 from veilwood import RandomTreesClassifier, RandomTreesRegressor, Schema, entropy
+from veilwood.batches import Source
 from veilwood.errors import BudgetExceededError, OutOfSchemaError, PrivacyWarning, VeilwoodError
 from veilwood.ledger import MemoryLedger, SQLiteLedger
 from veilwood.mechanisms import DiscreteGaussian, DiscreteLaplace
 from veilwood.plan import Plan, Step, counting_step
 from veilwood.privacy import Loss, Neighbours
 from veilwood.release import Door
-from veilwood.sources import Source
 
 pytestmark = pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning")
 
@@ -172,7 +172,7 @@ def test_death_between_reserve_and_commit_is_spent(tmp_path: Path) -> None:
     script = f"""
         import os, signal
         from veilwood import RandomTreesClassifier, Schema
-        from veilwood.sources import Source
+        from veilwood.batches import Source
         Source.batches = lambda self: os.kill(os.getpid(), signal.SIGKILL)
         schema = Schema.numeric((0, 1), classes=["no", "yes"], n_features=1)
         RandomTreesClassifier(schema, ledger={str(tmp_path / "spends.db")!r}).fit([[0.5]], ["no"])
@@ -215,6 +215,65 @@ def test_a_step_passes_once_inside_the_context_with_its_shape() -> None:
             door.noisy(step, EXACT)
     with pytest.raises(VeilwoodError, match="closed"):
         door.noisy(step, EXACT)
+
+
+def test_a_refined_plan_keeps_what_passed_and_what_was_promised() -> None:
+    half = Loss.pure(Fraction(1, 2))
+    first, later, other = step_of("first", half), step_of("later", half), step_of("other", half)
+    door = Door(plan_of(first), MemoryLedger())
+    with pytest.raises(VeilwoodError, match="open door"):
+        door.refine(plan_of(first, later))
+    with door:
+        door.noisy(first, EXACT)
+        for lost in (plan_of(later), plan_of(later, other)):
+            with pytest.raises(VeilwoodError, match="every step that has passed"):
+                door.refine(lost)
+        cheaper = step_of("first", Loss.pure(Fraction(1, 4)))  # of the same name: what passed cost more
+        with pytest.raises(VeilwoodError, match="every step that has passed"):
+            door.refine(plan_of(cheaper, later))
+        for changed in (plan_of(first, later, loss=Loss.pure(Fraction(2))), plan_of(first, loss=half)):
+            with pytest.raises(VeilwoodError, match="must promise"):
+                door.refine(changed)
+        with pytest.raises(VeilwoodError, match="must promise"):
+            door.refine(replace(plan_of(first), neighbours=Neighbours("replace-one")))
+        with pytest.raises(VeilwoodError):
+            plan_of(first, later, other)  # a plan that costs more cannot be made
+        assert door.plan == plan_of(first)
+        door.refine(plan_of(first, later))
+        with pytest.raises(VeilwoodError, match="passed already"):
+            door.noisy(first, EXACT)
+        door.noisy(later, EXACT)
+    with pytest.raises(VeilwoodError, match="open door"):
+        door.refine(plan_of(first, later))
+    assert door.statement().epsilon == 1
+    assert len(door.statement().composition) == 2
+
+
+class ForgetfulDoor(Door):
+    """Mutant: takes any plan of the same loss, as if nothing had passed."""
+
+    def refine(self, plan: Plan) -> None:
+        self.plan = plan
+
+
+def test_a_door_that_forgets_passed_steps_overspends() -> None:
+    def spent(kind: type[Door]) -> Fraction:
+        first, second = step_of("first"), step_of("second")
+        passed = []
+        with kind(plan_of(first), MemoryLedger()) as door:
+            for step in (first, second):
+                try:
+                    door.refine(plan_of(step))
+                except VeilwoodError:
+                    continue
+                door.noisy(step, EXACT)
+                passed.append(step.loss)
+        total = sum(passed, Loss.zero()).epsilon
+        assert total is not None
+        return total
+
+    assert spent(Door) == 1
+    assert spent(ForgetfulDoor) == 2
 
 
 def test_a_door_opens_once() -> None:

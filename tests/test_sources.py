@@ -17,12 +17,13 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
+from veilwood.batches import Source
 from veilwood.columns import Column
 from veilwood.encoding import Encoding
 from veilwood.errors import OutOfSchemaError
 from veilwood.privacy import Rows, RowsOf
 from veilwood.schema import Schema
-from veilwood.sources import Source, draft, open_source, read_features, read_table
+from veilwood.sources import draft, open_source, read_features, read_table
 
 SCHEMA = Schema(
     "shop",

@@ -19,11 +19,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood.batches import Source
 from veilwood.counting import on_threads
 from veilwood.encoding import TARGET_LEVELS, EncodedColumn
 from veilwood.leaves import shrunken_steps
 from veilwood.recipes import COUNT_SHARE
-from veilwood.sources import Source
 from veilwood.table_trees import COARSE_CELLS, CellTable, coarse_codes
 
 GRADIENT_UNITS: Final = 1 << 12  # a gradient of 1 in whole units
@@ -107,9 +107,9 @@ class Rows:
         on_threads(work, len(self.target), n_jobs)
 
 
-def probabilities(scores: Floats, n_classes: int) -> Floats:
-    """Turn scores into class probabilities, one column for each class."""
-    if n_classes == 2:
+def probabilities(scores: Floats) -> Floats:
+    """Turn scores into class probabilities: log-odds of the second of two classes, or one score for each class."""
+    if scores.shape[1] == 1:
         second = 1 / (1 + np.exp(-np.clip(scores[:, 0], -50, 50)))
         return np.column_stack([1 - second, second])
     powers = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -121,8 +121,8 @@ def gradients(scores: Floats, target: NDArray[np.int32], n_classes: int, spread:
     if n_classes == 0:
         return np.clip((target[:, None] / TARGET_LEVELS - scores) / spread, -1.0, 1.0)
     if n_classes == 2:
-        return np.clip(target[:, None] - probabilities(scores, 2)[:, 1:], -1.0, 1.0)
-    away = -probabilities(scores, n_classes)
+        return np.clip(target[:, None] - probabilities(scores)[:, 1:], -1.0, 1.0)
+    away = -probabilities(scores)
     away[np.arange(len(target)), target] += 1.0
     return away
 

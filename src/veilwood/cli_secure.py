@@ -112,10 +112,10 @@ def server(
 
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, format="%(asctime)s %(message)s")
     running = Server(Config.load(folder))
-    running.start()
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
+        running.start()
         stop.wait()
     finally:
         running.close()

@@ -7,9 +7,9 @@ What is counted is in ``counting`` and ``histograms``; noise is drawn once, by `
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import partial, wraps
 from typing import Any, Final, Protocol, TypeVar
 
 import pandas as pd
@@ -60,7 +60,7 @@ def open_rows(X: Any, y: Any, encoding: Encoding, *, unit: Unit | None = None, e
     check_names(encoding.schema, names, allowed_extra=() if cap is None else (cap.id,), target=True)
     if cap is not None and cap.id not in names:
         raise no_id(cap)
-    return ClusterSource(engine, engine.project(X, _wanted(encoding, cap)), encoding, cap)
+    return ClusterSource.of(engine, engine.project(X, _wanted(encoding, cap)), encoding, cap)
 
 
 def on_cluster(X: Any) -> bool:
@@ -75,13 +75,14 @@ def anywhere(method: Method) -> Method:
     frame with one more column, ``prediction`` (or ``probability``, an array).
     """
 
-    @functools.wraps(method)
+    @wraps(method)
     def predict(self: Any, X: Any) -> Any:
         engine = _engine(X)
         if engine is None:
             return method(self, X)
         model = copy.copy(self)
         model.ledger, model.n_jobs = None, 1  # workers spend nothing, and each is a thread by itself
+        vars(model).pop("_unfinished", None)  # exact counts of a fit under way stay here
         name = PROBABILITY if method.__name__ == "predict_proba" else PREDICTION
         return engine.predict(X, partial(method, model), model, name)
 
@@ -134,25 +135,30 @@ class Engine(Protocol):
         """Predict for each partition, lazily where the engine is lazy."""
 
 
+@dataclass(frozen=True, repr=False, kw_only=True)
 class ClusterSource(Source):
     """The rows of a frame; passes go over the cluster, and rows never come here."""
 
-    def __init__(self, engine: Engine, frame: Any, encoding: Encoding, cap: RowsOf | None) -> None:
+    _pass: Callable[[Count], Sums]
+
+    @classmethod
+    def of(cls, engine: Engine, frame: Any, encoding: Encoding, cap: RowsOf | None) -> ClusterSource:
+        """Take a frame that has no columns but those that are needed."""
+
         def read() -> Iterator[Any]:
             raise VeilwoodError(
                 f"the rows of a {engine.name} frame stay on the cluster, and they are needed here. "
                 "Hint: pass files, or a sample in memory."
             )
 
-        super().__init__(class_labels(encoding.schema), read, n_partitions=1 << 32)
         salt = 0 if cap is None else int(entropy.words(1)[0])
-        seen: dict[int, tuple[int, int]] = {}
-        object.__setattr__(self, "_pass", partial(_pass, engine, frame, encoding, cap, salt, seen))
+        on_workers = partial(_pass, engine, frame, encoding, cap, salt, {})
+        # How many partitions there are is known after a pass only: leave room for any number.
+        return cls(class_labels(encoding.schema), read, n_partitions=1 << 32, _pass=on_workers)
 
     def add_up(self, count: Count, doing: str = "counting", *, n_jobs: int | None = 1) -> Sums:
         """Count on the workers; threads are theirs, so ``n_jobs`` has no effect."""
-        sums: Sums = self._pass(count)  # type: ignore[attr-defined]
-        return sums
+        return self._pass(count)
 
 
 def _pass(
@@ -184,6 +190,12 @@ def _pass(
     return total.sums
 
 
+def _on_rows(work: Any, partition: int, rows: Any) -> Part:
+    """Run ``work`` on a partition that an engine hands over in one piece."""
+    part: Part = work(partition, [rows])
+    return part
+
+
 # -- Dask -------------------------------------------------------------------------------------------------------------
 
 
@@ -202,7 +214,7 @@ class Dask:
 
     def count(self, frame: Any, work: Callable[[int, Iterable[Any]], Part]) -> Part:
         """Run ``work`` on each partition and add up in a tree of tasks."""
-        return self._add_up(frame, _on_frame, work)
+        return self._add_up(frame, _on_rows, work)
 
     def count_by_id(self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], Part]) -> Part:
         """Shuffle encoded rows so that each bucket is in one partition."""
@@ -227,11 +239,6 @@ class Dask:
         else:
             meta = pd.Series([], dtype=label_type(model).to_pandas_dtype(), name=name)
         return frame.map_partitions(_predicted_frame, model, method, meta, meta=meta)
-
-
-def _on_frame(work: Any, partition: int, rows: pd.DataFrame) -> Part:
-    part: Part = work(partition, [rows])
-    return part
 
 
 def _on_buckets(work: Any, partition: int, rows: pd.DataFrame) -> Part:
@@ -333,7 +340,7 @@ class Ray:
         """Run ``work`` on each block and add up in a tree of tasks."""
         import ray
 
-        run, add, shared = ray.remote(_on_block), ray.remote(_add_parts), ray.put(work)
+        run, add, shared = ray.remote(_on_rows), ray.remote(_add_parts), ray.put(work)
         parts = [run.remote(shared, i, block) for i, block in enumerate(frame.to_arrow_refs())]
         while len(parts) > 1:
             parts = [add.remote(*parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
@@ -354,13 +361,11 @@ class Ray:
 
     def predict(self, frame: Any, method: Callable[[Any], Any], model: Any, name: str) -> Any:
         """Return the data set with one more column."""
-        add = partial(with_column, model, method, name)
-        return frame.map_batches(lambda table: add(table), batch_size=BATCH_ROWS, batch_format="pyarrow")
 
+        def run(table: pa.Table) -> pa.Table:
+            return with_column(model, method, name, table)
 
-def _on_block(work: Any, partition: int, block: pa.Table) -> Part:
-    part: Part = work(partition, [block])
-    return part
+        return frame.map_batches(run, batch_size=BATCH_ROWS, batch_format="pyarrow")
 
 
 def _add_parts(*parts: Part) -> Part:

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood.batches import Source
 from veilwood.counting import leaf_totals
 from veilwood.encoding import TARGET_LEVELS, EncodedColumn
 from veilwood.leaves import shrunken_table
@@ -21,10 +22,10 @@ from veilwood.plan import Step, counting_step
 from veilwood.privacy import Loss, Neighbours
 from veilwood.recipes import FEWEST_BINS, MOST_BINS, Recipe
 from veilwood.release import Door
-from veilwood.sources import Source
 from veilwood.table_trees import Axis, CellTable, equal_cuts, grow_tables
 
 LOWEST_PART: Final = 0.1  # of an even part, below which no cell falls: one table alone never rules a class out
+OVERLAP: Final = 0.25  # q tables count as q^(1 - OVERLAP) independent ones: columns of different tables depend too
 RAREST_CLASS: Final = 0.02  # of an even part, below which no class falls
 
 Floats = NDArray[np.float64]
@@ -45,13 +46,9 @@ def draw_tables(columns: Sequence[EncodedColumn], recipe: Recipe, rng: np.random
     chosen = rng.permutation(len(columns))[: recipe.n_columns]
     # One group more or less for each column, by chance: no single grid of cuts is unlucky for all columns alike.
     bins = np.clip(recipe.bins + rng.integers(-1, 2, len(chosen)), FEWEST_BINS, MOST_BINS)
-    axes = [_axis(int(feature), columns[feature], int(b)) for feature, b in zip(chosen, bins, strict=True)]
+    axes = [Axis.of(int(j), columns[j], equal_cuts(int(b))) for j, b in zip(chosen, bins, strict=True)]
     groups = [tuple(axes[i : i + recipe.group]) for i in range(0, len(axes), max(recipe.group, 1))]
     return [CellTable(group) for group in groups or [()]]
-
-
-def _axis(feature: int, column: EncodedColumn, bins: int) -> Axis:
-    return Axis.of_cuts(feature, column, equal_cuts(bins)) if column.ordered else Axis.of_values(feature, column)
 
 
 def plan_counts(tables: Sequence[CellTable], n_classes: int, loss: Loss, neighbours: Neighbours) -> Step:
@@ -91,11 +88,12 @@ def evidence(tables: Sequence[CellTable], counts: Sequence[Floats], variance: fl
     energy = float((apart**2).sum())
     kept = max(0.0, 1 - (n_classes - 1) * variance / weights.sum() / energy) if energy > 0 else 0.0
     totals = np.maximum(rows / n_classes + kept * apart, RAREST_CLASS * rows / n_classes)
+    weight = len(tables) ** -OVERLAP
     values, errors = [], []
     for table, noisy in zip(tables, counts, strict=True):
         even = totals / table.n_cells
         shrunk = shrunken_table(noisy.reshape(*table.shape, n_classes), variance, totals).reshape(-1, n_classes)
         cleaned = np.maximum(shrunk, LOWEST_PART * even)
-        values.append(np.log(cleaned / even))
-        errors.append(np.sqrt(variance) / np.maximum(cleaned, np.sqrt(variance) + 1.0))
+        values.append(weight * np.log(cleaned / even))
+        errors.append(weight * np.sqrt(variance) / np.maximum(cleaned, np.sqrt(variance) + 1.0))
     return Learned(np.log(totals / totals.sum()), tables, values, errors)

@@ -43,6 +43,10 @@ class Assignment(NamedTuple):
     key: bytes
     n_trees: int
 
+    def __repr__(self) -> str:
+        """Keep the key out of logs: workers of a cluster log what fails with its arguments."""
+        return f"Assignment(to {self.n_trees} trees)"
+
     def trees(self, partition: int, first_row: int, n_rows: int) -> Ints:
         """Return the tree of rows ``first_row`` up to ``first_row + n_rows`` of a partition."""
         first_block = first_row // _KEYSTREAM_ROWS

@@ -30,7 +30,7 @@ BATCH_ROWS: Final = 65536
 PREDICTION, PROBABILITY = "prediction", "probability"  # as in Spark's own library
 
 
-@dataclass
+@dataclass(repr=False)  # workers log what fails with its arguments, and sums are exact
 class Part:
     """The sums of some partitions, what their rows looked like, and the first refusal; parts add up."""
 
@@ -72,7 +72,8 @@ def count_bucket(count: Count, cap: RowsOf, salt: int, encoded: pa.Table) -> Par
     if partition == REFUSED:
         return Part(refusal=OutOfSchemaError(encoded.column("id")[0].as_py()))
     values = np.column_stack([encoded.column(name).to_numpy() for name in encoded.column_names[2:]])
-    _, person = np.unique(encoded.column("id").to_numpy(zero_copy_only=False).astype(str), return_inverse=True)
+    ids = np.array(encoded.column("id").to_pylist(), dtype=object)  # a text of numpy would lose NULs at its end
+    _, person = np.unique(ids, return_inverse=True)
     order = np.lexsort((_scrambled(values, salt), person))
     person, values = person[order], values[order]
     kept = np.arange(len(person)) - np.searchsorted(person, person, side="left") < cap.at_most

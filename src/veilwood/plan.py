@@ -30,6 +30,7 @@ BACKEND_VARIABLE = "VEILWOOD_NOISE_BACKEND"
 """Environment variable: "veilwood" (default) or "opendp" decides who draws additive noise."""
 
 
+_WORDS = 32  # a longer text about the structure gets a line of its own
 _STEPS_SHOWN = 12  # a person reads the first steps of a plan; all are in its JSON
 
 
@@ -62,10 +63,12 @@ class Step:
         match self.mechanism:
             case None:
                 return False
-            case DiscreteLaplace() as noise:
+            case DiscreteLaplace() as noise if self.loss.delta == 0:
                 return epsilon is not None and noise.epsilon(self.sensitivity) <= epsilon
-            case DiscreteGaussian() as noise:
-                return rho is not None and noise.rho(self.sensitivity) <= rho
+            case DiscreteLaplace() as noise:  # a part of rho, and pure epsilon is epsilon^2 / 2 of it
+                return rho is not None and noise.epsilon(self.sensitivity) ** 2 <= 2 * rho
+            case DiscreteGaussian() as noise:  # without a delta it keeps no epsilon at all
+                return self.loss.delta > 0 and rho is not None and noise.rho(self.sensitivity) <= rho
             case choice if choice.score_range < self.sensitivity:
                 return False
             case choice if self.loss.delta == 0:
@@ -264,7 +267,8 @@ class Plan:
         if by_rho and not Loss(None, Fraction(0), self.loss.rho).fits(self.loss):
             raise VeilwoodError(f"rho={float(self.loss.rho or 0):.4g} is more than {self.loss} allows.")
         cost, promise = (total.rho, self.loss.rho) if by_rho else (total.epsilon, self.loss.epsilon)
-        if promise is not None and (cost is None or cost > promise or (not by_rho and total.delta > self.loss.delta)):
+        in_parts_of_rho = any(step.loss.delta > 0 for step in self.steps)  # whose epsilon is not their own (Loss.part)
+        if promise is not None and (cost is None or cost > promise or (not by_rho and in_parts_of_rho)):
             raise VeilwoodError(f"the steps of this plan cost {total}, more than the {self.loss} it promises.")
 
     @property
@@ -334,21 +338,24 @@ class Plan:
 
     def explain(self) -> str:
         """Return the plan in words."""
+        told = {key: value for key, value in self.structure.items() if value != 0}
+        sentences = {key: value for key, value in told.items() if isinstance(value, str) and len(value) > _WORDS}
         shape = ", ".join(f"{value:,} {key}" if isinstance(value, int) and key != "depth" else f"{key} {value}"
-                          for key, value in self.structure.items())  # fmt: skip
+                          for key, value in told.items() if key not in sentences)  # fmt: skip
         lines = [
             f"{self.estimator} on schema {self.schema_name!r}: {shape}.",
+            *(f"{key.capitalize()}: {value}." for key, value in sentences.items()),
             f"Costs {self.loss}, protecting {self.neighbours}.",
             f"Releases {self.released}.",
         ]
-        told = [
+        steps = [
             f"  - {step.name} ({' x '.join(map(str, step.shape))}): sensitivity {step.sensitivity}, "
             f"{step.describe}, {step.cost}"
             for step in self.steps
         ]
-        if len(told) > _STEPS_SHOWN + 1:  # the last one, often the leaves, is always shown
-            told[_STEPS_SHOWN:-1] = [f"  - and {len(told) - 1 - _STEPS_SHOWN} more, see to_json()"]
-        lines += told
+        if len(steps) > _STEPS_SHOWN + 1:  # the last one, often the leaves, is always shown
+            steps[_STEPS_SHOWN:-1] = [f"  - and {len(steps) - 1 - _STEPS_SHOWN} more, see to_json()"]
+        lines += steps
         if not self.loss.is_bounded:
             lines.append("No bound holds: the result is NOT PRIVATE.")
         elif self.expected_leaf_mse > 0:

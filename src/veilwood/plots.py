@@ -5,17 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    from veilwood.effects import Effects
 
 __all__ = [
     "Comparison",
     "accuracy_vs_epsilon",
     "claimed_and_attacked",
     "error_vs_bound",
+    "plot_calibration",
+    "plot_effects",
     "roc_vs_bound",
     "skill_vs_noise",
 ]
@@ -192,4 +197,79 @@ def roc_vs_bound(
             axes.set(xlim=(_FEWEST_ACCUSED, 1), ylim=(_FEWEST_ACCUSED, 1.1))
     figure.axes[0].set(ylabel="members found (true positives)", title=title)
     figure.axes[1].legend(fontsize="x-small", loc="lower right")
+    return figure
+
+
+def plot_effects(effects: Effects, *, most: int = 9) -> Figure:
+    """Draw the strongest main effects of a PrivateForest, with error bars of one standard error of the noise.
+
+    Parameters
+    ----------
+    effects : Effects
+        What ``explain()`` returned.
+    most : int
+        Panels, one a column, strongest first.
+
+    Examples
+    --------
+    >>> import veilwood as vw
+    >>> car = vw.datasets.car()
+    >>> forest = vw.PrivateForestClassifier(car.schema, epsilon=20.0, n_rows=1728, random_state=0).fit(car.X, car.y)
+    >>> len(plot_effects(forest.explain(), most=4).axes)
+    4
+    """
+    shown = effects.main[:most]
+    if not shown:
+        raise ValueError("there is nothing to draw: no column was measured")
+    across = min(3, len(shown))
+    down = -(-len(shown) // across)
+    figure = Figure(figsize=(3.6 * across, 0.6 + 2.8 * down), layout="constrained")
+    panels: NDArray[Any] = figure.subplots(down, across, sharey=True, squeeze=False).ravel()
+    for panel in panels[len(shown) :]:
+        figure.delaxes(panel)
+    for axes, main in zip(panels, shown, strict=False):
+        place = np.arange(len(main.groups))
+        for output, name in enumerate(effects.outputs):
+            axes.errorbar(
+                place, main.effect[:, output], yerr=main.error[:, output], color=f"C{output}", marker="o",
+                markersize=3, linewidth=1, capsize=2, label=name,
+            )  # fmt: skip
+        axes.axhline(0, color=TRIVIAL, linewidth=0.8)
+        ticks = place if len(place) <= 8 else place[:: -(-len(place) // 8)]
+        axes.set_xticks(ticks, [main.groups[tick] for tick in ticks], rotation=45, ha="right", fontsize="x-small")
+        axes.set_title(main.column)
+    figure.supylabel(effects.unit, fontsize="medium")
+    if len(effects.outputs) > 1:
+        panels[0].legend(fontsize="x-small")
+    return figure
+
+
+def plot_calibration(happened: ArrayLike, probabilities: ArrayLike, *, bins: int = 10) -> Figure:
+    """Draw how often something happened against how probable it was said to be, in groups of equally many rows.
+
+    Parameters
+    ----------
+    happened : array-like of bool
+        For each row, whether it did: ``y == label``. On rows of your own: a picture of private rows is not private.
+    probabilities : array-like of float
+        What was predicted.
+    bins : int
+        Groups.
+
+    Examples
+    --------
+    >>> plot_calibration([0, 1, 1, 0], [0.2, 0.8, 0.7, 0.3], bins=2).axes[0].get_ylabel()
+    'share that happened'
+    """
+    order = np.argsort(np.asarray(probabilities, float), kind="stable")
+    said, true = np.asarray(probabilities, float)[order], np.asarray(happened, float)[order]
+    groups = [part for part in np.array_split(np.arange(len(said)), bins) if len(part)]
+    mean, share = (np.array([values[part].mean() for part in groups]) for values in (said, true))
+    error = np.sqrt(np.maximum(share * (1 - share), 1e-12) / [len(part) for part in groups])
+    figure = Figure(figsize=(4.6, 4.4), layout="constrained")
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], color=TRIVIAL, linestyle=":", label="calibrated")
+    axes.errorbar(mean, share, yerr=error, color=PRIVATE, marker="o", capsize=3, label="forest")
+    axes.set(xlabel="predicted probability", ylabel="share that happened", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    axes.legend(fontsize="small")
     return figure

@@ -4,8 +4,9 @@
 Nothing here looks at data or draws noise; the tables themselves are in ``table_trees``, the rounds in ``boosting``.
 
 The prior, which no data set has touched: every column has a main effect on the log-odds of variance ``EFFECT``; each
-further column of an interaction leaves 0.3 of that (``DECAY``). A table of b groups shows the part 1 - 1/b of a numeric column's effect. An effect is worth what is left of it after noise and
-sampling, r (its reliability), and main effects that are mostly noise do harm: (1 + HARM) r - HARM.
+further column of an interaction leaves the part ``DECAY`` of that. A table of b groups shows the part 1 - 1/b of a
+numeric column's effect. An effect is worth what is left of it after noise and sampling, r (its reliability), and main
+effects that are mostly noise do harm: (1 + HARM) r - HARM.
 
 | letter | meaning |
 |---|---|
@@ -43,8 +44,7 @@ NOISE_PER_CELL: Final = 0.06  # of the rows in an average cell, the noise that a
 MOST_PASSES: Final = 6
 MOST_TREES: Final = 400
 DEPTHS: Final = (3, 6)
-CUT_SHARE, START_SHARE, SPREAD_SHARE = 0.05, 0.03, 0.01  # of the budget; the last for each of SPREADS measurements
-SPREADS: Final = 3
+CUT_SHARE, START_SHARE, SPREAD_SHARE = 0.05, 0.03, 0.01  # of the budget; the last for each measurement of spread
 COUNT_SHARE: Final = 0.2  # of a round's budget, what the numbers of rows in its cells get
 
 
@@ -81,21 +81,27 @@ class Recipe:
         return self.passes * n_columns + self.trees
 
     def in_words(self) -> str:
-        """Say what is done, for a plan."""
+        """Say what is done and why, for a plan."""
         match self.method:
             case "prior":
-                return "the budget shows nothing beyond how frequent the target's values are: that is predicted"
+                return "so few rows at this epsilon show nothing but how frequent the classes are: that is predicted"
             case "tables":
                 return (
-                    f"{self.n_columns} columns drawn at random, counted in tables of up to {self.group} columns, "
-                    f"numbers in {self.bins} groups; their evidence is multiplied"
+                    f"few rows for this epsilon, so {_number(self.n_columns, 'column')}, drawn by chance, counted in "
+                    f"tables of up to {_number(self.group, 'column')}, numbers in about {self.bins} groups; their "
+                    "evidence is multiplied"
                 )
             case _:
-                trees = f", then {self.trees} random trees of depth {self.depth}" if self.trees else ""
+                trees = f", then {_number(self.trees, 'random tree')} of depth {self.depth}" if self.trees else ""
                 return (
-                    f"gradient boosting: {self.passes} passes over the columns one by one, numbers in up to "
+                    "rows enough at this epsilon for gradient boosting: "
+                    f"{_number(self.passes, 'pass', 'passes')} over the columns one by one, numbers in up to "
                     f"{self.bins} groups between private quantiles{trees}"
                 )
+
+
+def _number(n: int, one: str, many: str = "") -> str:
+    return f"{n} {one if n == 1 else many or one + 's'}"
 
 
 def choose(
@@ -111,7 +117,7 @@ def choose(
     >>> choose(binary, 2, 20, Loss.pure(Fraction(1, 100))).method
     'prior'
     """
-    epsilon = 1e6 if loss.epsilon is None else float(loss.epsilon)
+    epsilon = 1e6 if loss.epsilon is None else float(loss.epsilon)  # None: no noise
     n_rows = max(1, n_rows)
     if method is None:
         enough = BOOSTING_FROM if len(columns) > MOST_TABLE_COLUMNS else ONE_TABLE_FROM

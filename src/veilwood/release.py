@@ -27,6 +27,7 @@ INFERRED = "the schema was inferred from the data itself"
 PUBLIC_SCHEMA = "the schema (columns, bounds, categories, classes) is public knowledge and was not read off the data"
 UNIFORM_BITS = "the operating system's random bits are uniform and secret; noise is sampled exactly from them"
 FITS = "the table is not empty and fits the schema: otherwise the fit is refused, and a refusal can be seen"
+GIVEN_ROWS = "the number of rows that was given (n_rows) is public, or a guess made without the data"
 KEYED = "records were given to trees by SHAKE-256 under a secret key, which is taken to be a random function"
 ONE_UNIT = "one unit of the data is {unit}; the same person in further rows is not covered"
 
@@ -144,6 +145,8 @@ class Door:
         assumptions = [PUBLIC_SCHEMA, FITS, UNIFORM_BITS, ONE_UNIT.format(unit=self.plan.neighbours.unit)]
         if self.plan.structure.get("records") == EACH_TO_ONE_TREE:
             assumptions.append(KEYED)
+        if "rows assumed" in self.plan.structure:
+            assumptions.append(GIVEN_ROWS)
         if isinstance(self._ledger, MemoryLedger):
             assumptions.append("the ledger was kept in memory only: earlier spends on this data are not recorded in it")
         loss = entry.loss

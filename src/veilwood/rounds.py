@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood import boosting
+from veilwood.batches import Source
 from veilwood.boosting import Rows
 from veilwood.counted_tables import RAREST_CLASS, Learned
 from veilwood.encoding import TARGET_LEVELS, EncodedColumn
 from veilwood.plan import Step, counting_step
 from veilwood.privacy import Loss, Neighbours, exact
 from veilwood.progress import track
-from veilwood.recipes import CUT_SHARE, SPREAD_SHARE, SPREADS, START_SHARE, Recipe
+from veilwood.recipes import CUT_SHARE, SPREAD_SHARE, START_SHARE, Recipe
 from veilwood.release import Door
-from veilwood.sources import Source
 from veilwood.table_trees import COARSE_CELLS, Axis, CellTable
 
 SPREAD_AT: Final = (Fraction(0), Fraction(1, 8), Fraction(1, 3))  # of the rounds, when residuals are measured anew
@@ -68,7 +68,7 @@ def plan_rounds(
     numeric = sum(column.ordered for column in columns)
     cut_share = exact(CUT_SHARE) if numeric else Fraction(0)
     spread_share = exact(SPREAD_SHARE) if not n_classes else Fraction(0)
-    left = 1 - cut_share - exact(START_SHARE) - SPREADS * spread_share
+    left = 1 - cut_share - exact(START_SHARE) - len(SPREAD_AT) * spread_share
     n_rounds = recipe.rounds(len(columns))
     units, l1, squared_l2 = boosting.row_norms(n_classes, recipe.gaussian, neighbours.adjacency == "replace-one")
     outputs = 1 if n_classes <= 2 else n_classes
@@ -95,7 +95,7 @@ def plan_rounds(
                 f"histogram {i + 1} of residuals", boosting.SPREAD_GRID.shape, loss.part(spread_share), neighbours,
                 l1=1, squared_l2=1,
             )
-            for i in range(SPREADS)
+            for i in range(len(SPREAD_AT))
         ),
         rounds=tuple(
             counting_step(
@@ -124,7 +124,10 @@ def boost(
     cuts: dict[int, NDArray[np.int64]] = {}
     if plan.cuts is not None:
         histograms = door.noisy(plan.cuts, rows.histograms(numeric))
-        cuts = {j: boosting.quantile_cuts(h, recipe.bins, plan.cuts.variance) for j, h in zip(numeric, histograms, strict=True)}
+        cuts = {
+            feature: boosting.quantile_cuts(histogram, recipe.bins, plan.cuts.variance)
+            for feature, histogram in zip(numeric, histograms, strict=True)
+        }
     start = _start(door.noisy(plan.start, _totals(rows, n_classes)), n_classes)
     rows.begin(start)
     due = [int(share * len(plan.rounds)) for share in SPREAD_AT]
@@ -155,10 +158,7 @@ def draw_rounds(
     turn = _turns(len(columns), rng)
     for _ in range(recipe.passes * len(columns)):
         feature = next(turn)
-        column = columns[feature]
-        yield CellTable((
-            Axis.of_cuts(feature, column, cuts[feature]) if column.ordered else Axis.of_values(feature, column),
-        ))  # fmt: skip
+        yield CellTable((Axis.of(feature, columns[feature], cuts.get(feature, ())),))
     while True:
         yield CellTable(tuple(_side(next(turn), columns, cuts, rng) for _ in range(recipe.depth)))
 

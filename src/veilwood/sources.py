@@ -34,7 +34,7 @@ from veilwood.privacy import RowsOf, Unit
 from veilwood.schema import UNREVIEWED, Schema, Task
 from veilwood.tables import Table, category_codes, numbers, to_pandas
 
-__all__ = ["Batch", "Source", "draft", "encode_batch", "open_source", "read_features", "read_table"]
+__all__ = ["draft", "encode_batch", "open_source", "read_features", "read_table"]
 
 Unread: TypeAlias = Callable[[], Batch]
 

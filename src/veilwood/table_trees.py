@@ -33,7 +33,7 @@ class Axis:
     groups : ndarray of uint16
         The group of each coarse code.
     ordered : bool
-        Whether groups are intervals of numbers (a missing number is in the last group, alone).
+        Whether groups are intervals of numbers (a missing number is in the last group).
     size : int
         Number of groups.
     """
@@ -44,8 +44,13 @@ class Axis:
     size: int
 
     @classmethod
+    def of(cls, feature: int, column: EncodedColumn, cuts: Sequence[int] | NDArray[np.integer]) -> Axis:
+        """Cut a column of numbers; take every category of another as a group."""
+        return cls.of_cuts(feature, column, cuts) if column.ordered else cls.of_values(feature, column)
+
+    @classmethod
     def of_cuts(cls, feature: int, column: EncodedColumn, cuts: Sequence[int] | NDArray[np.integer]) -> Axis:
-        """Cut a numeric column at coarse codes: a group begins at each of them."""
+        """Cut a numeric column at coarse codes: a group begins at each of them, missing numbers are one more."""
         inside = sorted({int(cut) for cut in cuts if 0 < cut < COARSE_CELLS})
         groups = np.searchsorted(inside, np.arange(COARSE_CELLS), side="right").astype(np.uint16)
         if column.missing_code is not None:

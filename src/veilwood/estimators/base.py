@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from veilwood.batches import Source
 from veilwood.cluster import open_rows
 from veilwood.encoding import Encoding
 from veilwood.errors import PrivacyWarning, VeilwoodError
@@ -24,7 +25,6 @@ from veilwood.plan import Plan
 from veilwood.privacy import Loss, Neighbours, RowsOf, requested_loss, unit_of
 from veilwood.release import INFERRED, Door
 from veilwood.schema import Schema, Task
-from veilwood.sources import Source
 from veilwood.statement import PrivacyStatement
 from veilwood.structure import Forest
 
@@ -117,7 +117,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         self
         """
         self._refuse(unsupported)
-        if isinstance(X, JointRows):
+        if isinstance(X, JointRows) and hasattr(type(X), "teach"):  # a frame may have a column of that name
             X.teach(self)
             return self
         loss, neighbours = self._promise()
@@ -210,6 +210,15 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 
     def _encoding(self) -> Encoding:
         raise NotImplementedError
+
+    def _tags(self, tags: Any, of_task: Any) -> Any:
+        """Tell scikit-learn what its checks may expect."""
+        of_task.poor_score = True
+        tags.non_deterministic = True
+        tags.input_tags.allow_nan = True
+        tags.input_tags.string = True
+        tags.input_tags.categorical = True
+        return tags
 
     def _one_of(self, name: str, allowed: tuple[str, ...]) -> str:
         value = getattr(self, name)

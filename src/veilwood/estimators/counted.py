@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 
 from veilwood import leaves as cleaning
-from veilwood.batches import Count
+from veilwood.batches import Count, Source
 from veilwood.cluster import anywhere
 from veilwood.counting import Assignment, leaf_totals, sum_over_trees
 from veilwood.encoding import TARGET_LEVELS, Encoding
@@ -25,7 +25,6 @@ from veilwood.estimators.base import BaseForest, Design
 from veilwood.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Step, counting_step
 from veilwood.privacy import Loss, Neighbours
 from veilwood.schema import Schema, Task
-from veilwood.sources import Source
 from veilwood.structure import Forest
 
 VOTINGS = ("majority", "threshold", "probabilistic")
@@ -154,14 +153,6 @@ class CountedForest(BaseForest):
         if forest.n_leaves > self.plan_.n_leaves:
             raise ModelFileError(f"{forest.n_leaves} leaves are more than the {self.plan_.n_leaves} planned.")
         self.forest_, self.leaf_counts_ = forest, counts
-
-    def _tags(self, tags: Any, of_task: Any) -> Any:
-        of_task.poor_score = True
-        tags.non_deterministic = True
-        tags.input_tags.allow_nan = True
-        tags.input_tags.string = True
-        tags.input_tags.categorical = True
-        return tags
 
 
 class CountedClassifier(ClassifierMixin, CountedForest):  # type: ignore[misc]

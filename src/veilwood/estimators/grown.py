@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.batches import AddUp
+from veilwood.batches import AddUp, Source
 from veilwood.counting import Assignment
 from veilwood.encoding import Encoding
 from veilwood.errors import DomainTooLargeError, VeilwoodError
@@ -26,7 +26,6 @@ from veilwood.plan import Plan, Step
 from veilwood.privacy import Loss, Neighbours, exact
 from veilwood.release import Door
 from veilwood.schema import Schema
-from veilwood.sources import Source
 from veilwood.structure import Forest, public_generators
 
 SELECTIONS = ("flip", "exponential")

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NoReturn, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood.batches import Batch
 from veilwood.cluster import open_rows
 from veilwood.counting import Assignment, leaf_totals, route
 from veilwood.encoding import Encoding
@@ -37,7 +38,6 @@ from veilwood.privacy import Loss, Neighbours, requested_loss
 from veilwood.progress import track
 from veilwood.release import SEEDED, Door
 from veilwood.schema import Task
-from veilwood.sources import Batch
 from veilwood.statement import PrivacyStatement
 from veilwood.structure import Forest
 from veilwood.workloads import LeafVoteWorkload, VoteWorkload

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NoReturn, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.batches import Batch, Count
+from veilwood.batches import Batch, Count, Source
 from veilwood.cluster import open_rows
 from veilwood.entropy import is_seeded
 from veilwood.errors import BudgetExceededError, VeilwoodError
@@ -23,7 +23,6 @@ from veilwood.estimators.counted import CountedForest
 from veilwood.ledger import open_ledger
 from veilwood.privacy import RowsOf
 from veilwood.release import SEEDED, Door
-from veilwood.sources import Source
 from veilwood.tables import text_of
 
 
@@ -113,10 +112,10 @@ class OnePassForest(CountedForest):
             self._unfinished = current
             if not hasattr(self, "privacy_"):
                 self.n_features_in_ = len(schema.features)
-        current.sums = current.sums + sums
-        current.n_partitions += source.n_partitions
         if is_seeded() and SEEDED not in current.not_private:
             current.not_private.append(SEEDED)
+        current.n_partitions += source.n_partitions
+        current.sums = current.sums + sums  # last: an interrupt may leave places unused, never two rows in one place
         return self
 
     def release(self) -> Self:

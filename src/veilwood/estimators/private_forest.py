@@ -6,6 +6,7 @@ The choice is in ``recipes``; its two methods are in ``counted_tables`` and ``ro
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass, replace
@@ -15,15 +16,16 @@ from typing import Any, ClassVar, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
 
 from veilwood import boosting, recipes
-from veilwood.batches import Batch
+from veilwood.batches import Batch, Source
 from veilwood.cluster import anywhere, on_cluster
 from veilwood.counted_tables import Learned, count, draw_tables, plan_counts
 from veilwood.counting import sum_over_trees
 from veilwood.effects import Effects, effects_of
 from veilwood.encoding import TARGET_LEVELS, Encoding
-from veilwood.errors import ModelFileError, VeilwoodError
+from veilwood.errors import ModelFileError, UtilityWarning, VeilwoodError
 from veilwood.estimators.base import BaseForest, Design
 from veilwood.plan import ALL_TO_EVERY_TREE, Plan, Step, counting_step
 from veilwood.privacy import Loss, Neighbours
@@ -31,7 +33,6 @@ from veilwood.recipes import Recipe
 from veilwood.release import Door
 from veilwood.rounds import RoundPlan, boost, plan_rounds
 from veilwood.schema import Schema, Task
-from veilwood.sources import Source
 from veilwood.structure import Forest, public_generators
 from veilwood.table_trees import CellTable, grow_tables
 
@@ -105,8 +106,9 @@ class _PrivateForest(BaseForest):
         step = counting_step("number of rows", (1,), loss.part(ROWS_SHARE), neighbours, l1=1, squared_l2=1)
         sizes = {f"at {n:,} rows": self._choose(encoding, n, loss).in_words() for n in SHOWN_SIZES}
         plan = self._plan(
-            encoding, loss, neighbours, (step,), "the number of rows, with noise, and what is then chosen from it",
-            {"method": "chosen from the number of rows", **sizes, "trees": 0, "leaves": 0}, step.variance,
+            encoding, loss, neighbours, (step,),
+            "the number of rows, with noise, and then, with the rest of the budget, what is chosen from it",
+            {"method": "chosen from the number of rows", **sizes, "trees": 0, "leaves": 0}, 0.0,
         )  # fmt: skip
         return _Work(encoding, _NO_FOREST, plan, None, [], None)
 
@@ -124,11 +126,11 @@ class _PrivateForest(BaseForest):
             recipe = replace(recipe, gaussian=loss.delta > 0)
         elif not recipe.gaussian and loss.delta > 0 and loss.epsilon is not None:
             left = loss = Loss.pure(loss.epsilon)  # Laplace noise is the smaller one here, and needs no delta
-        structure: dict[str, Any] = {"method": recipe.method, "rows assumed": n_rows, "choice": recipe.in_words()}
+        rows = "rows measured" if bought else "rows assumed"
+        structure: dict[str, Any] = {"method": recipe.method, rows: n_rows, "choice": recipe.in_words()}
         if 0 < recipe.n_columns < len(encoding.columns):
             left_out = len(encoding.columns) - recipe.n_columns
             structure["not affordable"] = f"{left_out} of {len(encoding.columns)} columns"
-        rng = self._public_rng()
         if recipe.method == "boosting":
             rounds = plan_rounds(encoding.columns, n_classes, recipe, left, neighbours)
             steps, n_tables = rounds.steps, len(rounds.rounds)
@@ -137,7 +139,7 @@ class _PrivateForest(BaseForest):
             released = f"sums of gradients and of rows in {n_tables} tables, with noise"
             plan = self._plan(encoding, loss, neighbours, (*bought, *steps), released, structure, noise)
             return _Work(encoding, _NO_FOREST, plan, recipe, [], rounds)
-        tables = draw_tables(encoding.columns, recipe, rng)
+        tables = draw_tables(encoding.columns, recipe, self._public_rng())
         step = plan_counts(tables, n_classes, left, neighbours)
         structure |= {"trees": len(tables), "leaves": step.shape[0]}
         released = f"class counts of {len(tables)} table{'s' * (len(tables) > 1)}, with noise"
@@ -172,7 +174,7 @@ class _PrivateForest(BaseForest):
         same.method = measured if self.method == "auto" else self.method  # counting is chosen on a cluster
         work = same._design(self.schema_, loss, neighbours)
         if work.recipe is None:
-            work = same._work(work.encoding, structure["rows assumed"], loss, neighbours, work.plan.steps)
+            work = same._work(work.encoding, structure["rows measured"], loss, neighbours, work.plan.steps)
         return work.plan
 
     # -- the data ------------------------------------------------------------------------------------------------
@@ -222,6 +224,13 @@ class _PrivateForest(BaseForest):
         return boost(design.rounds, encoding.columns, n_classes, recipe, source, door, rng, self.n_jobs)
 
     def _learn(self, design: Design, released: Learned) -> None:
+        if self.plan_.structure["method"] == "prior":
+            warnings.warn(
+                "so few rows at this epsilon show nothing but how frequent the classes are, and that is all this model "
+                "predicts. Hint: spend more epsilon, or gather more rows.",
+                UtilityWarning,
+                stacklevel=6,
+            )
         self.start_ = released.start
         self.forest_, cells = grow_tables(released.tables or [CellTable(())])
         bounds = zip(self.forest_.tree_leaves[:-1], self.forest_.tree_leaves[1:], strict=True)
@@ -243,7 +252,7 @@ class _PrivateForest(BaseForest):
         Effects
             Print it, or look at it with ``veilwood.plots.plot_effects``.
         """
-        self._encoding()
+        check_is_fitted(self, "schema_")
         return effects_of(self.forest_, self.leaf_values_, self.leaf_errors_, self._encoding())
 
     def _encoding(self) -> Encoding:
@@ -268,14 +277,6 @@ class _PrivateForest(BaseForest):
         if forest.n_leaves > max(self.plan_.n_leaves, 1):
             raise ModelFileError(f"{forest.n_leaves} leaves are more than the {self.plan_.n_leaves} planned.")
         self.forest_, self.leaf_values_, self.leaf_errors_, self.start_ = forest, values, errors, start
-
-    def _tags(self, tags: Any, of_task: Any) -> Any:
-        of_task.poor_score = True
-        tags.non_deterministic = True
-        tags.input_tags.allow_nan = True
-        tags.input_tags.string = True
-        tags.input_tags.categorical = True
-        return tags
 
 
 _NO_FOREST: Final = grow_tables([CellTable(())])[0]  # structure is drawn, or learned, during the fit
@@ -331,7 +332,7 @@ class PrivateForestClassifier(ClassifierMixin, _PrivateForest):  # type: ignore[
     @anywhere
     def predict_proba(self, X: Any) -> Floats:
         """Return the probability of each class. Free: computed from what was released."""
-        return boosting.probabilities(self._scores(X), 2 if len(self.start_) == 1 else len(self.start_))
+        return boosting.probabilities(self._scores(X))
 
     @anywhere
     def predict(self, X: Any) -> NDArray[Any]:

@@ -14,14 +14,11 @@ import math
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
 from veilwood.errors import VeilwoodError
 from veilwood.secure.choose import maximum
-from veilwood.secure.engine import Engine, Shared, concatenate
+from veilwood.secure.engine import Engine, Ints, Shared, concatenate
 from veilwood.secure.id3 import Label, Level, Select
-
-Ints = NDArray[np.int64]
 
 WEIGHT_BITS = 28  # of the largest weight
 COIN_BITS = 29  # of the uniform number; weight times number must fit 63 bits

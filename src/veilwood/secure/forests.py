@@ -10,18 +10,15 @@ from fractions import Fraction
 from math import expm1, log1p
 
 import numpy as np
-from numpy.typing import NDArray
 
 from veilwood import entropy
 from veilwood.counting import Assignment
-from veilwood.secure.engine import Engine
+from veilwood.secure.engine import Engine, Ints
 from veilwood.secure.hidden_tree import HiddenTree, draw_noise, grow
 from veilwood.secure.id3 import grow_public, noisy_class, random_feature
 from veilwood.secure.plaintext import PlainTree
 from veilwood.secure.plans import HiddenPlan
 from veilwood.secure.records import Domain, Records
-
-Ints = NDArray[np.int64]
 
 
 def trees_of_rows(engine: Engine, n_rows: int, n_trees: int) -> Ints:

@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from veilwood.errors import VeilwoodError
 from veilwood.secure import noise
 from veilwood.secure.choose import argmax, maximum
-from veilwood.secure.engine import Engine, Shared
+from veilwood.secure.engine import Engine, Ints, Shared
 from veilwood.secure.plaintext import PlainTree
 from veilwood.secure.records import Domain, Records
 
-Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 

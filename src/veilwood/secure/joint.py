@@ -15,7 +15,6 @@ from fractions import Fraction
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from veilwood.cluster import open_rows
 from veilwood.encoding import class_labels
@@ -28,11 +27,10 @@ from veilwood.plan import Plan, Step
 from veilwood.privacy import Loss, RowsOf
 from veilwood.release import Door
 from veilwood.secure import noise
-from veilwood.secure.engine import Engine, Shared
+from veilwood.secure.engine import Engine, Ints, Shared
 from veilwood.secure.plans import DEALT_JOINTLY, NO_COLLUSION, SAMPLED_JOINTLY, sampling_delta
 from veilwood.statement import PrivacyStatement
 
-Ints = NDArray[np.int64]
 Law = Literal["dealt", "sampled"]
 LAWS: tuple[Law, ...] = ("dealt", "sampled")
 
@@ -140,6 +138,7 @@ class Parties(ABC):
         plan = joint_plan(design.plan, self.law)
         door = JointDoor(plan, open_ledger(estimator.ledger), self, estimator)
         nothing = np.zeros(sum(math.prod(step.shape) for step in plan.steps), np.int64)
+        # Sums of several steps lie one after the other; those of a single one have its shape, as ``_count`` gives them.
         exact = nothing.reshape(plan.steps[0].shape) if len(plan.steps) == 1 else nothing
         labels = class_labels(design.encoding.schema)
         estimator._go_through(door, design, labels, lambda door: estimator._release(design, exact, door))
@@ -148,6 +147,12 @@ class Parties(ABC):
 def joint_plan(plan: Plan, law: Law) -> Plan:
     """Return the plan as servers carry it out: with the variance of dealt noise, or the delta of sampled noise."""
     if law == "dealt":
+        for step in plan.steps:
+            if _scale(step) > noise.LARGEST_DEALT_SCALE:  # here, before anything is charged
+                raise VeilwoodError(
+                    f"step {step.name!r} needs noise of scale {float(_scale(step)):.6g}, and servers deal up to "
+                    f"{noise.LARGEST_DEALT_SCALE}. Hint: law='sampled', or a larger epsilon."
+                )
         return replace(plan, expected_leaf_mse=float(DEALT_VARIANCE) * plan.expected_leaf_mse)
     assert plan.loss.epsilon is not None
     draws = [(_scale(step), 2 * math.prod(step.shape)) for step in plan.steps]

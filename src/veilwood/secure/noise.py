@@ -23,11 +23,10 @@ from numpy.typing import NDArray
 
 from veilwood import entropy, samplers
 from veilwood.errors import VeilwoodError
-from veilwood.secure.engine import Bits, Engine, Shared, concatenate, stack
+from veilwood.secure.engine import Bits, Engine, Ints, Shared, concatenate, stack
 
 __all__ = ["dealt_laplace", "discrete_laplace", "geometric", "largest", "total_variation"]
 
-Ints = NDArray[np.int64]
 PRECISION = 80  # bits of a secret uniform number that decide a digit
 WORD_BITS = 64
 WORDS_AT_A_TIME = 1 << 22  # words of secret random bits worked on together: bounds memory

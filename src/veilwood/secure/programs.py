@@ -22,7 +22,7 @@ from veilwood.errors import PartyError, VeilwoodError
 from veilwood.mechanisms import NoisyMax
 from veilwood.plan import EACH_TO_ONE_TREE, Plan, Step
 from veilwood.privacy import Loss, Neighbours, exact
-from veilwood.release import PUBLIC_SCHEMA, UNIFORM_BITS
+from veilwood.release import FITS, KEYED, ONE_UNIT, PUBLIC_SCHEMA, UNIFORM_BITS
 from veilwood.schema import Schema
 from veilwood.secure import joint, noise, records
 from veilwood.secure.choose import argmax
@@ -394,6 +394,9 @@ def joint_statement(plan: Plan, law: joint.Law, *, ledger: str, ledger_entry: in
     """The certificate of sums that three servers released as planned."""
     how = DEALT_JOINTLY if law == "dealt" else SAMPLED_JOINTLY
     assert plan.loss.epsilon is not None
+    assumptions = [PUBLIC_SCHEMA, FITS, UNIFORM_BITS, ONE_UNIT.format(unit=plan.neighbours.unit)]
+    if plan.structure.get("records") == EACH_TO_ONE_TREE:
+        assumptions.append(KEYED)
     return PrivacyStatement(
         is_private=True,
         epsilon=float(plan.loss.epsilon),
@@ -403,7 +406,7 @@ def joint_statement(plan: Plan, law: joint.Law, *, ledger: str, ledger_entry: in
         mechanism=plan.mechanism,
         released=plan.released,
         composition=tuple(step.to_dict() for step in plan.steps),
-        assumptions=(PUBLIC_SCHEMA, UNIFORM_BITS, NO_COLLUSION, how, joint.OWNERS_COUNT),
+        assumptions=(*assumptions, NO_COLLUSION, how, joint.OWNERS_COUNT),
         reason=None,
         ledger=ledger,
         ledger_entry=ledger_entry,

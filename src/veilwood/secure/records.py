@@ -25,7 +25,7 @@ from veilwood.errors import OutOfSchemaError, VeilwoodError
 from veilwood.schema import Schema
 from veilwood.secure.engine import Engine, Shared, concatenate
 
-Bits = NDArray[np.uint8]
+OneHot = NDArray[np.uint8]
 
 MOST_CELLS = 1 << 31
 """One-hot cells of a table above which encoding is refused: what does not fit one message does not fit memory."""
@@ -69,7 +69,7 @@ class Domain:
         return np.arange(self.width) >= np.array(self.sizes)[:, None]
 
 
-def one_hot(codes: ArrayLike, domain: Domain) -> Bits:
+def one_hot(codes: ArrayLike, domain: Domain) -> OneHot:
     """Return the one-hot codes of rows, shape (m, w, n); what an owner or a user then shares.
 
     >>> one_hot([[0, 1], [2, 0]], Domain((3, 2), 2))[:, :, 0].tolist()
@@ -85,7 +85,7 @@ def one_hot(codes: ArrayLike, domain: Domain) -> Bits:
     return np.asarray(places.T[:, None, :] == np.arange(domain.width)[:, None], np.uint8)
 
 
-def one_hot_classes(target: ArrayLike, domain: Domain) -> Bits:
+def one_hot_classes(target: ArrayLike, domain: Domain) -> OneHot:
     """Return the one-hot classes of rows, shape (u, n); a row of class -1 is padding and counts nowhere.
 
     Padding hides how many rows an owner has: fill up to a number that is public.
@@ -99,7 +99,7 @@ def one_hot_classes(target: ArrayLike, domain: Domain) -> Bits:
     return np.asarray(places == np.arange(domain.n_classes)[:, None], np.uint8)
 
 
-def encode(schema: Schema, X: Any, y: Any) -> tuple[Bits, Bits]:
+def encode(schema: Schema, X: Any, y: Any) -> tuple[OneHot, OneHot]:
     """Encode a table by a schema: one-hot features (m, w, n) and classes (u, n), ready to be shared."""
     encoding, domain = Encoding(schema, "bins"), Domain.of(schema)
     return one_hot(encoding.encode(X), domain), one_hot_classes(encoding.encode_target(y), domain)

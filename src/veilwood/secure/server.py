@@ -89,6 +89,7 @@ class Server:
         self._lock = threading.RLock()
         self._read_at = 0.0
         self._refused: tuple[str, ...] = ()
+        self._listeners: list[Listener] = []
         dials = tls_context(config.identity, config.servers_authority, listens=False)
         self._meetings = Meetings(config, dials, self._invited)
 
@@ -98,10 +99,11 @@ class Server:
         config, here = self.config, self.config.servers[self.party]
         peers = tls_context(config.identity, config.servers_authority, listens=True)
         people = tls_context(config.identity, config.people_authority, listens=True)
-        self._listeners = [
-            Listener(config.listen, here.peers, peers, config.timeout, self._meetings.on_peer),
-            Listener(config.listen, here.people, people, config.timeout, self._on_person),
-        ]
+        for port, context, greet in (
+            (here.peers, peers, self._meetings.on_peer),
+            (here.people, people, self._on_person),
+        ):
+            self._listeners.append(Listener(config.listen, port, context, config.timeout, greet))
         log.info("%s listens on %s, ports %d and %d", config.who, config.listen, here.peers, here.people)
 
     def close(self) -> None:

@@ -355,16 +355,20 @@ def dial(
     """Connect to a server and check that its certificate carries its name; try again while nobody listens."""
     until = time.monotonic() + patience
     while True:
+        plain = None
         try:
             plain = socket.create_connection((host, port), timeout=_HANDSHAKE_SECONDS)
             return Channel(context.wrap_socket(plain, server_hostname=name.dns), name, timeout, limit)
         except ssl.SSLError as error:
-            plain.close()
+            if plain is not None:
+                plain.close()
             raise PartyError(
                 f"whoever listens at {host}:{port} is not {name}: {_reason(error)}. Hint: compare the certificates.",
                 party=str(name),
             ) from None
         except OSError as error:
+            if plain is not None:
+                plain.close()
             if time.monotonic() > until:
                 raise PartyError(
                     f"{name} cannot be reached at {host}:{port}: {_reason(error)}.", party=str(name)

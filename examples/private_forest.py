@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PrivateForest: what it plans for small and large tables, what it learns, and what it can say about it.
+
+Run: python examples/private_forest.py [FOLDER]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+import veilwood as vw
+from veilwood.plots import plot_effects
+
+folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
+
+# A clinic: stays are long for the old, and for smokers on ward C. Incomes are skewed and tell nothing.
+schema = vw.Schema.from_dict({
+    "name": "clinic", "task": "classification", "target": "stay",
+    "columns": [
+        {"name": "age", "kind": "numeric", "lower": 0, "upper": 120},
+        {"name": "ward", "kind": "categorical", "values": ["A", "B", "C"]},
+        {"name": "smoker", "kind": "categorical", "values": ["no", "yes"]},
+        {"name": "income", "kind": "numeric", "lower": 0, "upper": 1e6, "transform": "log1p"},
+        {"name": "stay", "kind": "categorical", "values": ["short", "long"]},
+    ],
+})  # fmt: skip
+rng = np.random.default_rng(0)
+n = 20_000
+age, ward, smoker = rng.uniform(20, 90, n), rng.choice(["A", "B", "C"], n), rng.choice(["no", "yes"], n)
+income = rng.lognormal(10, 1, n).clip(0, 1e6)
+odds = (age - 60) / 10 + 2.5 * ((ward == "C") & (smoker == "yes"))
+stay = np.where(rng.random(n) < 1 / (1 + np.exp(-odds)), "long", "short")
+X = pd.DataFrame({"age": age, "ward": ward, "smoker": smoker, "income": income})
+
+# The choice is made from public facts alone, so it can be looked at before there is any data.
+for rows in (20, 1_000, 100_000):
+    plan = vw.PrivateForestClassifier(schema, epsilon=1.0, n_rows=rows, random_state=0).plan()
+    print(f"{rows:>7,} rows: {plan.structure['choice']}")
+
+# Without n_rows a fiftieth of the budget buys the number of rows, and the choice is made from the noisy answer.
+forest = vw.PrivateForestClassifier(schema, epsilon=1.0, random_state=0).fit(X[:16_000], stay[:16_000])
+print(f"\nAbout {forest.plan_.structure['rows measured']:,} rows; {forest.privacy_.released}.")
+print(f"Accuracy on rows held out: {forest.score(X[16_000:], stay[16_000:]):.3f}\n")
+
+# What it learned, with error bars from the noise: free, since it is computed from what was released.
+effects = forest.explain()
+print(effects)
+plot_effects(effects).savefig(folder / "private-forest-effects.png")
+print(f"\nDrawn in {folder / 'private-forest-effects.png'}")

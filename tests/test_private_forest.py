@@ -1,0 +1,686 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PrivateForest: norms by enumeration, plans, distinguishers with mutants, twins in plain numpy, and explanations.
+
+The attack by canaries, which is made on every estimator, is in test_attacks.py; refined plans are in test_release.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+from sklearn.base import clone
+
+import veilwood as vw
+from veilwood import audit, boosting, recipes, rounds
+from veilwood.batches import Batch
+from veilwood.boosting import GRADIENT_UNITS, gradients, row_norms
+from veilwood.counted_tables import draw_tables, evidence, plan_counts
+from veilwood.counting import leaf_totals, route
+from veilwood.effects import effects_of
+from veilwood.encoding import GRID_CELLS, TARGET_LEVELS, EncodedColumn, Encoding
+from veilwood.entropy import seeded_for_tests
+from veilwood.leaves import shrunken_steps, shrunken_table
+from veilwood.ledger import MemoryLedger
+from veilwood.mechanisms import DiscreteGaussian, DiscreteLaplace
+from veilwood.model_audit import check_model
+from veilwood.plan import Step
+from veilwood.plots import plot_calibration, plot_effects
+from veilwood.privacy import Loss, Neighbours, Rows
+from veilwood.recipes import Recipe, choose
+from veilwood.release import Door
+from veilwood.table_trees import Axis, CellTable, coarse_codes, equal_cuts, grow_tables
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
+    pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning"),
+]
+
+NUMBER = EncodedColumn("number", ordered=True, n_codes=GRID_CELLS, missing_code=None)
+GAPPY = EncodedColumn("gappy", ordered=True, n_codes=GRID_CELLS + 1, missing_code=GRID_CELLS)
+COIN = EncodedColumn("coin", ordered=False, n_codes=3, missing_code=None)
+COLUMNS = (NUMBER, GAPPY, COIN)
+
+CLINIC: list[dict[str, Any]] = [
+    {"name": "age", "kind": "numeric", "lower": 0, "upper": 100, "nullable": True},
+    {"name": "ward", "kind": "categorical", "values": ["A", "B", "C"], "nullable": True},
+    {"name": "income", "kind": "numeric", "lower": 0, "upper": 1e6, "transform": "log1p"},
+]
+TARGETS: dict[str, dict[str, Any]] = {
+    "two": {"name": "target", "kind": "categorical", "values": ["no", "yes"]},
+    "three": {"name": "target", "kind": "categorical", "values": ["a", "b", "c"]},
+    "regression": {"name": "target", "kind": "numeric", "lower": -5, "upper": 15},
+}
+
+
+def schema_of(task: str) -> vw.Schema:
+    kind = "regression" if task == "regression" else "classification"
+    columns = [*CLINIC, TARGETS[task]]
+    return vw.Schema.from_dict({"name": "clinic", "task": kind, "target": "target", "columns": columns})
+
+
+def table_of(task: str, n: int, seed: int = 0) -> tuple[pd.DataFrame, NDArray[Any]]:
+    rng = np.random.default_rng(seed)
+    age, ward = rng.uniform(0, 100, n), rng.integers(0, 3, n)
+    X = pd.DataFrame({
+        "age": np.where(rng.random(n) < 0.1, np.nan, age),
+        "ward": np.array(["A", "B", "C", None], dtype=object)[np.where(rng.random(n) < 0.1, 3, ward)],
+        "income": rng.lognormal(8, 2, n),
+    })  # fmt: skip
+    level = age / 50 + ward + rng.normal(0, 0.2, n)  # from 0 to 4
+    if task == "regression":
+        return X, 4 * level - 3
+    cuts = [2.0] if task == "two" else [1.3, 2.7]
+    return X, np.array(TARGETS[task]["values"])[np.searchsorted(cuts, level)]
+
+
+def forest_of(task: str, **params: Any) -> Any:
+    kind = vw.PrivateForestRegressor if task == "regression" else vw.PrivateForestClassifier
+    return kind(schema_of(task), random_state=0, n_jobs=1, **params)
+
+
+METHODS = [
+    ("two", "tables"),
+    ("three", "tables"),
+    ("two", "boosting"),
+    ("three", "boosting"),
+    ("regression", "boosting"),
+]
+
+
+# -- 1. sensitivity -------------------------------------------------------------------------------------------
+
+N_CLASSES = [2, 3, 5, 0]  # 0: regression
+
+
+def rows_of(coarse: Any, target: Any, scores: Any) -> boosting.Rows:
+    return boosting.Rows(
+        coarse, np.asarray(target, np.int32), np.asarray(scores, float), np.empty(len(target), np.uint32)
+    )
+
+
+def random_rows(n_classes: int, n: int, rng: np.random.Generator) -> boosting.Rows:
+    """Rows with scores as extreme as rounds can make them, mild ones among them."""
+    codes = np.column_stack([
+        rng.integers(0, GRID_CELLS, n), rng.integers(0, GRID_CELLS + 1, n), rng.integers(0, 3, n)
+    ]).astype(np.uint16)  # fmt: skip
+    target = rng.integers(0, n_classes or TARGET_LEVELS + 1, n).astype(np.int32)
+    outputs = 1 if n_classes <= 2 else n_classes
+    scale = rng.choice([0.1, 3.0, 100.0], (n, 1))
+    return rows_of(coarse_codes(COLUMNS, codes), target, rng.normal(size=(n, outputs)) * scale)
+
+
+def some_of(rows: boosting.Rows, chosen: Any) -> boosting.Rows:
+    return rows_of(rows.coarse[:, chosen], rows.target[chosen], rows.scores[chosen])
+
+
+def small_table(rng: np.random.Generator) -> CellTable:
+    cut = Axis.of_cuts(0, NUMBER, [int(rng.integers(1, 256))])
+    return CellTable((cut, Axis.of_values(2, COIN)))
+
+
+@pytest.mark.parametrize("gaussian", [False, True])
+@pytest.mark.parametrize("n_classes", N_CLASSES)
+def test_what_one_row_adds_in_a_round_stays_within_its_norms(n_classes: int, gaussian: bool) -> None:
+    rng = np.random.default_rng(n_classes)
+    rows, table = random_rows(n_classes, 400, rng), small_table(rng)
+    units, l1, squared_l2 = row_norms(n_classes, gaussian, False)
+    spread = 0.05
+    whole = rows.sums(table, n_classes, units, spread, 1)
+    moved = np.array([
+        whole - some_of(rows, np.arange(400) != i).sums(table, n_classes, units, spread, 1) for i in range(400)
+    ]).reshape(400, -1)  # fmt: skip
+    largest = np.abs(moved).sum(axis=1).max(), (moved**2).sum(axis=1).max()
+    assert largest[0] <= l1
+    assert largest[1] <= squared_l2
+    assert largest[0] > 0.95 * l1  # and the bounds are close to what happens
+    assert largest[1] > 0.95 * squared_l2
+    assert (moved.reshape(400, -1, moved.shape[1] // table.n_cells)[:, :, -1].sum(axis=1) == units).all()
+
+
+@pytest.mark.parametrize("unit", [1, 2])
+@pytest.mark.parametrize("n_classes", N_CLASSES)
+def test_replacing_rows_in_a_round_stays_within_the_plan(n_classes: int, unit: int) -> None:
+    """Any rows replaced by any others: what a plan for replacements, and one for Gaussian noise, is calibrated to."""
+    rng = np.random.default_rng(n_classes)
+    neighbours = Neighbours("replace-one", Rows(unit))
+    recipe = Recipe("boosting", 1000, 3, 0, 8, 1, 0, 3)
+    pure = rounds.plan_rounds(COLUMNS, n_classes, recipe, Loss.pure(Fraction(1)), neighbours)
+    zcdp = Loss.zcdp(Fraction(1, 10), Fraction(1, 10**6))
+    rho = rounds.plan_rounds(COLUMNS, n_classes, replace(recipe, gaussian=True), zcdp, neighbours)
+    found = dict.fromkeys(("l1", "l2"), 0)
+    rows, table = random_rows(n_classes, 60, rng), CellTable((Axis.of_cuts(0, NUMBER, [128]),))
+    alone = {
+        plan.count_units: [some_of(rows, [i]).sums(table, n_classes, plan.count_units, 0.01, 1) for i in range(60)]
+        for plan in (pure, rho)
+    }
+    for one, other in itertools.permutations(range(0, 60 - unit, 1), 2):
+        for plan, name in ((pure, "l1"), (rho, "l2")):
+            sums = alone[plan.count_units]
+            moved = np.sum(sums[one : one + unit], axis=0) - np.sum(sums[other : other + unit], axis=0)
+            far = int(np.abs(moved).sum() if name == "l1" else (moved.astype(object) ** 2).sum())
+            found[name] = max(found[name], far)
+    assert found["l1"] <= pure.rounds[0].sensitivity
+    assert found["l2"] <= rho.rounds[0].sensitivity
+    if unit == 1 and n_classes <= 2:
+        assert found["l2"] > 0.8 * rho.rounds[0].sensitivity
+
+
+def test_norms_of_unsigned_vectors_are_caught_for_replacements() -> None:
+    """Mutant: the squared norm of an addition, doubled for a replacement as if gradients had no sign."""
+    rows = rows_of(np.zeros((3, 2), np.uint16), [0, 1], [[40.0], [-40.0]])
+    table = CellTable((Axis.of_cuts(0, NUMBER, [128]),))
+    units, _, wrong = row_norms(2, True, False)
+    one, other = (some_of(rows, [i]).sums(table, 2, units, 1.0, 1) for i in range(2))
+    moved = int(((one - other) ** 2).sum())
+    assert moved > Neighbours("replace-one").squared_l2(wrong)
+    assert moved <= Neighbours("replace-one").squared_l2(row_norms(2, True, True)[2])
+
+
+@pytest.mark.parametrize("n_classes", N_CLASSES)
+@pytest.mark.parametrize(
+    "neighbours", [Neighbours(), Neighbours("replace-one"), Neighbours("add-remove", Rows(2))], ids=str
+)
+def test_histograms_starts_and_tables_keep_their_norms(n_classes: int, neighbours: Neighbours) -> None:
+    rng = np.random.default_rng(1)
+    rows = random_rows(n_classes, 6, rng)
+    rows.target[:2] = [0, (n_classes or TARGET_LEVELS + 1) - 1]
+    recipe = Recipe("boosting", 1000, 3, 0, 8, 1, 0, 3)
+    tables = draw_tables(COLUMNS, Recipe("tables", 1000, 3, 2, 4), rng)
+    forest, _ = grow_tables(tables)
+    codes = np.column_stack([rng.integers(0, column.n_codes, 6) for column in COLUMNS]).astype(np.uint16)
+    for loss in (Loss.pure(Fraction(1)), Loss.zcdp(Fraction(1, 10), Fraction(1, 10**6))):
+        plan = rounds.plan_rounds(COLUMNS, n_classes, recipe, loss, neighbours)
+        assert plan.cuts is not None
+        queries: list[tuple[Step, Any]] = [
+            (plan.cuts, lambda kept: kept.histograms([0, 1])),
+            (plan.start, lambda kept: rounds._totals(kept, n_classes)),
+        ]
+        if not n_classes:
+            queries += [(plan.spreads[0], lambda kept: kept.residual_histogram())]
+        checks: list[tuple[Step, Any]] = [
+            (step, lambda cells, q=query: q(some_of(rows, list(cells)))) for step, query in queries
+        ]
+        if n_classes:
+            counts = plan_counts(tables, n_classes, loss, neighbours)
+            checks += [(counts, lambda cells: leaf_totals(
+                forest, [Batch(codes[list(cells)], rows.target[list(cells)], 0, 0)], n_classes=n_classes, fast=False
+            ))]  # fmt: skip
+        for step, query in checks:
+            found = audit.worst_distances(query, 6, 2, neighbours)
+            far = found.l1 if loss.delta == 0 else found.squared_l2
+            assert far <= step.sensitivity
+            assert step.name == "histogram 1 of residuals" or far > 0.4 * step.sensitivity
+
+
+# -- 2. plans -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("task", "method"), METHODS)
+@pytest.mark.parametrize("bought", [False, True])
+@pytest.mark.parametrize("params", [{}, {"delta": 1e-6}, {"adjacency": "replace-one"}, {"privacy_unit": 2}], ids=str)
+def test_the_door_sees_every_planned_step_and_the_ledger_one_charge(
+    task: str, method: str, bought: bool, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed: list[str] = []
+    sound = Door.noisy
+    monkeypatch.setattr(Door, "noisy", lambda self, step, exact: passed.append(step.name) or sound(self, step, exact))  # type: ignore[func-returns-value]
+    X, y = table_of(task, 600)
+    ledger = MemoryLedger(epsilon=2, delta=1e-6)
+    forest = forest_of(task, method=method, epsilon=2.0, n_rows=None if bought else 600, ledger=ledger, **params)
+    forest.fit(X, y)
+    plan = forest.plan_
+    assert sorted(passed) == sorted(step.name for step in plan.steps)
+    assert len(set(passed)) == len(passed)
+    assert (plan.steps[0].name == "number of rows") == bought
+    (entry,) = ledger.entries()
+    assert entry.state == "committed"
+    assert entry.loss == plan.loss
+    if plan.loss.delta == 0:
+        assert sum(step.loss.epsilon for step in plan.steps) <= 2
+        assert all(isinstance(step.mechanism, DiscreteLaplace) for step in plan.steps)
+    else:
+        assert sum(step.loss.rho for step in plan.steps) <= plan.loss.rho
+        assert all(isinstance(step.mechanism, DiscreteGaussian) for step in plan.steps)
+    assert forest.privacy_.is_private
+    assert all(check.holds for check in check_model(forest))
+    if not bought:
+        assert plan.to_dict() == forest.plan().to_dict()
+
+
+def test_a_plan_is_made_before_the_data_and_in_words() -> None:
+    car = vw.datasets.car()
+    known = str(vw.PrivateForestClassifier(car.schema, epsilon=0.2, n_rows=1728, random_state=0).plan())
+    assert "method tables" in known
+    assert "1,728 rows assumed" in known
+    assert "Expected noise on one count of a leaf" in known
+    assert "class counts of tables" in known
+    bought = vw.PrivateForestClassifier(car.schema, epsilon=1.0).plan()
+    assert [step.name for step in bought.steps] == ["number of rows"]
+    assert bought.steps[0].loss.epsilon == Fraction(1, 50)
+    assert "At 1,000 rows" in str(bought)
+    assert "At 1,000,000 rows: rows enough at this epsilon for gradient boosting" in str(bought)
+
+
+def test_what_is_not_affordable_is_said_and_hopeless_budgets_abstain() -> None:
+    wide = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=60)
+    short = vw.PrivateForestClassifier(wide, epsilon=0.3, n_rows=300, method="tables", random_state=0).plan()
+    assert "of 60 columns" in short.structure["not affordable"]
+    hopeless = vw.PrivateForestClassifier(wide, epsilon=0.01, n_rows=50, random_state=0)
+    assert hopeless.plan().structure["method"] == "prior"
+    assert "show nothing but how frequent the classes are" in str(hopeless.plan())
+    rng = np.random.default_rng(0)
+    X, y = rng.random((50, 60)), np.array(["no", "yes"])[rng.integers(0, 2, 50)]
+    with pytest.warns(vw.UtilityWarning, match="all this model predicts"):
+        chances = hopeless.fit(X, y).predict_proba(X)
+    assert (chances == chances[0]).all()
+    assert np.allclose(chances.sum(axis=1), 1)
+    assert hopeless.explain().main == ()
+    assert "every row gets the same prediction" in str(hopeless.explain())
+
+
+def test_the_choice_depends_on_public_facts_only_and_grows_with_the_budget() -> None:
+    columns = [EncodedColumn(f"x{i}", True, GRID_CELLS, None) for i in range(10)]
+    methods = [choose(columns, 2, 1000, Loss.pure(Fraction(epsilon))).method for epsilon in ("1/1000", "1", "20")]
+    assert methods == ["prior", "tables", "boosting"]
+    assert choose(columns, 0, 1000, Loss.pure(Fraction(1))).method == "boosting"
+    assert choose(columns, 2, 0, Loss.pure(Fraction(1))).n_rows == 1
+    binary = [EncodedColumn(f"x{i}", False, 2, None) for i in range(123)]
+    wide = choose(binary, 2, 1000, Loss.pure(Fraction(1)))
+    assert wide.method == "tables"
+    assert 0 < wide.n_columns <= 123
+    for recipe in (wide, choose(columns, 2, 10**6, Loss.pure(Fraction(1)))):
+        assert recipe.in_words()
+    few = choose(columns, 2, 10**6, Loss.pure(Fraction(1)))
+    more = choose(columns, 2, 10**6, Loss.pure(Fraction(10)))
+    assert few.rounds(10) <= more.rounds(10)
+
+
+@pytest.mark.parametrize(
+    ("task", "params", "says"),
+    [
+        ("two", {"n_rows": 0}, "n_rows=0 must be a whole number"),
+        ("two", {"n_rows": 2.5}, "n_rows=2.5"),
+        ("two", {"n_rows": True}, "n_rows=True"),
+        ("two", {"method": "table"}, "method='table' is not known"),
+        ("regression", {"method": "tables"}, "method='tables' is for classes"),
+        ("two", {"epsilon": 0}, "epsilon=0"),
+        ("two", {"privacy_unit": 0}, "privacy_unit"),
+        ("two", {"n_jobs": 0}, "n_jobs=0"),
+        ("two", {"random_state": -1}, "random_state=-1"),
+    ],
+)
+def test_bad_parameters_are_refused_before_anything_is_spent(task: str, params: dict[str, Any], says: str) -> None:
+    ledger = MemoryLedger()
+    forest = forest_of(task).set_params(**{"n_rows": 100, "ledger": ledger, **params})
+    with pytest.raises(vw.VeilwoodError, match=says):
+        forest.plan()
+    with pytest.raises(vw.VeilwoodError, match=says):
+        forest.fit(*table_of(task, 100))
+    assert ledger.entries() == []
+
+
+def test_data_of_another_task_or_outside_the_schema_is_refused() -> None:
+    X, y = table_of("two", 50)
+    with pytest.raises(vw.VeilwoodError, match="Hint"):
+        vw.PrivateForestRegressor(schema_of("two"), n_rows=50).fit(X, y)
+    ledger = MemoryLedger()
+    with pytest.raises(vw.OutOfSchemaError, match="ward"):
+        forest_of("two", n_rows=50, ledger=ledger).fit(X.assign(ward="D"), y)
+    assert ledger.spent == Loss.zero()
+    with pytest.raises(vw.VeilwoodError, match="sample_weight"):
+        forest_of("two", n_rows=50).fit(X, y, sample_weight=np.ones(50))
+
+
+# -- 3. attacks -----------------------------------------------------------------------------------------------
+
+
+def gradient_attack(scale: Fraction, runs: int = 60_000) -> float:
+    """One row with a gradient of 1 in a cell of its own: gradient and count come out as large as they truly are."""
+    rows = rows_of(np.zeros((3, 1), np.uint16), [1], [[-50.0]])
+    table = CellTable((Axis.of_cuts(0, NUMBER, [128]),))
+    recipe = Recipe("boosting", 1, 1, 0, 2, 1, 0, 3)
+    plan = rounds.plan_rounds([NUMBER], 2, recipe, Loss.pure(Fraction(2)), Neighbours())
+    step = plan.rounds[0]
+    assert isinstance(step.mechanism, DiscreteLaplace)
+    assert step.loss.epsilon is not None
+    noise = DiscreteLaplace(step.mechanism.scale * scale)
+    present = rows.sums(table, 2, plan.count_units, 1.0, 1)[0]
+    hits = []
+    for exact in (present, np.zeros_like(present)):
+        noisy = noise.perturb(np.broadcast_to(exact, (runs, 2)).astype(np.int64))
+        hits.append(int((noisy >= present).all(axis=1).sum()))
+    return audit.epsilon_lower_bound(hits[0], runs, hits[1], runs) / float(step.loss.epsilon)
+
+
+def test_gradient_sums_keep_their_epsilon_and_halved_noise_is_caught() -> None:
+    with seeded_for_tests(1):
+        assert 0.9 < gradient_attack(Fraction(1)) <= 1
+    with seeded_for_tests(1):
+        assert gradient_attack(Fraction(1, 2)) > 1.7
+
+
+@pytest.mark.parametrize(("task", "method"), METHODS)
+def test_public_choices_do_not_depend_on_the_data(task: str, method: str) -> None:
+    """Same public seed, other rows: the plan and the order of columns are the same; same rows, other noise."""
+    fits = []
+    for seed, n in ((0, 400), (1, 399)):
+        forest = forest_of(task, method=method, n_rows=500, epsilon=2.0).fit(*table_of(task, n, seed))
+        fits.append(forest)
+    one, other = fits
+    assert one.plan_.to_dict() == other.plan_.to_dict()
+    if method == "tables":
+        assert audit.differences(one.forest_, other.forest_) == []
+    else:
+        roots = [forest.forest_.feature[forest.forest_.roots].tolist() for forest in fits]
+        assert roots[0] == roots[1]
+    assert (one.start_ != other.start_).any()
+
+
+N_ROWS = 1613  # a number that does not turn up by chance
+NOISE_SEED = 90_210_481
+
+
+@pytest.mark.parametrize(("task", "method"), METHODS)
+def test_a_fitted_forest_holds_nothing_private(task: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    exact: list[NDArray[np.int64]] = []
+    sound = Door.noisy
+    monkeypatch.setattr(Door, "noisy", lambda self, step, sums: exact.append(sums) or sound(self, step, sums))  # type: ignore[func-returns-value]
+    X, y = table_of(task, N_ROWS)
+    with seeded_for_tests(NOISE_SEED):
+        forest = forest_of(task, method=method, epsilon=5.0).fit(X, y)
+    forest.predict(X[:10])
+    forest.explain()
+    assert exact[0].tolist() == [N_ROWS]
+    secrets: dict[str, Any] = {"n": N_ROWS, "noise seed": NOISE_SEED, "first income": float(X["income"].iloc[0])}
+    secrets |= {f"exact sums {i}": sums for i, sums in enumerate(exact) if sums.size > 3}
+    for thing in (forest, pickle.dumps(forest), repr(forest), forest.privacy_.to_json(), forest.explain().to_dict()):
+        assert audit.leaks(thing, secrets) == []
+    forest.kept_ = {"hidden": [lambda: exact[-1]]}  # mutant
+    assert audit.leaks(forest, secrets) != []
+
+
+def test_a_row_moves_nothing_but_its_own_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same noisy outputs, the scores of other rows are the same whether a row is there or not."""
+    seen: list[boosting.Rows] = []
+    sound = boosting.Rows.sums
+    monkeypatch.setattr(boosting.Rows, "sums", lambda self, *a: seen.append(self) or sound(self, *a))  # type: ignore[func-returns-value]
+    fixed = np.random.default_rng(0)
+    noise = [fixed.integers(-50, 50, 10_000) for _ in range(100)]
+    X, y = table_of("two", 500)
+    scores = []
+    for n in (499, 500):
+        drawn = iter(noise)
+        monkeypatch.setattr(
+            Door,
+            "noisy",
+            lambda self, step, x, d=drawn: next(d).ravel()[: int(np.prod(step.shape))].reshape(step.shape),
+        )  # whatever the rows
+        forest_of("two", method="boosting", n_rows=500, epsilon=1.0).fit(X[:n], y[:n])
+        scores.append(seen[-1].scores[:499])
+    assert (scores[0] == scores[1]).all()
+
+
+# -- 4. twins in plain numpy ------------------------------------------------------------------------------------
+
+
+def random_tables(rng: np.random.Generator) -> list[CellTable]:
+    def axis(feature: int) -> Axis:
+        column = COLUMNS[feature]
+        if not column.ordered:
+            sides = np.array([False, True, bool(rng.integers(2))])
+            return Axis.of_values(feature, column) if rng.random() < 0.5 else Axis.of_sides(feature, sides)
+        return Axis.of_cuts(feature, column, rng.integers(0, 257, rng.integers(0, 7)))
+
+    return [CellTable(tuple(axis(int(f)) for f in rng.permutation(3)[: rng.integers(0, 4)])) for _ in range(8)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_trees_and_tables_put_rows_in_the_same_cells(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    codes = np.column_stack([rng.integers(0, column.n_codes, 500) for column in COLUMNS]).astype(np.uint16)
+    codes[:50, 1] = GRID_CELLS  # missing
+    codes[50:60, :2] = GRID_CELLS - 1
+    codes[60:70, :2] = 0
+    tables = random_tables(rng)
+    forest, cells = grow_tables(tables)
+    leaves = route(forest, codes)
+    for tree, table in enumerate(tables):
+        assert (cells[leaves[:, tree]] == table.cells(coarse_codes(COLUMNS, codes))).all()
+        first, last = forest.tree_leaves[tree : tree + 2]
+        assert sorted(cells[first:last]) == list(range(table.n_cells))
+
+
+def test_missing_numbers_have_a_group_of_their_own_and_empty_cuts_are_dropped() -> None:
+    axis = Axis.of_cuts(1, GAPPY, [0, 10, 10, 256])
+    assert axis.size == 3
+    assert axis.thresholds == [10 * 256, GRID_CELLS]
+    assert len(equal_cuts(4)) == 3
+
+
+@pytest.mark.parametrize(("task", "method"), METHODS)
+def test_predictions_are_sums_of_table_values(task: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Any] = []
+    kind = type(forest_of(task))
+    sound = kind._learn
+    monkeypatch.setattr(kind, "_learn", lambda self, design, got: kept.append(got) or sound(self, design, got))  # type: ignore[func-returns-value]
+    X, y = table_of(task, 800)
+    forest = forest_of(task, method=method, n_rows=800, epsilon=5.0).fit(X, y)
+    (learned,) = kept
+    encoding = Encoding(forest.schema_, "grid")
+    coarse = coarse_codes(encoding.columns, encoding.encode(X))
+    scores = np.tile(learned.start, (800, 1))
+    for table, values in zip(learned.tables, learned.values, strict=True):
+        scores += values[table.cells(coarse)]
+    assert np.allclose(scores, forest._scores(X), rtol=0, atol=1e-9)
+    if task == "regression":
+        assert np.allclose(forest.predict(X), np.clip(scores[:, 0], 0, 1) * 20 - 5, atol=1e-6)
+        assert forest.predict(X).min() >= -5
+        return
+    chances = forest.predict_proba(X)
+    if scores.shape[1] == 1:
+        scores = np.column_stack([np.zeros(800), scores])
+    powers = np.exp(scores)
+    assert np.allclose(chances, powers / powers.sum(axis=1, keepdims=True))
+    assert (forest.predict(X) == forest.classes_[chances.argmax(axis=1)]).all()
+
+
+def test_shrunken_tables_against_a_naive_projection() -> None:
+    rng = np.random.default_rng(0)
+    table = rng.normal(5, 3, (3, 4, 2))
+    variance, totals = 2.0, np.array([40.0, 30.0])
+    means = {}  # the projection on functions of a set of axes, by averaging over all others
+    for kept in itertools.chain.from_iterable(itertools.combinations(range(2), r) for r in range(3)):
+        others = tuple(axis for axis in range(2) if axis not in kept)
+        means[kept] = np.broadcast_to(table.mean(axis=others, keepdims=True) if others else table, table.shape)
+    parts: dict[tuple[int, ...], Any] = {(0,): means[0,] - means[()], (1,): means[1,] - means[()]}
+    parts[0, 1] = table - means[()] - parts[0,] - parts[1,]
+    freedom: dict[tuple[int, ...], int] = {(0,): 2, (1,): 3, (0, 1): 6}
+    expected = np.broadcast_to(totals / 12, table.shape).copy()
+    for key, part in parts.items():
+        common = np.broadcast_to(part.mean(axis=-1, keepdims=True), part.shape)
+        for piece in (common, part - common):  # with two classes, either has one degree of freedom a cell
+            energy = (piece**2).sum()
+            expected += piece * max(0.0, 1 - variance * freedom[key] / energy)
+    assert np.allclose(shrunken_table(table, variance, totals), expected)
+
+
+def test_shrinking_keeps_signal_and_drops_noise() -> None:
+    rng = np.random.default_rng(0)
+    noise = rng.normal(0, 3.0, (400, 1))
+    assert np.abs(shrunken_steps(noise, 9.0)).max() < 1.0
+    signal = np.where(np.arange(400) < 200, 50.0, -50.0)[:, None]
+    assert np.abs(shrunken_steps(signal + noise, 9.0) - signal).mean() < 3
+    for basis, part in (boosting._haar(13), boosting._walsh(3)):
+        assert np.allclose(basis @ basis.T, np.eye(len(basis)))
+        sums = rng.normal(size=(len(basis), 2))
+        assert np.allclose(shrunken_steps(sums, 0.0, basis, part), sums)
+    assert np.allclose(shrunken_steps(noise, 0.0), noise)
+
+
+def test_evidence_without_noise_is_the_log_ratio() -> None:
+    table = CellTable((Axis.of_values(2, COIN),))
+    counts = np.array([[30.0, 10.0], [10.0, 20.0], [20.0, 10.0]])
+    learned = evidence([table], [counts], 0.0)
+    assert np.allclose(learned.start, np.log(np.array([0.6, 0.4])))
+    assert np.allclose(learned.values[0], np.log(counts / counts.sum(axis=0) * 3))
+
+
+# -- 5. what it learns ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("task", "method"), METHODS)
+@pytest.mark.parametrize("bought", [False, True])
+def test_it_learns(task: str, method: str, bought: bool) -> None:
+    X, y = table_of(task, 6000)
+    with seeded_for_tests(2):
+        forest = forest_of(task, method=method, epsilon=3.0, n_rows=None if bought else 6000).fit(X[:5000], y[:5000])
+    score = forest.score(X[5000:], y[5000:])
+    assert score > {"two": 0.8, "three": 0.65, "regression": 0.6}[task]
+    if bought:
+        assert abs(forest.plan_.structure["rows measured"] - 5000) < 500
+
+
+@pytest.mark.parametrize("name", ["car", "iris", "balance_scale"])
+def test_embedded_data_sets(name: str) -> None:
+    data = getattr(vw.datasets, name)()
+    with seeded_for_tests(3):
+        forest = vw.PrivateForestClassifier(data.schema, epsilon=5.0, random_state=0).fit(data.X, data.y)
+    assert forest.score(data.X, data.y) > max(np.unique(data.y, return_counts=True)[1]) / len(data.y)
+    chances = forest.predict_proba(data.X)
+    assert np.allclose(chances.sum(axis=1), 1)
+    assert (chances >= 0).all()
+
+
+@pytest.mark.parametrize(("task", "method"), METHODS)
+def test_clones_files_and_pickles_predict_alike(task: str, method: str, tmp_path: Path) -> None:
+    X, y = table_of(task, 500)
+    forest = forest_of(task, method=method, epsilon=2.0)
+    twin = clone(forest)
+    assert twin.get_params() == forest.get_params()
+    forest.fit(X, y)
+    vw.save(forest, tmp_path / "model")
+    for other in (vw.load(tmp_path / "model"), pickle.loads(pickle.dumps(forest))):
+        assert (other.predict(X) == forest.predict(X)).all()
+        assert json.dumps(other.explain().to_dict()) == json.dumps(forest.explain().to_dict())
+        assert other.plan_.to_dict() == forest.plan_.to_dict()
+
+
+def test_a_file_whose_values_do_not_fit_its_trees_is_refused() -> None:
+    X, y = table_of("two", 300)
+    forest = forest_of("two", method="tables", n_rows=300).fit(X, y)
+    arrays = forest._model_arrays()
+    for name, wrong in (
+        ("leaf_values", arrays["leaf_values"][:-1]), ("leaf_errors", arrays["leaf_errors"][:, :1]),
+        ("start", arrays["start"].astype(np.float32)), ("leaf_values", np.zeros((len(arrays["leaf_values"]), 7))),
+    ):  # fmt: skip
+        with pytest.raises(vw.VeilwoodError):
+            clone(forest).fit(X, y)._restore({**arrays, name: wrong})
+
+
+# -- 6. explanations --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("task", "method"), METHODS)
+def test_main_effects_are_partial_dependences(task: str, method: str) -> None:
+    """A main effect is the mean score over an even grid of the other columns, less its own mean."""
+    X, y = table_of(task, 3000)
+    forest = forest_of(task, method=method, epsilon=10.0, n_rows=3000).fit(X, y)
+    encoding = Encoding(forest.schema_, "grid")
+    effects = forest.explain()
+    names = [column.name for column in encoding.columns]
+    firsts = []  # the first code of each group of each column, found here from the trees alone
+    for feature, column in enumerate(encoding.columns):
+        cuts = forest.forest_.cut[forest.forest_.feature == feature]
+        firsts.append(np.unique([0, *cuts[cuts >= 0]]) if column.ordered else np.arange(column.n_codes))
+    grid = np.stack(np.meshgrid(*firsts, indexing="ij"), axis=-1).reshape(-1, 3).astype(np.uint16)
+    leaves = route(forest.forest_, grid)
+    scores = forest.leaf_values_[leaves].sum(axis=1)
+    variances = (forest.leaf_errors_[leaves] ** 2).sum(axis=1)
+    if task == "three":
+        scores = scores - scores.mean(axis=1, keepdims=True)
+    elif task == "regression":
+        scores, variances = scores * 20, variances * 400
+    elif scores.shape[1] == 2:
+        scores, variances = scores[:, 1:] - scores[:, :1], variances.sum(axis=1, keepdims=True)
+    assert effects.main
+    for main in effects.main:
+        feature = names.index(main.column)
+        dependence = np.stack([scores[grid[:, feature] == code].mean(axis=0) for code in firsts[feature]])
+        assert np.allclose(main.effect, dependence - dependence.mean(axis=0), atol=1e-8)
+        assert main.effect.shape == (len(main.groups), len(effects.outputs)) == main.error.shape
+        assert (main.error >= 0).all()
+        assert main.error.max() <= 2 * np.sqrt(variances.max()) + 1e-9
+        assert main.column in str(effects)
+    by_name = {main.column: main for main in effects.main}
+    assert by_name["ward"].groups == ("A", "B", "C", "missing")
+    if "age" in by_name:
+        assert by_name["age"].groups[0].startswith("[0, ")
+        assert by_name["age"].groups[-1] == "missing"
+        assert by_name["age"].groups[-2].endswith(", 100]")
+    assert json.loads(json.dumps(effects.to_dict()))["unit"] == effects.unit
+
+
+def test_errors_are_those_of_the_noise() -> None:
+    """Values that are pure noise of the stated errors give effects of the stated errors."""
+    schema = schema_of("two")
+    encoding = Encoding(schema, "grid")
+    rng = np.random.default_rng(0)
+    tables = [
+        CellTable((Axis.of_cuts(0, encoding.columns[0], [50, 100]), Axis.of_values(1, encoding.columns[1]))),
+        CellTable((Axis.of_cuts(0, encoding.columns[0], [20]),)),
+    ]
+    forest, _ = grow_tables(tables)
+    errors = rng.uniform(0.5, 2, (forest.n_leaves, 1))
+    drawn = [effects_of(forest, rng.normal(size=errors.shape) * errors, errors, encoding) for _ in range(250)]
+    for name in ("age", "ward"):
+        mains = [next(main for main in effects.main if main.column == name) for effects in drawn]
+        measured = np.std([main.effect for main in mains], axis=0)
+        assert np.allclose(measured, mains[0].error, rtol=0.25)
+    strengths = np.array([effects.interactions[0].strength for effects in drawn])
+    assert np.sqrt((strengths**2).mean()) == pytest.approx(drawn[0].interactions[0].noise, rel=0.1)
+
+
+def test_an_interaction_is_found() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.random((8000, 6))
+    y = np.where((X[:, 0] > 0.5) ^ (X[:, 1] > 0.5), "yes", "no")
+    schema = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=6)
+    with seeded_for_tests(4):
+        forest = vw.PrivateForestClassifier(schema, epsilon=20.0, n_rows=8000, random_state=0).fit(X, y)
+    best = forest.explain().interactions[0]
+    assert set(best.columns) == {"x0", "x1"}
+    assert best.strength > 3 * best.noise
+
+
+def test_plots_show_what_is_explained() -> None:
+    X, y = table_of("two", 3000)
+    forest = forest_of("two", epsilon=5.0, n_rows=3000).fit(X, y)
+    effects = forest.explain()
+    figure = plot_effects(effects)
+    assert [axes.get_title() for axes in figure.axes] == [main.column for main in effects.main]
+    drawn = plot_calibration(y == "yes", forest.predict_proba(X)[:, 1]).axes[0]
+    assert drawn.get_xlabel() == "predicted probability"
+    with pytest.raises(ValueError, match="nothing"):
+        plot_effects(
+            effects_of(grow_tables([CellTable(())])[0], np.zeros((1, 1)), np.zeros((1, 1)), forest._encoding())
+        )
+
+
+def test_gradients_point_to_the_target() -> None:
+    scores = np.zeros((2, 1))
+    assert gradients(scores, np.array([0, 1], np.int32), 2, 1.0).ravel().tolist() == [-0.5, 0.5]
+    assert gradients(np.full((2, 1), 0.5), np.array([0, TARGET_LEVELS], np.int32), 0, 0.25).ravel().tolist() == [-1, 1]
+    three = gradients(np.zeros((1, 3)), np.array([2], np.int32), 3, 1.0)
+    assert np.allclose(three, [[-1 / 3, -1 / 3, 2 / 3]])
+    assert GRADIENT_UNITS == 4096
+    assert recipes.Recipe("boosting", 10, 4, 0, 8, 2, 3, 3).rounds(4) == 11
