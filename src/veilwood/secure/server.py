@@ -130,11 +130,14 @@ class Server:
             self._read_at = changed
 
     def _settle_leftovers(self, study: _Study) -> None:
-        """Give back the spend of a training that a crash cut short before anything was opened or stored."""
+        """Settle spends that a crash cut short: a stored model is paid for, and nothing else came out of a training."""
         kept = study.model.facts["entry"] if study.model else None
         for entry in self._ledger.entries():
-            mine = entry.what == _what(study.task) and entry.state == "reserved" and entry.id != kept
-            if mine and not study.program.reveals:
+            if entry.what != _what(study.task) or entry.state != "reserved":
+                continue
+            if entry.id == kept:
+                Reservation(self._ledger, entry.id).commit()
+            elif not study.program.reveals:
                 Reservation(self._ledger, entry.id).cancel()
 
     def _study(self, name: object, fingerprint: object) -> _Study:
