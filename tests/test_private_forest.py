@@ -24,14 +24,14 @@ import veilwood as vw
 from veilwood import audit, boosting, recipes, rounds
 from veilwood.batches import Batch
 from veilwood.boosting import GRADIENT_UNITS, gradients, row_norms
-from veilwood.counted_tables import draw_tables, evidence, plan_counts
+from veilwood.counted_tables import draw_axes, evidence, plan_tables, tables_of
 from veilwood.counting import leaf_totals, route
 from veilwood.effects import effects_of
 from veilwood.encoding import GRID_CELLS, TARGET_LEVELS, EncodedColumn, Encoding
 from veilwood.entropy import seeded_for_tests
 from veilwood.leaves import shrunken_steps, shrunken_table
 from veilwood.ledger import MemoryLedger
-from veilwood.mechanisms import DiscreteGaussian, DiscreteLaplace
+from veilwood.mechanisms import DiscreteGaussian, DiscreteLaplace, PermuteAndFlip
 from veilwood.model_audit import check_model
 from veilwood.plan import Step
 from veilwood.plots import plot_calibration, plot_effects
@@ -195,8 +195,9 @@ def test_histograms_starts_and_tables_keep_their_norms(n_classes: int, neighbour
     rows = random_rows(n_classes, 6, rng)
     rows.target[:2] = [0, (n_classes or TARGET_LEVELS + 1) - 1]
     recipe = Recipe("boosting", 1000, 3, 0, 8, 1, 0, 3)
-    tables = draw_tables(COLUMNS, Recipe("tables", 1000, 3, 2, 4), rng)
-    forest, _ = grow_tables(tables)
+    counting = Recipe("tables", 1000, 3, 2, 4)
+    axes = draw_axes(COLUMNS, counting, rng)
+    forest, _ = grow_tables(tables_of(axes, counting))
     codes = np.column_stack([rng.integers(0, column.n_codes, 6) for column in COLUMNS]).astype(np.uint16)
     for loss in (Loss.pure(Fraction(1)), Loss.zcdp(Fraction(1, 10), Fraction(1, 10**6))):
         plan = rounds.plan_rounds(COLUMNS, n_classes, recipe, loss, neighbours)
@@ -211,7 +212,7 @@ def test_histograms_starts_and_tables_keep_their_norms(n_classes: int, neighbour
             (step, lambda cells, q=query: q(some_of(rows, list(cells)))) for step, query in queries
         ]
         if n_classes:
-            counts = plan_counts(tables, n_classes, loss, neighbours)
+            (counts,) = plan_tables(axes, counting, n_classes, loss, neighbours)
             checks += [(counts, lambda cells: leaf_totals(
                 forest, [Batch(codes[list(cells)], rows.target[list(cells)], 0, 0)], n_classes=n_classes, fast=False
             ))]  # fmt: skip
@@ -684,3 +685,77 @@ def test_gradients_point_to_the_target() -> None:
     assert np.allclose(three, [[-1 / 3, -1 / 3, 2 / 3]])
     assert GRADIENT_UNITS == 4096
     assert recipes.Recipe("boosting", 10, 4, 0, 8, 2, 3, 3).rounds(4) == 11
+
+
+def wide_rows(n: int, rng: np.random.Generator) -> tuple[vw.Schema, Any, Any]:
+    """Twenty columns of chance, and one that is the class."""
+    schema = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=20)
+    X = rng.random((n, 20))
+    return schema, X, np.where(X[:, 7] > 0.5, "yes", "no")
+
+
+def test_a_wide_table_chooses_its_columns_privately() -> None:
+    schema, X, y = wide_rows(4000, np.random.default_rng(0))
+    forest = vw.PrivateForestClassifier(schema, epsilon=0.05, n_rows=len(X), random_state=0)
+    plan = forest.plan()
+    assert "chosen privately" in plan.structure["choice"]
+    names = [step.name for step in plan.steps]
+    assert names == ["column 1", "class counts of tables"]
+    assert sum(step.loss.epsilon or 0 for step in plan.steps) == Fraction(1, 20)
+    forest.fit(X, y)
+    assert forest.explain().main[0].column == schema.feature_names[7]
+    assert forest.score(X, y) > 0.8
+    assert "which columns" in forest.privacy_.released
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_one_row_moves_the_scores_of_columns_by_at_most_the_planned_range(n_classes: int) -> None:
+    """The range of what one row adds to the scores, over all columns, by enumeration."""
+    rng = np.random.default_rng(2)
+    recipe = Recipe("tables", 1000, 2, 2, 4, selects=True)
+    axes = draw_axes(COLUMNS, recipe, rng)
+    neighbours = Neighbours()
+    *choices, _ = plan_tables(axes, recipe, n_classes, Loss.pure(Fraction(1)), neighbours)
+    assert {step.sensitivity for step in choices} == {1}
+    assert sum(step.loss.epsilon or 0 for step in choices) == Fraction(1, 4)
+    codes = np.column_stack([rng.integers(0, column.n_codes, 40) for column in COLUMNS]).astype(np.uint16)
+    target = rng.integers(0, n_classes, 40).astype(np.int32)
+    forest, _ = grow_tables([CellTable((axis,)) for axis in axes])
+
+    def scores(kept: list[int]) -> NDArray[np.int64]:
+        batch = Batch(codes[kept], target[kept], 0, 0)
+        counts = leaf_totals(forest, [batch], n_classes=n_classes, fast=False)
+        return np.add.reduceat(counts.max(axis=1), forest.tree_leaves[:-1])
+
+    everyone = list(range(40))
+    moved = [scores(everyone) - scores([row for row in everyone if row != left_out]) for left_out in everyone]
+    assert {int(change) for change in np.concatenate(moved)} == {0, 1}
+
+
+class HalfNoiseChoices(vw.PrivateForestClassifier):  # type: ignore[misc]
+    """Chooses columns with twice the epsilon that the plan says."""
+
+    def _measure(self, design: Any, source: Any, door: Any) -> Any:
+        real = door.select
+        door.select = lambda step, scores, free: real(step, 2 * scores, free)
+        return super()._measure(design, source, door)
+
+
+@pytest.mark.parametrize("kind", [vw.PrivateForestClassifier, HalfNoiseChoices])
+def test_the_choice_of_a_column_follows_its_law(kind: Any) -> None:
+    """Ten rows, one column that tells them apart: how often it is chosen is what permute-and-flip allows, no more."""
+    n, runs = 40, 300
+    schema = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=16)
+    y = np.array(["no", "yes"] * (n // 2))
+    X = np.full((n, 16), 0.2)
+    X[:, 3] = np.where(y == "yes", 0.9, 0.1)  # scores 40, the others 20
+    chosen = 0
+    for _ in range(runs):
+        forest = kind(schema, epsilon=0.4, n_rows=200, method="tables", random_state=0)
+        assert [step.name for step in forest.plan().steps] == ["column 1", "class counts of tables"]
+        forest.fit(X, y)
+        chosen += 3 in forest.forest_.feature
+    # epsilon 0.1 and 15 rivals 20 below: permute-and-flip chooses the best with this probability.
+    law = PermuteAndFlip(Fraction(1, 10), 1).law(np.array([40, *[20] * 15]))[0]
+    far = abs(chosen / runs - law) / np.sqrt(law * (1 - law) / runs)
+    assert far < 4.5 if kind is vw.PrivateForestClassifier else far > 4.5

@@ -18,10 +18,12 @@ from veilwood.batches import Source
 from veilwood.counting import leaf_totals
 from veilwood.encoding import TARGET_LEVELS, EncodedColumn
 from veilwood.leaves import shrunken_table
-from veilwood.plan import Step, counting_step
+from veilwood.plan import Step, counting_step, selecting_step
 from veilwood.privacy import Loss, Neighbours
-from veilwood.recipes import FEWEST_BINS, MOST_BINS, Recipe
+from veilwood.privacy import exact as exact_number
+from veilwood.recipes import CHOICE_SHARE, FEWEST_BINS, MOST_BINS, Recipe
 from veilwood.release import Door
+from veilwood.structure import Forest
 from veilwood.table_trees import Axis, CellTable, equal_cuts, grow_tables
 
 LOWEST_PART: Final = 0.1  # of an even part, below which no cell falls: one table alone never rules a class out
@@ -41,30 +43,68 @@ class Learned:
     errors: Sequence[Floats]
 
 
-def draw_tables(columns: Sequence[EncodedColumn], recipe: Recipe, rng: np.random.Generator) -> list[CellTable]:
-    """Draw columns by public chance and put them into tables; without columns there is one table of one cell."""
-    chosen = rng.permutation(len(columns))[: recipe.n_columns]
-    # One group more or less for each column, by chance: no single grid of cuts is unlucky for all columns alike.
-    bins = np.clip(recipe.bins + rng.integers(-1, 2, len(chosen)), FEWEST_BINS, MOST_BINS)
-    axes = [Axis.of(int(j), columns[j], equal_cuts(int(b))) for j, b in zip(chosen, bins, strict=True)]
-    groups = [tuple(axes[i : i + recipe.group]) for i in range(0, len(axes), max(recipe.group, 1))]
+def draw_axes(columns: Sequence[EncodedColumn], recipe: Recipe, rng: np.random.Generator) -> list[Axis]:
+    """Put all columns in an order, and their numbers into groups, by public chance.
+
+    One group more or less for each column: no single grid of cuts is unlucky for all columns alike.
+    """
+    order = rng.permutation(len(columns))
+    bins = np.clip(recipe.bins + rng.integers(-1, 2, len(order)), FEWEST_BINS, MOST_BINS)
+    return [Axis.of(int(j), columns[j], equal_cuts(int(b))) for j, b in zip(order, bins, strict=True)]
+
+
+def tables_of(axes: Sequence[Axis], recipe: Recipe) -> list[CellTable]:
+    """Put the first columns into tables; without columns there is one table of one cell."""
+    used = axes[: recipe.n_columns]
+    groups = [tuple(used[i : i + recipe.group]) for i in range(0, len(used), max(recipe.group, 1))]
     return [CellTable(group) for group in groups or [()]]
 
 
-def plan_counts(tables: Sequence[CellTable], n_classes: int, loss: Loss, neighbours: Neighbours) -> Step:
-    """Plan the release of all tables at once: one row adds one to one cell of each."""
-    n_cells = sum(table.n_cells for table in tables)
-    shape = (n_cells, n_classes)
-    return counting_step("class counts of tables", shape, loss, neighbours, l1=len(tables), squared_l2=len(tables))
+def plan_tables(
+    axes: Sequence[Axis], recipe: Recipe, n_classes: int, loss: Loss, neighbours: Neighbours
+) -> tuple[Step, ...]:
+    """Plan the choice of columns, if there is one, and the release of all tables at once.
+
+    One row adds one to one cell of each table. Where columns are chosen, the counts are planned for the widest ones,
+    put together so that the tables are largest. The score of a column is how many rows the most frequent class of each
+    of its groups has: one row adds 0 or 1 to each score, so their range is 1.
+    """
+    choices: tuple[Step, ...] = ()
+    if recipe.selects:
+        part = exact_number(CHOICE_SHARE) / recipe.n_columns
+        choices = tuple(
+            selecting_step(f"column {i + 1}", (1, len(axes)), loss.part(part), neighbours, score_range=1)
+            for i in range(recipe.n_columns)
+        )
+        loss = loss.part(1 - exact_number(CHOICE_SHARE))
+        axes = sorted(axes, key=lambda axis: -axis.size)
+    tables = tables_of(axes, recipe)
+    shape = (sum(table.n_cells for table in tables), n_classes)
+    n = len(tables)
+    return (*choices, counting_step("class counts of tables", shape, loss, neighbours, l1=n, squared_l2=n))
+
+
+def choose_columns(
+    axes: Sequence[Axis], choices: Sequence[Step], n_classes: int, source: Source, door: Door, n_jobs: int | None
+) -> list[Axis]:
+    """Choose the columns that tell classes apart best, one after the other, in one pass over the rows."""
+    forest, _ = grow_tables([CellTable((axis,)) for axis in axes])
+    counts = _totals(forest, n_classes, source, n_jobs)
+    scores = np.add.reduceat(counts.max(axis=1), forest.tree_leaves[:-1])[None, :]
+    free = np.ones((1, len(axes)), bool)
+    chosen = []
+    for step in choices:
+        (best,) = door.select(step, scores, free)
+        free[0, best] = False
+        chosen.append(axes[best])
+    return chosen
 
 
 def count(tables: Sequence[CellTable], step: Step, source: Source, door: Door, n_jobs: int | None) -> Learned:
     """Count all tables in one pass, let the counts out, and turn them into evidence."""
     forest, cells = grow_tables(tables)
-    exact = source.add_up(
-        partial(leaf_totals, forest, n_classes=step.shape[1], target_levels=TARGET_LEVELS, assignment=None),
-        n_jobs=n_jobs,
-    )
+    exact = np.zeros(step.shape, np.int64)  # cells that were planned and are not there stay empty
+    exact[: forest.n_leaves] = _totals(forest, step.shape[1], source, n_jobs)
     noisy = door.noisy(step, exact)
     counts = []
     for table, first, last in zip(tables, forest.tree_leaves[:-1], forest.tree_leaves[1:], strict=True):
@@ -72,6 +112,11 @@ def count(tables: Sequence[CellTable], step: Step, source: Source, door: Door, n
         by_cell[cells[first:last]] = noisy[first:last]
         counts.append(by_cell)
     return evidence(tables, counts, step.variance)
+
+
+def _totals(forest: Forest, n_classes: int, source: Source, n_jobs: int | None) -> NDArray[np.int64]:
+    count = partial(leaf_totals, forest, n_classes=n_classes, target_levels=TARGET_LEVELS, assignment=None)
+    return source.add_up(count, n_jobs=n_jobs)
 
 
 def evidence(tables: Sequence[CellTable], counts: Sequence[Floats], variance: float) -> Learned:

@@ -37,6 +37,12 @@ MOST_TABLE_COLUMNS: Final = 4
 MOST_CELLS: Final = 1 << 14
 FEWEST_BINS, MOST_BINS = 3, 16
 
+# A wide table of which not all columns are affordable: a part of the budget chooses the most telling ones, as many as
+# the square root of the size over ROWS_PER_CHOICE.
+WIDE: Final = 16
+ROWS_PER_CHOICE: Final = 60.0
+CHOICE_SHARE: Final = 0.25
+
 BOOSTING_FROM: Final = 2000.0  # size from which correlations between tables hurt more than rounds cost,
 ONE_TABLE_FROM: Final = 40_000.0  # and, where one table holds all columns, from which its cells are too coarse
 BOOSTING_BINS: Final = (8, 32)
@@ -62,6 +68,8 @@ class Recipe:
         Tables: columns measured, columns of one table. Both: groups of a numeric column.
     passes, trees, depth : int
         Boosting: passes over all columns one by one, then so many random trees of this depth.
+    selects : bool
+        Tables: whether columns are chosen privately, by how well each tells classes apart, or drawn by chance.
     gaussian : bool
         Whether Gaussian noise is smaller than Laplace noise here; False needs no delta.
     """
@@ -75,6 +83,7 @@ class Recipe:
     trees: int = 0
     depth: int = 0
     gaussian: bool = False
+    selects: bool = False
 
     def rounds(self, n_columns: int) -> int:
         """Rounds of boosting over a table with so many columns."""
@@ -86,8 +95,9 @@ class Recipe:
             case "prior":
                 return "so few rows at this epsilon show nothing but how frequent the classes are: that is predicted"
             case "tables":
+                how = "chosen privately as the most telling" if self.selects else "drawn by chance"
                 return (
-                    f"few rows for this epsilon, so {_number(self.n_columns, 'column')}, drawn by chance, counted in "
+                    f"few rows for this epsilon, so {_number(self.n_columns, 'column')}, {how}, counted in "
                     f"tables of up to {_number(self.group, 'column')}, numbers in about {self.bins} groups; their "
                     "evidence is multiplied"
                 )
@@ -148,6 +158,9 @@ def _tables(columns: Sequence[EncodedColumn], n_classes: int, n_rows: int, epsil
             worth = _worth(n_rows, n_classes, epsilon, usual, shown, n_columns, group)
             if worth > best_worth:
                 best, best_worth = Recipe("tables", n_rows, n_columns, group, bins), worth
+    affordable = math.isqrt(int(n_rows * epsilon / ROWS_PER_CHOICE))
+    if len(columns) >= WIDE and best.n_columns < len(columns) and affordable:
+        return Recipe("tables", n_rows, min(affordable, len(columns)), min(2, affordable), bins, selects=True)
     return best
 
 

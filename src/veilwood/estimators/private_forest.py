@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from veilwood import boosting, recipes
 from veilwood.batches import Batch, Source
 from veilwood.cluster import anywhere, on_cluster
-from veilwood.counted_tables import Learned, count, draw_tables, plan_counts
+from veilwood.counted_tables import Learned, choose_columns, count, draw_axes, plan_tables, tables_of
 from veilwood.counting import sum_over_trees
 from veilwood.effects import Effects, effects_of
 from veilwood.encoding import TARGET_LEVELS, Encoding
@@ -34,7 +34,7 @@ from veilwood.release import Door
 from veilwood.rounds import RoundPlan, boost, plan_rounds
 from veilwood.schema import Schema, Task
 from veilwood.structure import Forest, public_generators
-from veilwood.table_trees import CellTable, grow_tables
+from veilwood.table_trees import Axis, CellTable, grow_tables
 
 METHODS: Final = ("auto", "tables", "boosting")
 ROWS_SHARE: Final = Fraction(1, 50)  # of the budget, for the number of rows where it is not public
@@ -48,7 +48,7 @@ class _Work(Design):
     """The public design. ``recipe`` is None while the number of rows is still to be bought."""
 
     recipe: Recipe | None
-    tables: list[CellTable]
+    axes: list[Axis]
     rounds: RoundPlan | None
 
 
@@ -139,12 +139,15 @@ class _PrivateForest(BaseForest):
             released = f"sums of gradients and of rows in {n_tables} tables, with noise"
             plan = self._plan(encoding, loss, neighbours, (*bought, *steps), released, structure, noise)
             return _Work(encoding, _NO_FOREST, plan, recipe, [], rounds)
-        tables = draw_tables(encoding.columns, recipe, self._public_rng())
-        step = plan_counts(tables, n_classes, left, neighbours)
-        structure |= {"trees": len(tables), "leaves": step.shape[0]}
-        released = f"class counts of {len(tables)} table{'s' * (len(tables) > 1)}, with noise"
-        plan = self._plan(encoding, loss, neighbours, (*bought, step), released, structure, step.variance)
-        return _Work(encoding, _NO_FOREST, plan, recipe, tables, None)
+        axes = draw_axes(encoding.columns, recipe, self._public_rng())
+        *choices, step = plan_tables(axes, recipe, n_classes, left, neighbours)
+        n_tables = len(tables_of(axes, recipe))
+        structure |= {"trees": n_tables, "leaves": step.shape[0]}
+        released = f"class counts of {n_tables} table{'s' * (n_tables > 1)}, with noise"
+        if choices:
+            released += ", and which columns they are of"
+        plan = self._plan(encoding, loss, neighbours, (*bought, *choices, step), released, structure, step.variance)
+        return _Work(encoding, _NO_FOREST, plan, recipe, axes, None)
 
     def _plan(
         self, encoding: Encoding, loss: Loss, neighbours: Neighbours, steps: tuple[Step, ...], released: str,
@@ -217,11 +220,19 @@ class _PrivateForest(BaseForest):
             design = self._work(design.encoding, max(1, int(noisy)), loss, neighbours, (step,))
             door.refine(design.plan)
         if design.rounds is None:
-            return count(design.tables, design.plan.steps[-1], source, door, self.n_jobs)
+            return self._count(design, source, door)
         encoding, recipe, rng = design.encoding, design.recipe, self._public_rng()
         assert recipe is not None
         n_classes = len(encoding.schema.classes)
         return boost(design.rounds, encoding.columns, n_classes, recipe, source, door, rng, self.n_jobs)
+
+    def _count(self, work: _Work, source: Source, door: Door) -> Learned:
+        assert work.recipe is not None
+        axes, step = work.axes, work.plan.steps[-1]
+        if work.recipe.selects:
+            choices = work.plan.steps[-1 - work.recipe.n_columns : -1]
+            axes = choose_columns(axes, choices, step.shape[1], source, door, self.n_jobs)
+        return count(tables_of(axes, work.recipe), step, source, door, self.n_jobs)
 
     def _learn(self, design: Design, released: Learned) -> None:
         if self.plan_.structure["method"] == "prior":
