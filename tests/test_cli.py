@@ -183,6 +183,12 @@ def test_every_family_goes_from_fit_to_predictions(
     assert len(answer(capsys, "predict", "visits.veilwood", "visits.csv")) == 400
 
 
+def test_what_was_chosen_from_bought_rows_is_told(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["fit", "visits.csv", "--schema", "visits.json", "--estimator", "private-forest", "--epsilon", "2"]
+    assert main(words) == 0
+    assert "Chosen after the rows were counted: " in capsys.readouterr().out
+
+
 # -- what goes wrong -----------------------------------------------------------------------------------------
 
 

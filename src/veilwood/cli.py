@@ -306,7 +306,9 @@ def fit(
     with _spend_noted(book, planned):
         forest.fit(table)
         model_file.save(forest, out)
-    data = {"model": str(out), "certificate": forest.privacy_.to_dict(), "plan": planned.to_dict()}
+    if not as_json and (chosen := forest.plan_.structure.get("choice")) and "choice" not in planned.structure:
+        print(f"Chosen after the rows were counted: {chosen}.")
+    data = {"model": str(out), "certificate": forest.privacy_.to_dict(), "plan": forest.plan_.to_dict()}
     where = "not recorded: no --ledger was given" if ledger is None else f"recorded in {ledger}, {_left(book)}"
     say(as_json, data, f"\nCertificate: {forest.privacy_}\nSpend: {where}\nModel: {out}")
 
