@@ -708,6 +708,16 @@ def test_a_wide_table_chooses_its_columns_privately() -> None:
     assert "which columns" in forest.privacy_.released
 
 
+def test_columns_of_many_values_are_not_put_together_when_chosen() -> None:
+    columns = [EncodedColumn(f"x{i}", False, 40_000, None) for i in range(20)]
+    recipe = choose(columns, 2, 600_000, Loss.pure(Fraction(1)), "tables")
+    assert not recipe.selects or recipe.group == 1
+    narrow = [EncodedColumn(f"x{i}", False, 2, None) for i in range(19)]
+    mixed = choose([*columns[:2], *narrow], 2, 60_000, Loss.pure(Fraction(1, 100)), "tables")
+    assert mixed.selects
+    assert mixed.group == 1
+
+
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_one_row_moves_the_scores_of_columns_by_at_most_the_planned_range(n_classes: int) -> None:
     """The range of what one row adds to the scores, over all columns, by enumeration."""

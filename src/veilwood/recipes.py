@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which method PrivateForest uses and in what shape, chosen from public facts alone: schema, budget, number of rows.
 
-Nothing here looks at data or draws noise; the tables themselves are in ``table_trees``, the rounds in ``boosting``.
+Nothing here looks at data or draws noise; the tables themselves are in ``counted_tables``, the rounds in ``rounds``.
 
-The prior, which no data set has touched: every column has a main effect on the log-odds of variance ``EFFECT``; each
-further column of an interaction leaves the part ``DECAY`` of that. A table of b groups shows the part 1 - 1/b of a
-numeric column's effect. An effect is worth what is left of it after noise and sampling, r (its reliability), and main
-effects that are mostly noise do harm: (1 + HARM) r - HARM.
+The prior is the same for every table; its constants were settled on public benchmark tables. Every column has a main
+effect on the log-odds of variance ``EFFECT``; each further column of an interaction leaves the part ``DECAY`` of that.
+A table of b groups shows the part 1 - 1/b of a numeric column's effect. An effect is worth what is left of it after
+noise and sampling, r (its reliability), and main effects that are mostly noise do harm: (1 + HARM) r - HARM.
 
 | letter | meaning |
 |---|---|
@@ -135,7 +135,7 @@ def choose(
         method = "boosting" if size >= enough or not n_classes else "tables"
     if method == "boosting":
         return _boosting(columns, n_classes, n_rows, loss, epsilon)
-    return _tables(columns, n_classes, n_rows, epsilon) if method == "tables" else Recipe("prior", n_rows)
+    return _tables(columns, n_classes, n_rows, epsilon)
 
 
 def _gradient_norm(n_classes: int) -> float:
@@ -160,7 +160,8 @@ def _tables(columns: Sequence[EncodedColumn], n_classes: int, n_rows: int, epsil
                 best, best_worth = Recipe("tables", n_rows, n_columns, group, bins), worth
     affordable = math.isqrt(int(n_rows * epsilon / ROWS_PER_CHOICE))
     if len(columns) >= WIDE and best.n_columns < len(columns) and affordable:
-        return Recipe("tables", n_rows, min(affordable, len(columns)), min(2, affordable), bins, selects=True)
+        pairs = affordable > 1 and widest[0] * widest[1] * n_classes <= MOST_CELLS  # any two may be chosen
+        return Recipe("tables", n_rows, min(affordable, len(columns)), 1 + pairs, bins, selects=True)
     return best
 
 
