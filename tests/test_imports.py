@@ -15,13 +15,14 @@ SOURCE = Path(veilwood.__file__).parent
 # From what everything stands on to what a person types. A new module is given its place here; families of
 # estimators stand side by side and do not import one another.
 ORDER = [
-    "_version", "errors", "entropy", "privacy", "samplers", "mechanisms", "ledger",
+    "_version", "errors", "entropy", "privacy", "samplers", "mechanisms", "sparse_counts", "ledger",
     "tables", "columns", "schema", "datasets", "encoding_kernels", "encoding", "progress", "batches", "sources",
     "partitions", "cluster",
     "structure", "growing", "kernels", "histogram_kernels", "gpu", "counting", "histograms",
     "workloads", "strategies", "strategy_search",
     "plan", "statement", "release", "leaves", "medians", "greedy", "theory", "theory_medians",
-    "table_trees", "recipes", "counted_tables", "boosting", "rounds", "effects",
+    "table_trees", "recipes", "counted_tables", "boosting", "rounds", "fine_cells", "cell_forests",
+    "effects", "cell_effects",
     "estimators.base", "estimators.counted", "estimators.one_pass", "estimators.grown", "estimators.*",
     "estimators.matrix_predictor", "estimators",
     "secure.ring", "secure.engine", "secure.plain", "secure.shares", "secure.links", "secure.replicated",

@@ -291,8 +291,8 @@ def test_what_is_not_affordable_is_said_and_hopeless_budgets_abstain() -> None:
 
 def test_the_choice_depends_on_public_facts_only_and_grows_with_the_budget() -> None:
     columns = [EncodedColumn(f"x{i}", True, GRID_CELLS, None) for i in range(10)]
-    methods = [choose(columns, 2, 1000, Loss.pure(Fraction(epsilon))).method for epsilon in ("1/1000", "1", "20")]
-    assert methods == ["prior", "tables", "boosting"]
+    methods = [choose(columns, 2, 1000, Loss.pure(Fraction(epsilon))).method for epsilon in ("1/1000", "1", "4", "20")]
+    assert methods == ["prior", "tables", "boosting", "cells"]
     assert choose(columns, 0, 1000, Loss.pure(Fraction(1))).method == "boosting"
     assert choose(columns, 2, 0, Loss.pure(Fraction(1))).n_rows == 1
     binary = [EncodedColumn(f"x{i}", False, 2, None) for i in range(123)]
@@ -302,7 +302,7 @@ def test_the_choice_depends_on_public_facts_only_and_grows_with_the_budget() -> 
     for recipe in (wide, choose(columns, 2, 10**6, Loss.pure(Fraction(1)))):
         assert recipe.in_words()
     few = choose(columns, 2, 10**6, Loss.pure(Fraction(1)))
-    more = choose(columns, 2, 10**6, Loss.pure(Fraction(10)))
+    more = choose(columns, 2, 10**6, Loss.pure(Fraction(3)))
     assert few.rounds(10) <= more.rounds(10)
 
 

@@ -26,11 +26,14 @@ from veilwood.errors import PrivacyWarning, UtilityWarning, VeilwoodError
 from veilwood.estimators import MatrixForestPredictor, PrivateForestClassifier, PrivateForestRegressor
 from veilwood.estimators.base import BaseForest
 from veilwood.estimators.counted import CountedForest
+from veilwood.fine_cells import FineCells
 from veilwood.mechanisms import DiscreteGaussian, DiscreteLaplace
 from veilwood.plan import EACH_TO_ONE_TREE, Plan, Step
 from veilwood.privacy import requested_loss
 from veilwood.release import Door
 from veilwood.schema import Schema, Task
+from veilwood.sparse_counts import SparseLaplace
+from veilwood.table_trees import coarse_codes
 
 __all__ = ["CANARIES", "Attack", "Canaries", "attack", "dice", "estimators_of", "one_run", "prepared"]
 
@@ -38,6 +41,7 @@ CANARIES = 16384
 """Canaries of one audited fit: enough to show 0.8 or more of an epsilon of 1."""
 
 _CROWD = 32  # rows beside each canary that make its gradient large, where gradients are released
+_ALL = "everything"  # under which the result of all steps is heard
 _SHARE_GUESSED = 0.1  # of the canaries, on either side, where guesses are not all worth the same
 
 
@@ -131,9 +135,9 @@ def prepared(kind: type[BaseForest], epsilon: float, params: Mapping[str, Any] |
     n_dice, sides, depth = (2, 64, 2) if "n_ensembles" in known else (20, 2, 14)
     wanted: dict[str, Any] = {"n_estimators": 1, "max_depth": depth, "split_share": 0.02, "candidates": 1}
     if issubclass(kind, PrivateForestClassifier | PrivateForestRegressor):
-        # A guess at the rows that leads to one table of both dice, or to one round over the values of a single die.
+        # A guess at the rows that leads to cells of both dice, or to one round over the values of a single die.
         method = (params or {}).get("method", "tables" if kind is PrivateForestClassifier else "boosting")
-        n_dice, sides, n_rows = (2, 64, 10**9) if method == "tables" else (1, CANARIES, 1)
+        n_dice, sides, n_rows = (1, CANARIES, 1) if method == "boosting" else (2, 64, 10**9)
         wanted |= {"method": method, "n_rows": n_rows}
     given = {name: value for name, value in wanted.items() if name in known} | {"random_state": 0, "n_jobs": 1}
     unknown = set(params or ()) - set(known)
@@ -261,24 +265,34 @@ def _alone(leaves: NDArray[np.int32]) -> NDArray[np.bool_]:
 class _Ear:
     """A door at which someone listens: what comes out is public, also what no model keeps."""
 
-    def __init__(self, door: Door, heard: dict[str, NDArray[np.int64]]) -> None:
+    def __init__(self, door: Door, heard: dict[str, Any]) -> None:
         self.door, self.heard = door, heard
 
     def noisy(self, step: Step, exact: NDArray[np.int64]) -> NDArray[np.int64]:
-        self.heard[step.name] = self.door.noisy(step, exact)
-        return self.heard[step.name]
+        noisy = self.heard[step.name] = self.door.noisy(step, exact)
+        return noisy
+
+    def sparse(
+        self, step: Step, cells: NDArray[np.int64], counts: NDArray[np.int64], n_cells: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        return self.door.sparse(step, cells, counts, n_cells)
 
     def refine(self, plan: Plan) -> None:
         self.door.refine(plan)
 
 
-def _listen(estimator: BaseForest) -> dict[str, NDArray[np.int64]]:
+def _listen(estimator: BaseForest) -> dict[str, Any]:
     """Return what a PrivateForest will let out, by step, once it is fitted; of others the model holds all of it."""
-    heard: dict[str, NDArray[np.int64]] = {}
+    heard: dict[str, Any] = {}
     measure = estimator._measure
+
+    def overheard(design: Any, source: Any, door: Door) -> Any:
+        heard[_ALL] = measure(design, source, cast("Door", _Ear(door, heard)))
+        return heard[_ALL]
+
     if isinstance(estimator, PrivateForestClassifier | PrivateForestRegressor):
         own: Any = estimator
-        own._measure = lambda design, source, door: measure(design, source, cast("Door", _Ear(door, heard)))
+        own._measure = overheard
     return heard
 
 
@@ -287,7 +301,7 @@ def _boosts(estimator: BaseForest) -> bool:
 
 
 def _released(
-    fitted: Any, heard: dict[str, NDArray[np.int64]], table: pd.DataFrame
+    fitted: Any, heard: dict[str, Any], table: pd.DataFrame
 ) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int64]]:
     """Return the released numbers that each canary adds to, the leaves they are of, and what it adds to each."""
     codes = fitted._encode(table)
@@ -297,6 +311,9 @@ def _released(
     if _boosts(fitted):
         (sums,) = (numbers for name, numbers in heard.items() if name == "round 1")
         return sums[codes[:, 0]], leaves[:, :1], _moved_in_a_round(fitted, heard)
+    if isinstance(heard.get(_ALL), FineCells):
+        counts, cells = _counts_of_cells(heard[_ALL], coarse_codes(fitted._encoding().columns, codes))
+        return counts[:, None], cells[:, None], np.array(1)
     if heard:
         return heard["class counts of tables"][leaves, column], leaves, np.array(height)
     if isinstance(fitted, MatrixForestPredictor):
@@ -304,7 +321,17 @@ def _released(
     return fitted.leaf_counts_[leaves, column], leaves, np.array(height)
 
 
-def _moved_in_a_round(fitted: Any, heard: dict[str, NDArray[np.int64]]) -> NDArray[np.int64]:
+def _counts_of_cells(cells: FineCells, coarse: NDArray[np.uint16]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Return the count that came out of the cell of each row with the highest outcome, and a number for the cell."""
+    shape = tuple(axis.size for axis in cells.axes)
+    mine = np.ravel_multi_index([axis.groups[coarse[axis.feature]].astype(np.int64) for axis in cells.axes], shape)
+    highest = cells.outcome == cells.outcome.max()
+    counts = np.zeros(int(np.prod(shape)), np.int64)
+    counts[np.ravel_multi_index(list(cells.groups[highest].T), shape)] = cells.weight[highest]
+    return counts[mine], mine.astype(np.int32)
+
+
+def _moved_in_a_round(fitted: Any, heard: dict[str, Any]) -> NDArray[np.int64]:
     """What a canary adds in the first round: its gradient at the score that every row starts from, and its count."""
     n_classes = len(fitted.schema_.classes)
     spreads = [boosting.spread_of(numbers) for name, numbers in heard.items() if "residuals" in name]
@@ -321,6 +348,9 @@ def _log_ratio(plan: Plan, seen: NDArray[Any], height: NDArray[np.int64]) -> NDA
             each = (np.abs(seen) - np.abs(seen - height)) / float(scale)
         case DiscreteGaussian(sigma_squared=variance):
             each = (2.0 * seen * height - height.astype(float) ** 2) / (2 * float(variance))
+        case SparseLaplace() as noise:
+            most = int(seen.max())
+            each = np.log(noise.law(1, most) / noise.law(0, most))[seen]
         case None:
             raise VeilwoodError("there is no noise to attack. Hint: give a finite epsilon.")
         case selection:  # of a label, by the counts of a leaf: how likely is the canary's with and without it?

@@ -142,22 +142,26 @@ def row_norms(n_classes: int, gaussian: bool, signed_replacement: bool) -> tuple
     return units, norm * GRADIENT_UNITS + units, squared
 
 
-def quantile_cuts(histogram: NDArray[np.int64], bins: int, variance: float = 0.0) -> NDArray[np.int64]:
-    """Return coarse codes that cut a noisy histogram into groups of about equal mass, at most ``bins``.
+def smoothed(histogram: NDArray[Any], variance: float) -> Floats:
+    """Remove noise from a histogram: halves, quarters and so on, each kept as far as it rises above the noise."""
+    cleaned = shrunken_steps(histogram[:, None].astype(float), variance, *_haar(len(histogram)))[:, 0]
+    return np.maximum(cleaned, 0.0)
 
-    The histogram is cleaned first (halves, quarters and so on, each kept as far as it rises above the noise): summed up
-    over many empty cells, the noise alone would move the cuts.
+
+def quantile_cuts(histogram: NDArray[Any], bins: int, variance: float = 0.0) -> NDArray[np.int64]:
+    """Return the cells that begin groups of about equal mass, at most ``bins``, in a noisy histogram.
+
+    It is smoothed first: summed up over many empty cells, the noise alone would move the cuts.
 
     >>> quantile_cuts(np.array([5, 5, 0, 0, 10] + [0] * 251), 4).tolist()
     [1, 2, 5]
     """
-    cleaned = shrunken_steps(histogram[:, None].astype(float), variance, *_haar(len(histogram)))[:, 0]
-    below = np.cumsum(np.maximum(cleaned, 0.0))
+    below = np.cumsum(smoothed(histogram, variance) if variance else histogram)
     if below[-1] <= 0:
-        return np.array([COARSE_CELLS // 2])
+        return np.array([len(histogram) // 2])
     cuts = np.searchsorted(below / below[-1] + 1e-9, np.arange(1, bins) / bins) + 1
-    cuts = np.unique(cuts[(cuts > 0) & (cuts < COARSE_CELLS)])
-    return cuts if len(cuts) else np.array([COARSE_CELLS // 2])
+    cuts = np.unique(cuts[(cuts > 0) & (cuts < len(histogram))])
+    return cuts if len(cuts) else np.array([len(histogram) // 2])
 
 
 def spread_of(histogram: NDArray[np.int64]) -> float:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from veilwood.encoding import Encoding
 from veilwood.structure import LEAF, Forest
 
-__all__ = ["Effects", "Interaction", "MainEffect", "effects_of"]
+__all__ = ["Effects", "Interaction", "MainEffect", "effects_of", "first_codes", "group_labels", "readable"]
 
 MOST_INTERACTIONS: Final = 10
 
@@ -77,7 +77,9 @@ class Effects:
     """Main effects and the strongest interactions of a fitted PrivateForest. Free: computed from what was released.
 
     Other columns are spread evenly over their groups, which for numbers lie between private quantiles or have equal
-    width. Errors are those of the noise alone: sampling, and what shrinkage held back, come on top.
+    width. Errors are those of the noise alone: sampling, and what shrinkage held back, come on top. Where the forest
+    was grown from fine cells (``method="cells"``), other columns are as in cells that came out, and errors are from the
+    differences between parts of the forest, which hold sampling too.
 
     Attributes
     ----------
@@ -89,6 +91,8 @@ class Effects:
         Strongest first; columns that were not measured are left out.
     interactions : tuple of Interaction
         Strongest first, ten at most, of columns that met in a table or a tree.
+    errors : str
+        What errors are of.
 
     Examples
     --------
@@ -106,12 +110,14 @@ class Effects:
     outputs: tuple[str, ...]
     main: tuple[MainEffect, ...]
     interactions: tuple[Interaction, ...]
+    errors: str = "the noise"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
         return {
             "unit": self.unit,
             "outputs": list(self.outputs),
+            "errors": self.errors,
             "main": [
                 {
                     "column": main.column,
@@ -131,14 +137,14 @@ class Effects:
         if not self.main:
             return "No column was measured: every row gets the same prediction."
         width = max(len(main.column) for main in self.main)
-        lines = [f"Main effects ({self.unit}), strongest first, with the standard error of the noise:"]
+        lines = [f"Main effects ({self.unit}), strongest first, with the standard error of {self.errors}:"]
         lines += [
             f"  {main.column:<{width}}  {main.strength:6.3g}   least {self._told(main, int(main.effect.argmin()))}, "
             f"most {self._told(main, int(main.effect.argmax()))}"
             for main in self.main
         ]
         if self.interactions:
-            lines.append("Interactions, strongest first, and what noise alone could show:")
+            lines.append(f"Interactions, strongest first, and what {self.errors} alone could show:")
             lines += [
                 f"  {' x '.join(pair.columns)}  {pair.strength:.3g} (noise {pair.noise:.3g})"
                 for pair in self.interactions
@@ -156,8 +162,9 @@ def effects_of(forest: Forest, leaf_values: Floats, leaf_errors: Floats, encodin
 
     Trees are independent: their effects add up, and so do the variances of their noise.
     """
-    unit, outputs, values, variances = _readable(leaf_values, leaf_errors**2, encoding)
-    codes = [_first_codes(forest, encoding, feature) for feature in range(len(encoding.columns))]
+    unit, outputs = readable(encoding)
+    values, variances = _in_units(leaf_values, leaf_errors**2, encoding)
+    codes = [first_codes(forest, encoding, feature) for feature in range(len(encoding.columns))]
     known: dict[tuple[int, ...], list[Floats]] = {}  # effect and variance of a column, or of a pair
     for alike in _by_shape(_tables(forest, codes)):
         leaves = np.stack([tree.leaves for tree in alike])
@@ -172,7 +179,7 @@ def effects_of(forest: Forest, leaf_values: Floats, leaf_errors: Floats, encodin
                 found[0], found[1] = found[0] + effect[where], found[1] + variance[where]
     names = [column.name for column in encoding.columns]
     told = [
-        MainEffect(names[key[0]], _labels(encoding, key[0], codes[key[0]]), effect, np.sqrt(variance))
+        MainEffect(names[key[0]], group_labels(encoding, key[0], codes[key[0]]), effect, np.sqrt(variance))
         for key, (effect, variance) in known.items()
         if len(key) == 1
     ]
@@ -185,21 +192,31 @@ def effects_of(forest: Forest, leaf_values: Floats, leaf_errors: Floats, encodin
     return Effects(unit, outputs, tuple(sorted(told, key=lambda one: -one.strength)), tuple(strongest))
 
 
-def _readable(values: Floats, variances: Floats, encoding: Encoding) -> tuple[str, tuple[str, ...], Floats, Floats]:
-    """Give values units that both methods share: log-odds, or those of the target."""
+def readable(encoding: Encoding) -> tuple[str, tuple[str, ...]]:
+    """Return the unit that effects are told in, and their outputs."""
+    target, classes = encoding.schema.target, encoding.schema.classes
+    if not classes:
+        return f"units of {target.name}", (target.name,)
+    if len(classes) == 2:
+        return f"log-odds of {classes[1]}", (classes[1],)
+    return "log-odds of each class, less their mean", classes
+
+
+def _in_units(values: Floats, variances: Floats, encoding: Encoding) -> tuple[Floats, Floats]:
+    """Give values units that tables and rounds share: log-odds, or those of the target."""
     target, classes = encoding.schema.target, encoding.schema.classes
     if not classes:
         range_ = target.bounds[1] - target.bounds[0]
-        return f"units of {target.name}", (target.name,), values * range_, variances * range_**2
+        return values * range_, variances * range_**2
     if len(classes) == 2:
         if values.shape[1] == 2:
             values, variances = values[:, 1:] - values[:, :1], variances.sum(axis=1, keepdims=True)
-        return f"log-odds of {classes[1]}", (classes[1],), values, variances
+        return values, variances
     even = np.full((1, len(classes)), 1 / len(classes))
-    return "log-odds of each class, less their mean", classes, *_centred(values, variances, 1, even)
+    return _centred(values, variances, 1, even)
 
 
-def _first_codes(forest: Forest, encoding: Encoding, feature: int) -> NDArray[np.int64]:
+def first_codes(forest: Forest, encoding: Encoding, feature: int) -> NDArray[np.int64]:
     """The first code of each group of a column that some tree tells apart: cut points, or all categories."""
     if not encoding.columns[feature].ordered:
         return np.arange(encoding.columns[feature].n_codes)
@@ -291,7 +308,7 @@ def _rms(values: Floats) -> float:
     return float(np.sqrt((values**2).mean()))
 
 
-def _labels(encoding: Encoding, feature: int, codes: NDArray[np.int64]) -> tuple[str, ...]:
+def group_labels(encoding: Encoding, feature: int, codes: NDArray[np.int64]) -> tuple[str, ...]:
     """Name the groups of a column: categories, or intervals between the thresholds that they begin at."""
     column, missing = encoding.schema.features[feature], encoding.columns[feature].missing_code
     if column.kind == "categorical":

@@ -19,6 +19,7 @@ from veilwood.estimators.base import BaseForest
 from veilwood.mechanisms import DiscreteGaussian, DiscreteLaplace
 from veilwood.model_file import load
 from veilwood.plan import ALL_TO_EVERY_TREE, Step
+from veilwood.sparse_counts import SparseLaplace
 
 __all__ = ["NOT_CHECKABLE", "Check", "check_file", "check_model"]
 
@@ -111,7 +112,7 @@ def _kept(step: Step) -> tuple[bool, str]:
     """Recompute from sensitivity and scale what a step costs, and say so in figures."""
     loss, sensitivity = step.loss, step.sensitivity
     match step.mechanism:
-        case DiscreteLaplace(scale=scale):
+        case DiscreteLaplace(scale=scale) | SparseLaplace(scale=scale):
             text = f"sensitivity {sensitivity} / scale {scale} = {sensitivity / scale} <= {loss.epsilon}"
         case DiscreteGaussian(sigma_squared=variance):
             cost = float(sensitivity / (2 * variance))

@@ -18,10 +18,11 @@ from typing import Any, Literal, TypeAlias
 from veilwood.errors import VeilwoodError
 from veilwood.mechanisms import DiscreteGaussian, DiscreteLaplace, ExponentialMechanism, NoisyMax, PermuteAndFlip
 from veilwood.privacy import Loss, Neighbours, RowsOf, unit_of
+from veilwood.sparse_counts import SparseLaplace
 
-Noise: TypeAlias = DiscreteLaplace | DiscreteGaussian
+Noise: TypeAlias = DiscreteLaplace | DiscreteGaussian | SparseLaplace
 Selection: TypeAlias = NoisyMax | PermuteAndFlip | ExponentialMechanism
-_MECHANISMS = (DiscreteLaplace, DiscreteGaussian, NoisyMax, PermuteAndFlip, ExponentialMechanism)
+_MECHANISMS = (DiscreteLaplace, DiscreteGaussian, SparseLaplace, NoisyMax, PermuteAndFlip, ExponentialMechanism)
 
 EACH_TO_ONE_TREE = "each to one tree"
 ALL_TO_EVERY_TREE = "all to every tree"
@@ -53,7 +54,7 @@ class Step:
         if self.loss.epsilon is not None and not self.keeps_its_loss:
             raise VeilwoodError(
                 f"step {self.name!r} promises {self.cost}, and {self.describe} at sensitivity {self.sensitivity} "
-                "does not keep that. Hint: counting_step and selecting_step choose the noise."
+                "does not keep that. Hint: counting_step, sparse_step and selecting_step choose the noise."
             )
 
     @property
@@ -63,9 +64,11 @@ class Step:
         match self.mechanism:
             case None:
                 return False
-            case DiscreteLaplace() as noise if self.loss.delta == 0:
+            case (DiscreteLaplace() | SparseLaplace()) as noise if self.loss.delta == 0:
                 return epsilon is not None and noise.epsilon(self.sensitivity) <= epsilon
-            case DiscreteLaplace() as noise:  # a part of rho, and pure epsilon is epsilon^2 / 2 of it
+            case (
+                DiscreteLaplace() | SparseLaplace()
+            ) as noise:  # a part of rho, and pure epsilon is epsilon^2 / 2 of it
                 return rho is not None and noise.epsilon(self.sensitivity) ** 2 <= 2 * rho
             case DiscreteGaussian() as noise:  # without a delta it keeps no epsilon at all
                 return self.loss.delta > 0 and rho is not None and noise.rho(self.sensitivity) <= rho
@@ -84,6 +87,8 @@ class Step:
                 return f"discrete Laplace, scale {float(scale):.6g}"
             case DiscreteGaussian(sigma_squared=variance):
                 return f"discrete Gaussian, sigma {float(variance) ** 0.5:.6g}"
+            case SparseLaplace(scale=scale, gap=gap):
+                return f"sparse Laplace, scale {float(scale):.6g}, one empty cell in {gap:,} turns up"
             case None:
                 return "no noise"
             case selection:
@@ -99,7 +104,7 @@ class Step:
     @property
     def variance(self) -> float:
         """Exact variance of the noise on one number; 0 without noise."""
-        return self.mechanism.variance if isinstance(self.mechanism, DiscreteLaplace | DiscreteGaussian) else 0.0
+        return self.mechanism.variance if isinstance(self.mechanism, Noise) else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, in words and, under "exact", as exact numbers in text."""
@@ -182,6 +187,22 @@ def counting_step(
         raise VeilwoodError(f"step {name!r} has no zCDP budget for Gaussian noise.")
     sensitivity = neighbours.squared_l2(squared_l2)
     return Step(name, loss, DiscreteGaussian(Fraction(sensitivity) / (2 * loss.rho), backend), sensitivity, shape)
+
+
+def sparse_step(name: str, n_cells: int, loss: Loss, neighbours: Neighbours, *, l1: int) -> Step:
+    """Plan the release of counts of up to ``n_cells`` cells, nearly all of them empty; ``l1`` as in ``counting_step``.
+
+    Guarantee
+    ---------
+    The step costs exactly ``loss``, which is pure epsilon (proofs/sparse-counts.md, attacked by
+    tests/test_sparse_counts.py).
+    """
+    sensitivity = neighbours.l1(l1)
+    if loss.epsilon is None:
+        return Step(name, loss, None, sensitivity, (n_cells,))
+    if loss.delta > 0:
+        raise VeilwoodError(f"step {name!r} takes pure epsilon. Hint: delta=0.")
+    return Step(name, loss, SparseLaplace(Fraction(sensitivity) / loss.epsilon), sensitivity, (n_cells,))
 
 
 def selecting_step(

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
@@ -27,7 +28,7 @@ import numpy as np
 from veilwood.encoding import EncodedColumn
 from veilwood.privacy import Loss
 
-Method: TypeAlias = Literal["prior", "tables", "boosting"]
+Method: TypeAlias = Literal["prior", "tables", "boosting", "cells"]
 
 EFFECT: Final = 1.0
 DECAY: Final = 0.3
@@ -42,6 +43,18 @@ FEWEST_BINS, MOST_BINS = 3, 16
 WIDE: Final = 16
 ROWS_PER_CHOICE: Final = 60.0
 CHOICE_SHARE: Final = 0.25
+
+# Fine cells (``fine_cells``): from LEAST_RICH on, epsilon for one count, a cell of one row stands out. They are used if
+# the affordable ones have the part COVERED of the bits that all columns have in JUDGED_GROUPS groups each, or from RICH
+# on; with a delta, or for a numeric target, rounds are better for longer.
+LEAST_RICH: Final = 4.0
+COVERED: Final = 0.6
+JUDGED_GROUPS: Final = 16
+RICH, RICH_OTHERWISE = 12.0, 18.0
+COLUMN_SHARE: Final = Fraction(1, 10)  # of the budget, for what each column tells about the target
+TARGET_SHARE: Final = Fraction(1, 50)  # regression: for how the target is spread
+FINDS_PER_ROW: Final = 0.5  # empty cells that turn up by chance, mostly far from all rows
+TARGET_GROUPS: Final = 64  # of a numeric target that cells tell apart
 
 BOOSTING_FROM: Final = 2000.0  # size from which correlations between tables hurt more than rounds cost,
 ONE_TABLE_FROM: Final = 40_000.0  # and, where one table holds all columns, from which its cells are too coarse
@@ -60,8 +73,9 @@ class Recipe:
 
     Attributes
     ----------
-    method : {"prior", "tables", "boosting"}
-        Only how frequent classes are; counted tables of few columns; rounds of gradient steps.
+    method : {"prior", "tables", "boosting", "cells"}
+        Only how frequent classes are; counted tables of few columns; rounds of gradient steps; an ordinary forest grown
+        from cells so fine that most rows have one of their own.
     n_rows : int
         The number of rows it was chosen for.
     n_columns, group, bins : int
@@ -101,6 +115,12 @@ class Recipe:
                     f"tables of up to {_number(self.group, 'column')}, numbers in about {self.bins} groups; their "
                     "evidence is multiplied"
                 )
+            case "cells":
+                return (
+                    "a budget so rich that rows can be counted in cells that most of them have for themselves; an "
+                    "ordinary forest is grown from the cells that come out, which at such an epsilon are nearly all as "
+                    "they were: little of a single row is hidden"
+                )
             case _:
                 trees = f", then {_number(self.trees, 'random tree')} of depth {self.depth}" if self.trees else ""
                 return (
@@ -114,10 +134,39 @@ def _number(n: int, one: str, many: str = "") -> str:
     return f"{n} {one if n == 1 else many or one + 's'}"
 
 
+def uses_cells(columns: Sequence[EncodedColumn], n_classes: int, n_rows: int | None, loss: Loss, reach: int) -> bool:
+    """Whether a budget is rich enough for fine cells; ``reach`` is how far one unit can move a count.
+
+    Without the number of rows only the budget is looked at.
+    """
+    if loss.epsilon is None:
+        return True
+    epsilon = float(loss.epsilon) / reach
+    if epsilon >= (RICH if n_classes and loss.delta == 0 else RICH_OTHERWISE):
+        return True
+    if n_rows is None or loss.delta > 0 or epsilon < LEAST_RICH:
+        return False
+    wanted = sum(math.log2(JUDGED_GROUPS if column.ordered else min(column.n_codes, JUDGED_GROUPS))
+                 for column in columns)  # fmt: skip
+    return cell_bits(n_classes, n_rows, epsilon) >= COVERED * wanted
+
+
+def cell_bits(n_classes: int, n_rows: int, epsilon: float) -> float:
+    """Bits that the affordable cells have for columns; ``epsilon`` is for one count."""
+    share = float(1 - COLUMN_SHARE - (0 if n_classes else TARGET_SHARE))
+    finds = math.log2(max(FINDS_PER_ROW * n_rows, 1.0)) + epsilon * share * math.log2(math.e)
+    return finds - math.log2(n_classes or TARGET_GROUPS)
+
+
 def choose(
-    columns: Sequence[EncodedColumn], n_classes: int, n_rows: int, loss: Loss, method: Method | None = None
+    columns: Sequence[EncodedColumn],
+    n_classes: int,
+    n_rows: int,
+    loss: Loss,
+    method: Method | None = None,
+    reach: int = 1,
 ) -> Recipe:
-    """Choose a recipe; ``n_classes`` is 0 for regression.
+    """Choose a recipe; ``n_classes`` is 0 for regression, ``reach`` how far one unit can move a count.
 
     >>> from fractions import Fraction
     >>> binary = [EncodedColumn(f"x{i}", True, 65535, None) for i in range(10)]
@@ -129,6 +178,8 @@ def choose(
     """
     epsilon = 1e6 if loss.epsilon is None else float(loss.epsilon)  # None: no noise
     n_rows = max(1, n_rows)
+    if method == "cells" or (method is None and uses_cells(columns, n_classes, n_rows, loss, reach)):
+        return Recipe("cells", n_rows, len(columns))
     if method is None:
         enough = BOOSTING_FROM if len(columns) > MOST_TABLE_COLUMNS else ONE_TABLE_FROM
         size = n_rows * epsilon / _gradient_norm(n_classes)

@@ -18,6 +18,7 @@ from veilwood.errors import OutOfSchemaError, VeilwoodError
 from veilwood.ledger import Ledger, MemoryLedger, Reservation
 from veilwood.mechanisms import DiscreteGaussian, DiscreteLaplace
 from veilwood.plan import EACH_TO_ONE_TREE, Plan, Step
+from veilwood.sparse_counts import SparseLaplace
 from veilwood.statement import PrivacyStatement
 
 SEEDED = "the noise came from a seeded test stream, so anyone with the seed can remove it"
@@ -87,8 +88,26 @@ class Door:
         if step.mechanism is None:
             return exact.copy()
         if not isinstance(step.mechanism, DiscreteLaplace | DiscreteGaussian):
-            raise VeilwoodError(f"step {step.name!r} is a selection: call select.")
+            raise VeilwoodError(f"step {step.name!r} does not add noise to every number: call select or sparse.")
         return step.mechanism.perturb(exact)
+
+    def sparse(
+        self, step: Step, cells: NDArray[np.int64], counts: NDArray[np.int64], n_cells: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Add the planned noise to the counts of ``n_cells`` cells, given those that are not empty, and let them out.
+
+        What comes out are the cells with a positive noisy count. There may be fewer cells than planned: how many, and
+        what they are, must follow from what has come out before.
+        """
+        if not 0 < n_cells <= step.shape[0]:
+            raise VeilwoodError(f"step {step.name!r} was planned for at most {step.shape[0]} cells, got {n_cells}.")
+        self._pass(step, step.shape)
+        if step.mechanism is None:
+            order = np.argsort(cells)
+            return cells[order], counts[order]
+        if not isinstance(step.mechanism, SparseLaplace):
+            raise VeilwoodError(f"step {step.name!r} is not about cells of which nearly all are empty.")
+        return step.mechanism.perturb(cells, counts, n_cells)
 
     def select(
         self, step: Step, scores: NDArray[np.int64], admissible: NDArray[np.bool_] | None = None
@@ -106,8 +125,8 @@ class Door:
         if step.mechanism is None:
             allowed = np.broadcast_to(True if admissible is None else admissible, scores.shape)
             return np.asarray(np.where(allowed, scores, np.iinfo(np.int64).min).argmax(axis=1), np.int64)
-        if isinstance(step.mechanism, DiscreteLaplace | DiscreteGaussian):
-            raise VeilwoodError(f"step {step.name!r} adds noise: call noisy.")
+        if isinstance(step.mechanism, DiscreteLaplace | DiscreteGaussian | SparseLaplace):
+            raise VeilwoodError(f"step {step.name!r} adds noise: call noisy or sparse.")
         return step.mechanism.select(scores, admissible)
 
     def _pass(self, step: Step, shape: tuple[int, ...]) -> None:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """PrivateForest: give it a schema and an epsilon, and it chooses the rest from public facts.
 
-The choice is in ``recipes``; its two methods are in ``counted_tables`` and ``rounds``.
+The choice is in ``recipes``; its methods are in ``counted_tables``, ``rounds``, and ``fine_cells`` with
+``cell_forests``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from veilwood import boosting, recipes
+from veilwood import boosting, cell_effects, cell_forests, fine_cells, recipes
 from veilwood.batches import Batch, Source
 from veilwood.cluster import anywhere, on_cluster
 from veilwood.counted_tables import Learned, choose_columns, count, draw_axes, plan_tables, tables_of
@@ -27,8 +28,9 @@ from veilwood.effects import Effects, effects_of
 from veilwood.encoding import TARGET_LEVELS, Encoding
 from veilwood.errors import ModelFileError, UtilityWarning, VeilwoodError
 from veilwood.estimators.base import BaseForest, Design
+from veilwood.fine_cells import CellPlan, FineCells
 from veilwood.plan import ALL_TO_EVERY_TREE, Plan, Step, counting_step
-from veilwood.privacy import Loss, Neighbours
+from veilwood.privacy import Loss, Neighbours, exact
 from veilwood.recipes import Recipe
 from veilwood.release import Door
 from veilwood.rounds import RoundPlan, boost, plan_rounds
@@ -36,7 +38,7 @@ from veilwood.schema import Schema, Task
 from veilwood.structure import Forest, public_generators
 from veilwood.table_trees import Axis, CellTable, grow_tables
 
-METHODS: Final = ("auto", "tables", "boosting")
+METHODS: Final = ("auto", "tables", "boosting", "cells")
 ROWS_SHARE: Final = Fraction(1, 50)  # of the budget, for the number of rows where it is not public
 SHOWN_SIZES: Final = (1_000, 30_000, 1_000_000)  # for a plan that does not know the number of rows
 
@@ -50,6 +52,7 @@ class _Work(Design):
     recipe: Recipe | None
     axes: list[Axis]
     rounds: RoundPlan | None
+    cells: CellPlan | None = None
 
 
 class _PrivateForest(BaseForest):
@@ -57,8 +60,9 @@ class _PrivateForest(BaseForest):
 
     forest_: Forest
     leaf_values_: Floats  # what each leaf adds to the scores
-    leaf_errors_: Floats  # and the standard error of that, from the noise
+    leaf_errors_: Floats  # and the standard error of that, from the noise; not of fine cells
     start_: Floats  # the scores of a row about which nothing is known
+    effects_: Effects  # of fine cells only: others are read off the leaves
 
     def __init__(
         self,
@@ -101,10 +105,12 @@ class _PrivateForest(BaseForest):
 
     def _design(self, schema: Schema, loss: Loss, neighbours: Neighbours) -> _Work:
         encoding = Encoding(schema, "grid")
+        if loss.delta > 0 and self._uses_cells(encoding, loss, neighbours):
+            loss = Loss.pure(exact(self.epsilon))  # cells need no delta
         if self.n_rows is not None:
             return self._work(encoding, int(self.n_rows), loss, neighbours)
         step = counting_step("number of rows", (1,), loss.part(ROWS_SHARE), neighbours, l1=1, squared_l2=1)
-        sizes = {f"at {n:,} rows": self._choose(encoding, n, loss).in_words() for n in SHOWN_SIZES}
+        sizes = {f"at {n:,} rows": self._choose(encoding, n, loss, neighbours).in_words() for n in SHOWN_SIZES}
         plan = self._plan(
             encoding, loss, neighbours, (step,),
             "the number of rows, with noise, and then, with the rest of the budget, what is chosen from it",
@@ -112,15 +118,22 @@ class _PrivateForest(BaseForest):
         )  # fmt: skip
         return _Work(encoding, _NO_FOREST, plan, None, [], None)
 
-    def _choose(self, encoding: Encoding, n_rows: int, loss: Loss) -> Recipe:
+    def _uses_cells(self, encoding: Encoding, loss: Loss, neighbours: Neighbours) -> bool:
+        if self.method != "auto":
+            return self.method == "cells"
+        n_classes, reach = len(encoding.schema.classes), neighbours.l1(1)
+        return recipes.uses_cells(encoding.columns, n_classes, self.n_rows, loss, reach)
+
+    def _choose(self, encoding: Encoding, n_rows: int, loss: Loss, neighbours: Neighbours) -> Recipe:
         wanted: Any = None if self.method == "auto" else self.method
-        return recipes.choose(encoding.columns, len(encoding.schema.classes), n_rows, loss, wanted)
+        n_classes = len(encoding.schema.classes)
+        return recipes.choose(encoding.columns, n_classes, n_rows, loss, wanted, neighbours.l1(1))
 
     def _work(
         self, encoding: Encoding, n_rows: int, loss: Loss, neighbours: Neighbours, bought: tuple[Step, ...] = ()
     ) -> _Work:
         """Choose the method for so many rows and plan it, with what is left after the number of rows was bought."""
-        recipe, n_classes = self._choose(encoding, n_rows, loss), len(encoding.schema.classes)
+        recipe, n_classes = self._choose(encoding, n_rows, loss, neighbours), len(encoding.schema.classes)
         left = loss.part(1 - ROWS_SHARE) if bought else loss
         if bought:
             recipe = replace(recipe, gaussian=loss.delta > 0)
@@ -139,6 +152,12 @@ class _PrivateForest(BaseForest):
             released = f"sums of gradients and of rows in {n_tables} tables, with noise"
             plan = self._plan(encoding, loss, neighbours, (*bought, *steps), released, structure, noise)
             return _Work(encoding, _NO_FOREST, plan, recipe, [], rounds)
+        if recipe.method == "cells":
+            cells = fine_cells.plan_cells(encoding.columns, n_classes, n_rows, left, neighbours)
+            structure |= {"trees": cell_forests.TREES, "leaves": 0}
+            released = f"the occupied ones of up to {cells.cells.shape[0]:,} cells and their counts, with noise"
+            plan = self._plan(encoding, loss, neighbours, (*bought, *cells.steps), released, structure, 0.0)
+            return _Work(encoding, _NO_FOREST, plan, recipe, [], None, cells)
         axes = draw_axes(encoding.columns, recipe, self._public_rng())
         *choices, step = plan_tables(axes, recipe, n_classes, left, neighbours)
         n_tables = len(tables_of(axes, recipe))
@@ -172,7 +191,7 @@ class _PrivateForest(BaseForest):
     def _replanned(self) -> Plan:
         """Plan afresh, for as many rows as were bought, or are known."""
         structure, (loss, neighbours) = self.plan_.structure, self._promise()
-        measured = "boosting" if structure["method"] == "boosting" else "tables"
+        measured = structure["method"] if structure["method"] in METHODS else "tables"
         same: _PrivateForest = copy(self)
         same.method = measured if self.method == "auto" else self.method  # counting is chosen on a cluster
         work = same._design(self.schema_, loss, neighbours)
@@ -185,8 +204,8 @@ class _PrivateForest(BaseForest):
     def fit(self, X: Any, y: Any = None, **unsupported: Any) -> Self:
         """Train on a table, as every forest does; on a frame of a cluster classes are learned from tables.
 
-        Boosting holds all rows in memory, as codes of two bytes for each column; on Dask, Spark and Ray rows stay
-        where they are, so tables are counted there, and regression is refused.
+        Boosting and fine cells hold all rows in memory, as codes of two bytes for each column; on Dask, Spark and Ray
+        rows stay where they are, so tables are counted there, and regression is refused.
 
         Parameters
         ----------
@@ -199,9 +218,9 @@ class _PrivateForest(BaseForest):
         """
         if not on_cluster(X) or self.method == "tables":
             return super().fit(X, y, **unsupported)
-        if self._task == "regression" or self.method == "boosting":
+        if self._task == "regression" or self.method in ("boosting", "cells"):
             raise VeilwoodError(
-                f"{type(self).__name__} learns by boosting here, which holds all rows in memory, and the rows of a "
+                f"{type(self).__name__} holds all rows in memory for what is asked here, and the rows of a "
                 "cluster stay there. Hint: RandomTrees or MedianForest count on clusters; or pass files or a sample."
             )
         counted: _PrivateForest = copy(self)
@@ -211,7 +230,7 @@ class _PrivateForest(BaseForest):
         self.__dict__.update({name: getattr(counted, name) for name in counted._fitted()})
         return self
 
-    def _measure(self, design: Design, source: Source, door: Door) -> Learned:
+    def _measure(self, design: Design, source: Source, door: Door) -> Learned | FineCells:
         assert isinstance(design, _Work)
         if design.recipe is None:
             step = design.plan.steps[0]
@@ -219,11 +238,13 @@ class _PrivateForest(BaseForest):
             loss, neighbours = design.plan.loss, design.plan.neighbours
             design = self._work(design.encoding, max(1, int(noisy)), loss, neighbours, (step,))
             door.refine(design.plan)
-        if design.rounds is None:
-            return self._count(design, source, door)
         encoding, recipe, rng = design.encoding, design.recipe, self._public_rng()
         assert recipe is not None
         n_classes = len(encoding.schema.classes)
+        if design.cells is not None:
+            return fine_cells.measure(design.cells, encoding.columns, n_classes, source, door, rng)
+        if design.rounds is None:
+            return self._count(design, source, door)
         return boost(design.rounds, encoding.columns, n_classes, recipe, source, door, rng, self.n_jobs)
 
     def _count(self, work: _Work, source: Source, door: Door) -> Learned:
@@ -234,7 +255,16 @@ class _PrivateForest(BaseForest):
             axes = choose_columns(axes, choices, step.shape[1], source, door, self.n_jobs)
         return count(tables_of(axes, work.recipe), step, source, door, self.n_jobs)
 
-    def _learn(self, design: Design, released: Learned) -> None:
+    def _learn(self, design: Design, released: Learned | FineCells) -> None:
+        if isinstance(released, FineCells):
+            n_classes = len(design.encoding.schema.classes)
+            rng = self._public_rng()
+            self.forest_, self.leaf_values_ = cell_forests.grow(released, n_classes, rng, self.n_jobs)
+            self.start_ = np.zeros(n_classes or 1)
+            self.effects_ = cell_effects.effects_of_cells(
+                self.forest_, self.leaf_values_, released, design.encoding, rng
+            )
+            return
         if self.plan_.structure["method"] == "prior":
             warnings.warn(
                 "so few rows at this epsilon show nothing but how frequent the classes are, and that is all this model "
@@ -251,6 +281,11 @@ class _PrivateForest(BaseForest):
 
     # -- predictions -----------------------------------------------------------------------------------------------
 
+    @property
+    def _of_cells(self) -> bool:
+        """Whether scores are averages over trees: class shares, or targets from 0 to 1."""
+        return bool(self.plan_.structure["method"] == "cells")
+
     def _scores(self, X: Any) -> Floats:
         codes = self._encode(X)
         return self.start_ + sum_over_trees(self.forest_, codes, self.leaf_values_, n_jobs=self.n_jobs)
@@ -264,20 +299,26 @@ class _PrivateForest(BaseForest):
             Print it, or look at it with ``veilwood.plots.plot_effects``.
         """
         check_is_fitted(self, "schema_")
+        if self._of_cells:
+            return self.effects_
         return effects_of(self.forest_, self.leaf_values_, self.leaf_errors_, self._encoding())
 
     def _encoding(self) -> Encoding:
         return Encoding(self.schema_, "grid")
 
     def _model_arrays(self) -> dict[str, NDArray[Any]]:
-        own = {"leaf_values": self.leaf_values_, "leaf_errors": self.leaf_errors_, "start": self.start_}
-        return {**self.forest_.to_arrays(), **own}
+        told = cell_effects.to_arrays(self.effects_, self._encoding()) if self._of_cells else {
+            "leaf_errors": self.leaf_errors_
+        }  # fmt: skip
+        return {**self.forest_.to_arrays(), "leaf_values": self.leaf_values_, "start": self.start_, **told}
 
     def _restore(self, arrays: dict[str, NDArray[Any]]) -> None:
-        forest = Forest.from_arrays(arrays, self._encoding().n_codes)
+        encoding = self._encoding()
+        forest = Forest.from_arrays(arrays, encoding.n_codes)
         n_classes = len(self.schema_.classes)
-        widths = {1} if not n_classes else {1, 2} if n_classes == 2 else {n_classes}
-        values, errors, start = (arrays.get(name) for name in ("leaf_values", "leaf_errors", "start"))
+        widths = {1} if not n_classes else {n_classes} if n_classes > 2 or self._of_cells else {1, 2}
+        values, start = arrays.get("leaf_values"), arrays.get("start")
+        errors = values if self._of_cells else arrays.get("leaf_errors")
         if (
             values is None or errors is None or start is None or values.dtype != np.float64
             or values.ndim != 2 or len(values) != forest.n_leaves or values.shape[1] not in widths
@@ -285,9 +326,14 @@ class _PrivateForest(BaseForest):
             or start.shape != values.shape[1:] or start.dtype != np.float64
         ):  # fmt: skip
             raise ModelFileError("the values of the leaves are missing, or not as many numbers as there are leaves.")
-        if forest.n_leaves > max(self.plan_.n_leaves, 1):
-            raise ModelFileError(f"{forest.n_leaves} leaves are more than the {self.plan_.n_leaves} planned.")
-        self.forest_, self.leaf_values_, self.leaf_errors_, self.start_ = forest, values, errors, start
+        planned = cell_forests.MOST_LEAVES if self._of_cells else max(self.plan_.n_leaves, 1)
+        if forest.n_leaves > planned:
+            raise ModelFileError(f"{forest.n_leaves} leaves are more than the {planned} planned.")
+        self.forest_, self.leaf_values_, self.start_ = forest, values, start
+        if self._of_cells:
+            self.effects_ = cell_effects.from_arrays(arrays, forest, encoding)
+        else:
+            self.leaf_errors_ = errors
 
 
 _NO_FOREST: Final = grow_tables([CellTable(())])[0]  # structure is drawn, or learned, during the fit
@@ -309,7 +355,7 @@ _PARAMETERS = """
         Otherwise a fiftieth of the budget buys it, and the method is chosen from the noisy answer.
     privacy_unit, adjacency
         Whom the guarantee protects (see the README).
-    method : {"auto", "tables", "boosting"}
+    method : {"auto", "tables", "boosting", "cells"}
         Leave it: "auto" chooses by the rows that the noise is worth.
     random_state : int, optional
         Public randomness only: which columns meet in a table or a tree.
@@ -343,7 +389,8 @@ class PrivateForestClassifier(ClassifierMixin, _PrivateForest):  # type: ignore[
     @anywhere
     def predict_proba(self, X: Any) -> Floats:
         """Return the probability of each class. Free: computed from what was released."""
-        return boosting.probabilities(self._scores(X))
+        scores = self._scores(X)
+        return scores / scores.sum(axis=1, keepdims=True) if self._of_cells else boosting.probabilities(scores)
 
     @anywhere
     def predict(self, X: Any) -> NDArray[Any]:
