@@ -16,6 +16,7 @@ from veilwood import mechanisms
 from veilwood.estimators.base import BaseForest
 from veilwood.ledger import Ledger
 from veilwood.release import Door
+from veilwood.sparse_counts import SparseLaplace
 
 SOURCE = Path(veilwood.__file__).parent
 ROOT = SOURCE.parents[1]
@@ -26,6 +27,7 @@ GUARANTEED: list[Any] = [
     *(getattr(mechanisms, name) for name in mechanisms.__all__ if name != "Geometric"),  # which promises nothing
     *(thing for thing in map(veilwood.__dict__.get, veilwood.__all__)
       if isinstance(thing, type) and issubclass(thing, BaseForest)),
+    SparseLaplace,
     Door,
     Ledger,
 ]  # fmt: skip

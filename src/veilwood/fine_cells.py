@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from math import log2, prod
 from typing import Final
 
@@ -23,7 +22,7 @@ from veilwood.boosting import Rows, quantile_cuts, smoothed
 from veilwood.encoding import TARGET_LEVELS, EncodedColumn
 from veilwood.plan import Step, counting_step, sparse_step
 from veilwood.privacy import Loss, Neighbours
-from veilwood.recipes import COLUMN_SHARE, FINDS_PER_ROW, TARGET_GROUPS, TARGET_SHARE
+from veilwood.recipes import COLUMN_SHARE, TARGET_GROUPS, TARGET_SHARE, cell_share, chance_finds
 from veilwood.release import Door
 from veilwood.sparse_counts import MOST_CELLS, SparseLaplace
 from veilwood.table_trees import COARSE_CELLS, Axis
@@ -83,15 +82,14 @@ def plan_cells(
     columns: Sequence[EncodedColumn], n_classes: int, n_rows: int, loss: Loss, neighbours: Neighbours
 ) -> CellPlan:
     """Divide a loss over the three steps; the number of cells follows from the chance finds it allows."""
-    target_share = Fraction(0) if n_classes else TARGET_SHARE
     n = len(columns)
-    cells = sparse_step("fine cells", MOST_CELLS, loss.part(1 - target_share - COLUMN_SHARE), neighbours, l1=1)
+    cells = sparse_step("fine cells", MOST_CELLS, loss.part(cell_share(n_classes)), neighbours, l1=1)
     if isinstance(cells.mechanism, SparseLaplace):
-        affordable = int(FINDS_PER_ROW * n_rows * cells.mechanism.gap)
+        affordable = int(chance_finds(n_rows) * cells.mechanism.gap)
         cells = replace(cells, shape=(min(max(affordable, _n_outcomes(n_classes)), MOST_CELLS),))
     return CellPlan(
         target=None if n_classes else counting_step(
-            "histogram of the target", (TARGET_CELLS,), loss.part(target_share), neighbours, l1=1, squared_l2=1,
+            "histogram of the target", (TARGET_CELLS,), loss.part(TARGET_SHARE), neighbours, l1=1, squared_l2=1,
         ),
         columns=counting_step(
             "outcomes by column", (sum(map(_size, columns)), n_classes or JUDGING_TARGETS),

@@ -27,6 +27,7 @@ import numpy as np
 
 from veilwood.encoding import EncodedColumn
 from veilwood.privacy import Loss
+from veilwood.sparse_counts import LARGEST_SPARSE_SCALE
 
 Method: TypeAlias = Literal["prior", "tables", "boosting", "cells"]
 
@@ -53,7 +54,8 @@ JUDGED_GROUPS: Final = 16
 RICH, RICH_OTHERWISE = 12.0, 18.0
 COLUMN_SHARE: Final = Fraction(1, 10)  # of the budget, for what each column tells about the target
 TARGET_SHARE: Final = Fraction(1, 50)  # regression: for how the target is spread
-FINDS_PER_ROW: Final = 0.5  # empty cells that turn up by chance, mostly far from all rows
+FINDS_PER_ROW: Final = 0.5  # empty cells that turn up by chance, mostly far from all rows,
+MOST_FINDS: Final = 1 << 22  # and so many at most, however many rows there are said to be
 TARGET_GROUPS: Final = 64  # of a numeric target that cells tell apart
 
 BOOSTING_FROM: Final = 2000.0  # size from which correlations between tables hurt more than rounds cost,
@@ -63,6 +65,7 @@ NOISE_PER_CELL: Final = 0.06  # of the rows in an average cell, the noise that a
 MOST_PASSES: Final = 6
 MOST_TREES: Final = 400
 DEPTHS: Final = (3, 6)
+ROWS_SHARE: Final = Fraction(1, 50)  # of the budget, for the number of rows where it is not public
 CUT_SHARE, START_SHARE, SPREAD_SHARE = 0.05, 0.03, 0.01  # of the budget; the last for each measurement of spread
 COUNT_SHARE: Final = 0.2  # of a round's budget, what the numbers of rows in its cells get
 
@@ -151,10 +154,24 @@ def uses_cells(columns: Sequence[EncodedColumn], n_classes: int, n_rows: int | N
     return cell_bits(n_classes, n_rows, epsilon) >= COVERED * wanted
 
 
+def chance_finds(n_rows: int) -> float:
+    """How many empty cells may turn up by chance."""
+    return min(FINDS_PER_ROW * n_rows, MOST_FINDS)
+
+
+def poorest_for_cells(n_classes: int, reach: int) -> Fraction:
+    """The epsilon below which the noise of fine cells would exceed what ``sparse_counts`` allows."""
+    return Fraction(reach, LARGEST_SPARSE_SCALE) / (cell_share(n_classes) * (1 - ROWS_SHARE))
+
+
+def cell_share(n_classes: int) -> Fraction:
+    """The part of the budget that cells get."""
+    return 1 - COLUMN_SHARE - (0 if n_classes else TARGET_SHARE)
+
+
 def cell_bits(n_classes: int, n_rows: int, epsilon: float) -> float:
     """Bits that the affordable cells have for columns; ``epsilon`` is for one count."""
-    share = float(1 - COLUMN_SHARE - (0 if n_classes else TARGET_SHARE))
-    finds = math.log2(max(FINDS_PER_ROW * n_rows, 1.0)) + epsilon * share * math.log2(math.e)
+    finds = math.log2(max(chance_finds(n_rows), 1.0)) + epsilon * float(cell_share(n_classes)) * math.log2(math.e)
     return finds - math.log2(n_classes or TARGET_GROUPS)
 
 

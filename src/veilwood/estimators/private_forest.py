@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
@@ -30,8 +29,8 @@ from veilwood.errors import ModelFileError, UtilityWarning, VeilwoodError
 from veilwood.estimators.base import BaseForest, Design
 from veilwood.fine_cells import CellPlan, FineCells
 from veilwood.plan import ALL_TO_EVERY_TREE, Plan, Step, counting_step
-from veilwood.privacy import Loss, Neighbours, exact
-from veilwood.recipes import Recipe
+from veilwood.privacy import Loss, Neighbours
+from veilwood.recipes import ROWS_SHARE, Recipe
 from veilwood.release import Door
 from veilwood.rounds import RoundPlan, boost, plan_rounds
 from veilwood.schema import Schema, Task
@@ -39,7 +38,6 @@ from veilwood.structure import Forest, public_generators
 from veilwood.table_trees import Axis, CellTable, grow_tables
 
 METHODS: Final = ("auto", "tables", "boosting", "cells")
-ROWS_SHARE: Final = Fraction(1, 50)  # of the budget, for the number of rows where it is not public
 SHOWN_SIZES: Final = (1_000, 30_000, 1_000_000)  # for a plan that does not know the number of rows
 
 Floats = NDArray[np.float64]
@@ -105,8 +103,9 @@ class _PrivateForest(BaseForest):
 
     def _design(self, schema: Schema, loss: Loss, neighbours: Neighbours) -> _Work:
         encoding = Encoding(schema, "grid")
-        if loss.delta > 0 and self._uses_cells(encoding, loss, neighbours):
-            loss = Loss.pure(exact(self.epsilon))  # cells need no delta
+        if loss.epsilon is not None and self._uses_cells(encoding, loss, neighbours):
+            loss = Loss.pure(loss.epsilon)  # cells need no delta
+            self._check_cells(encoding, loss, neighbours)
         if self.n_rows is not None:
             return self._work(encoding, int(self.n_rows), loss, neighbours)
         step = counting_step("number of rows", (1,), loss.part(ROWS_SHARE), neighbours, l1=1, squared_l2=1)
@@ -123,6 +122,15 @@ class _PrivateForest(BaseForest):
             return self.method == "cells"
         n_classes, reach = len(encoding.schema.classes), neighbours.l1(1)
         return recipes.uses_cells(encoding.columns, n_classes, self.n_rows, loss, reach)
+
+    def _check_cells(self, encoding: Encoding, loss: Loss, neighbours: Neighbours) -> None:
+        """Refuse a budget too poor for cells while nothing is spent: they are planned once the rows are known."""
+        least = recipes.poorest_for_cells(len(encoding.schema.classes), neighbours.l1(1))
+        if loss.epsilon is not None and loss.epsilon < least:
+            raise VeilwoodError(
+                f"epsilon={float(loss.epsilon):g} is too little for method='cells', which needs {float(least):.3g} to "
+                f"protect {neighbours}. Hint: leave method out."
+            )
 
     def _choose(self, encoding: Encoding, n_rows: int, loss: Loss, neighbours: Neighbours) -> Recipe:
         wanted: Any = None if self.method == "auto" else self.method
@@ -196,7 +204,7 @@ class _PrivateForest(BaseForest):
         same.method = measured if self.method == "auto" else self.method  # counting is chosen on a cluster
         work = same._design(self.schema_, loss, neighbours)
         if work.recipe is None:
-            work = same._work(work.encoding, structure["rows measured"], loss, neighbours, work.plan.steps)
+            work = same._work(work.encoding, structure["rows measured"], work.plan.loss, neighbours, work.plan.steps)
         return work.plan
 
     # -- the data ------------------------------------------------------------------------------------------------

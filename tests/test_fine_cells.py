@@ -1,0 +1,828 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fine cells: whole fits of neighbours step by step, plans, the choice of groups, converted forests, what is learned.
+
+The noise on sparse counts is in test_sparse_counts.py, the other methods of PrivateForest in test_private_forest.py.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+from sklearn.base import clone
+
+import veilwood as vw
+from veilwood import audit, boosting, cell_forests, fine_cells, recipes
+from veilwood.attacks import attack, prepared
+from veilwood.counting import sum_over_trees
+from veilwood.encoding import GRID_CELLS, EncodedColumn
+from veilwood.entropy import seeded_for_tests
+from veilwood.fine_cells import FineCells, choose_axes, plan_cells
+from veilwood.ledger import MemoryLedger
+from veilwood.mechanisms import DiscreteLaplace
+from veilwood.model_audit import check_model
+from veilwood.plan import Step
+from veilwood.privacy import Loss, Neighbours, Rows
+from veilwood.recipes import LEAST_RICH, RICH, RICH_OTHERWISE, cell_bits, choose, uses_cells
+from veilwood.release import Door
+from veilwood.sparse_counts import MOST_CELLS, SparseLaplace
+from veilwood.structure import LEAF, Forest
+from veilwood.table_trees import COARSE_CELLS, Axis, coarse_codes
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
+    pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning"),
+]
+
+Ints = NDArray[np.int64]
+
+NUMBER = EncodedColumn("number", ordered=True, n_codes=GRID_CELLS, missing_code=None)
+GAPPY = EncodedColumn("gappy", ordered=True, n_codes=GRID_CELLS + 1, missing_code=GRID_CELLS)
+WARD = EncodedColumn("ward", ordered=False, n_codes=6, missing_code=5)
+
+CLINIC: list[dict[str, Any]] = [
+    {"name": "age", "kind": "numeric", "lower": 0, "upper": 100, "nullable": True},
+    {"name": "ward", "kind": "categorical", "values": ["A", "B", "C"], "nullable": True},
+    {"name": "income", "kind": "numeric", "lower": 0, "upper": 1e6, "transform": "log1p"},
+]
+TARGETS: dict[str, dict[str, Any]] = {
+    "two": {"name": "target", "kind": "categorical", "values": ["no", "yes"]},
+    "three": {"name": "target", "kind": "categorical", "values": ["a", "b", "c"]},
+    "regression": {"name": "target", "kind": "numeric", "lower": -5, "upper": 15},
+}
+TASKS = list(TARGETS)
+
+
+def schema_of(task: str) -> vw.Schema:
+    kind = "regression" if task == "regression" else "classification"
+    columns = [*CLINIC, TARGETS[task]]
+    return vw.Schema.from_dict({"name": "clinic", "task": kind, "target": "target", "columns": columns})
+
+
+def table_of(task: str, n: int, seed: int = 0) -> tuple[pd.DataFrame, NDArray[Any]]:
+    """Rows with missing numbers and categories; the first has nothing but an income."""
+    rng = np.random.default_rng(seed)
+    age, ward = rng.uniform(0, 100, n), rng.integers(0, 3, n)
+    no_age, no_ward = rng.random(n) < 0.1, rng.random(n) < 0.1
+    no_age[0] = no_ward[0] = True
+    X = pd.DataFrame({
+        "age": np.where(no_age, np.nan, age),
+        "ward": np.array(["A", "B", "C", None], dtype=object)[np.where(no_ward, 3, ward)],
+        "income": rng.lognormal(8, 2, n),
+    })  # fmt: skip
+    level = age / 50 + ward + rng.normal(0, 0.2, n)
+    if task == "regression":
+        return X, 4 * level - 3
+    cuts = [2.0] if task == "two" else [1.3, 2.7]
+    return X, np.array(TARGETS[task]["values"])[np.searchsorted(cuts, level)]
+
+
+def forest_of(task: str, **params: Any) -> Any:
+    kind = vw.PrivateForestRegressor if task == "regression" else vw.PrivateForestClassifier
+    return kind(schema_of(task), **{"epsilon": 20.0, "random_state": 0, "n_jobs": 1, **params})
+
+
+@pytest.fixture(autouse=True)
+def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cell_forests, "TREES", 12)
+    monkeypatch.setattr(cell_forests, "JUDGED_TREES", 2)
+
+
+# -- 1. sensitivity -------------------------------------------------------------------------------------------
+
+Exact = NDArray[np.int64] | dict[int, int]
+
+
+def distance(one: Exact, other: Exact) -> int:
+    """How far apart two exact inputs of a step are, in L1 norm."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return sum(abs(one.get(cell, 0) - other.get(cell, 0)) for cell in one.keys() | other.keys())
+    assert isinstance(one, np.ndarray)
+    assert isinstance(other, np.ndarray)
+    return int(np.abs(one - other).sum())
+
+
+class Tape:
+    """Stands at the door: records one fit, and shows every later one what came out for the first."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.steps: list[tuple[Step, Exact, int, Any]] = []  # step, exact input, number of cells, what came out
+        self.furthest: dict[str, Fraction] = {}  # of each step, in units of its planned sensitivity
+        self.position: int | None = None  # None while recording
+        noisy, sparse = Door.noisy, Door.sparse
+
+        def at_noisy(door: Door, step: Step, exact: Ints) -> Ints:
+            if self.position is None:
+                self.steps.append((step, exact.copy(), exact.size, noisy(door, step, exact)))
+                return self.steps[-1][3]  # type: ignore[no-any-return]
+            door._pass(step, exact.shape)
+            return self.play(step, exact, exact.size)  # type: ignore[no-any-return]
+
+        def at_sparse(door: Door, step: Step, cells: Ints, counts: Ints, n_cells: int) -> tuple[Ints, Ints]:
+            assert len(np.unique(cells)) == len(cells)
+            assert 0 <= cells.min() <= cells.max() < n_cells
+            exact = dict(zip(cells.tolist(), counts.tolist(), strict=True))
+            if self.position is None:
+                self.steps.append((step, exact, n_cells, sparse(door, step, cells, counts, n_cells)))
+                return self.steps[-1][3]  # type: ignore[no-any-return]
+            door._pass(step, step.shape)
+            return self.play(step, exact, n_cells)  # type: ignore[no-any-return]
+
+        monkeypatch.setattr(Door, "noisy", at_noisy)
+        monkeypatch.setattr(Door, "sparse", at_sparse)
+
+    def play(self, step: Step, exact: Exact, n_cells: int) -> Any:
+        assert self.position is not None
+        planned, before, planned_cells, out = self.steps[self.position]
+        assert step == planned
+        assert n_cells == planned_cells, "the number of cells depends on the rows"
+        self.position += 1
+        moved = Fraction(distance(before, exact), step.sensitivity)
+        self.furthest[step.name] = max(self.furthest.get(step.name, Fraction(0)), moved)
+        return out
+
+
+def furthest_steps(
+    task: str, adjacency: str, unit: int, monkeypatch: pytest.MonkeyPatch, n_rows: int | None = None
+) -> dict[str, Fraction]:
+    """Fit a table and its neighbours, all of them that lack a unit, or some in which it is another."""
+    monkeypatch.setattr(cell_forests, "TREES", 1)
+    monkeypatch.setattr(cell_forests, "CANDIDATES", cell_forests.CANDIDATES[:1])
+    monkeypatch.setattr(cell_forests, "ONE_FOLD_FROM", 0)
+    n = 36
+    X, y = table_of(task, n)
+    others, other_y = table_of(task, n, seed=1)
+    forest = forest_of(task, method="cells", adjacency=adjacency, privacy_unit=unit, n_rows=n_rows, epsilon=30.0)
+    tape = Tape(monkeypatch)
+    with seeded_for_tests(5):
+        forest.fit(X, y)
+    for first in range(n - unit + 1):
+        kept = np.delete(np.arange(n)[::-1], np.arange(n - unit - first, n - first))  # in another order, too
+        near, near_y = X.iloc[kept], y[kept]
+        if adjacency == "replace-one":
+            near = pd.concat([near, others[first : first + unit]])
+            near_y = np.concatenate([near_y, other_y[first : first + unit]])
+        tape.position = 0
+        forest.fit(near, near_y)
+        assert tape.position == len(tape.steps)
+    return tape.furthest
+
+
+def names_of(task: str, bought: bool) -> list[str]:
+    target = ["histogram of the target"] if task == "regression" else []
+    return ["number of rows"] * bought + target + ["outcomes by column", "fine cells"]
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(("adjacency", "unit"), [("add-remove", 1), ("replace-one", 1), ("add-remove", 2)])
+def test_no_step_moves_further_than_planned(
+    task: str, adjacency: str, unit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given the same earlier outputs. Each bound is attained, so that half the sensitivity would be caught."""
+    found = furthest_steps(task, adjacency, unit, monkeypatch)
+    assert list(found) == names_of(task, bought=True)
+    attained = {name: Fraction(1) for name in found}
+    if adjacency == "replace-one":
+        attained["number of rows"] = Fraction(0)
+    assert found == attained
+
+
+@pytest.mark.parametrize("task", ["two", "regression"])
+def test_a_row_counted_twice_is_caught(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = boosting.Rows.of
+
+    def twice(source: Any, columns: Any) -> boosting.Rows:
+        rows = sound(source, columns)
+        return boosting.Rows(np.tile(rows.coarse, 2), np.tile(rows.target, 2), rows.scores, np.tile(rows.cell, 2))
+
+    monkeypatch.setattr(boosting.Rows, "of", twice)
+    found = furthest_steps(task, "add-remove", 1, monkeypatch, n_rows=36)
+    assert found == {name: Fraction(2) for name in names_of(task, bought=False)}
+
+
+def test_groups_that_depend_on_the_rows_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutant: as many groups, but in another order where the number of rows is odd."""
+    seen: list[boosting.Rows] = []
+    of, choose_soundly = boosting.Rows.of, fine_cells.choose_axes
+
+    def remember(source: Any, columns: Any) -> boosting.Rows:
+        seen.append(of(source, columns))
+        return seen[-1]
+
+    def peeking(*args: Any) -> tuple[Axis, ...]:
+        axes = choose_soundly(*args)
+        odd = len(seen[-1].target) % 2
+        return tuple(replace(axis, groups=axis.size - 1 - axis.groups) for axis in axes) if odd else axes
+
+    monkeypatch.setattr(boosting.Rows, "of", remember)
+    monkeypatch.setattr(fine_cells, "choose_axes", peeking)
+    found = furthest_steps("two", "add-remove", 1, monkeypatch, n_rows=36)
+    assert found["outcomes by column"] == 1
+    assert found["fine cells"] > 10
+
+
+# -- 2. plans -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("bought", [False, True])
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"method": "cells"},
+        {"delta": 1e-6},
+        {"epsilon": 40, "adjacency": "replace-one"},
+        {"epsilon": 40, "privacy_unit": 2, "delta": 1e-6},
+        {"method": "cells", "epsilon": 1, "delta": 1e-6},
+    ],
+    ids=str,
+)
+def test_every_planned_step_comes_once_in_order_and_costs_pure_epsilon(
+    task: str, bought: bool, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed: list[str] = []
+    sound = Door._pass
+    monkeypatch.setattr(Door, "_pass", lambda self, step, shape: passed.append(step.name) or sound(self, step, shape))  # type: ignore[func-returns-value]
+    X, y = table_of(task, 200)
+    epsilon = Fraction(params.get("epsilon", 20))
+    ledger = MemoryLedger(epsilon=epsilon, delta=0)  # no delta is needed, whatever was offered
+    forest = forest_of(task, n_rows=None if bought else 200, ledger=ledger, **params).fit(X, y)
+    plan = forest.plan_
+    assert plan.structure["method"] == "cells"
+    assert passed == names_of(task, bought) == [step.name for step in plan.steps]
+    (entry,) = ledger.entries()
+    assert entry.state == "committed"
+    assert entry.loss == plan.loss == Loss.pure(epsilon)
+    assert sum(step.loss.epsilon for step in plan.steps) == epsilon
+    assert all(isinstance(step.mechanism, DiscreteLaplace) for step in plan.steps[:-1])
+    assert isinstance(plan.steps[-1].mechanism, SparseLaplace)
+    assert all(step.keeps_its_loss for step in plan.steps)
+    assert forest.privacy_.is_private
+    assert forest.privacy_.delta == 0
+    assert [check.question for check in check_model(forest) if not check.holds] == []
+    if not bought:
+        assert plan.to_dict() == forest.plan().to_dict()
+        assert "cells that most of them have for themselves" in str(forest.plan())
+
+
+@pytest.mark.parametrize("task", ["three", "regression"])
+@pytest.mark.parametrize("n_rows", [None, 300])
+def test_without_noise_it_learns_and_says_so(task: str, n_rows: int | None) -> None:
+    X, y = table_of(task, 300)
+    forest = forest_of(task, epsilon=float("inf"), n_rows=n_rows)
+    with pytest.warns(vw.PrivacyWarning, match="NOT PRIVATE"):
+        forest.fit(X, y)
+    assert forest.plan_.structure["method"] == "cells"
+    assert not forest.privacy_.is_private
+    assert "NOT PRIVATE" in str(forest.plan_)
+    assert "NOT PRIVATE" in str(forest.privacy_)
+    assert forest.score(X, y) > 0.6
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 0])
+def test_the_number_of_cells_follows_from_the_chance_finds(n_classes: int) -> None:
+    def planned(epsilon: Fraction, n_rows: int) -> fine_cells.CellPlan:
+        return plan_cells([NUMBER, GAPPY, WARD], n_classes, n_rows, Loss.pure(epsilon), Neighbours())
+
+    plan = planned(Fraction(10), 1000)
+    assert isinstance(plan.cells.mechanism, SparseLaplace)
+    assert plan.cells.shape == (500 * plan.cells.mechanism.gap,)
+    assert sum(step.loss.epsilon or 0 for step in plan.steps) == 10
+    assert plan.columns.shape == (2 * COARSE_CELLS + 1 + 6, n_classes or fine_cells.JUDGING_TARGETS)
+    assert plan.columns.sensitivity == 3
+    assert (plan.target is None) == (n_classes > 0)
+    assert planned(Fraction(1, 2), 1).cells.shape == (n_classes or recipes.TARGET_GROUPS,)  # one cell each, at least
+    assert planned(Fraction(1000), 10**9).cells.shape == (MOST_CELLS,)
+
+
+# -- 3. which columns, and how fine ---------------------------------------------------------------------------
+
+
+def counted(column: EncodedColumn, shares: Any, mass: Any) -> Ints:
+    """Counts of two outcomes, given how many rows each cell of a column has and the share of the second among them."""
+    n_cells = COARSE_CELLS + (column.missing_code is not None) if column.ordered else column.n_codes
+    shares, mass = np.broadcast_to(shares, n_cells), np.broadcast_to(mass, n_cells)
+    return np.round(np.stack([mass * (1 - shares), mass * shares], axis=1)).astype(np.int64)
+
+
+def n_cells(axes: tuple[Axis, ...]) -> int:
+    return prod(axis.size for axis in axes)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_groups_fit_and_none_is_alone(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 40, 5)
+    columns = [NUMBER, GAPPY, *(EncodedColumn(f"c{size}", False, int(size), None) for size in sizes)]
+    columns = [columns[i] for i in rng.permutation(7)]
+    n_outcomes, variance = int(rng.integers(2, 9)), float(rng.choice([0.0, 2.0, 800.0]))
+    tables = [
+        np.round(rng.gamma(0.5, 30, (counted(column, 0, 0).shape[0], n_outcomes))
+                 + rng.normal(0, variance**0.5, (counted(column, 0, 0).shape[0], n_outcomes))).astype(np.int64)
+        for column in columns
+    ]  # fmt: skip
+    before = [table.copy() for table in tables]
+    for most_cells in [1, 2, 3, 7, 64, *(int(10**power) for power in rng.uniform(1, 15, 4))]:
+        axes = choose_axes(columns, tables, variance, most_cells)
+        assert n_cells(axes) <= most_cells
+        assert 2 * n_cells(axes) > most_cells or n_cells(axes) >= 64 or most_cells < 4  # and it is made use of
+        features = [axis.feature for axis in axes]
+        assert features == sorted(set(features))
+        for axis in axes:
+            column = columns[axis.feature]
+            assert axis.ordered == column.ordered
+            assert len(axis.groups) == len(tables[axis.feature])
+            assert axis.size >= 2
+            assert np.unique(axis.groups).tolist() == list(range(axis.size))
+            assert axis.size <= (fine_cells.FINEST + (column.missing_code is not None) if axis.ordered else 40)
+        np.random.seed(seed)  # noqa: NPY002
+        again = choose_axes(columns, [table.copy() for table in tables], variance, most_cells)
+        assert audit.differences(axes, again) == []
+    assert all((one == other).all() for one, other in zip(before, tables, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rounding_of_logarithms_lets_no_cell_too_many_in(seed: int) -> None:
+    """All columns at their finest would be just one cell, or one part in 2**50, more than allowed."""
+    rng = np.random.default_rng(seed)
+    columns: list[EncodedColumn] = []
+    while prod(column.n_codes for column in columns) < 1 << 46:
+        columns.append(EncodedColumn("c", False, int(rng.choice([3, 5, 7, 11, 13])), None))
+    tables = [counted(column, rng.random(column.n_codes), 100) for column in columns]
+    whole = prod(column.n_codes for column in columns)
+    assert n_cells(choose_axes(columns, tables, 0.0, whole * 2)) == whole
+    assert n_cells(choose_axes(columns, tables, 0.0, whole - 1)) <= whole - 1
+
+
+def test_a_telling_column_gets_finer_groups_and_a_constant_one_none() -> None:
+    telling = counted(NUMBER, np.linspace(0, 1, COARSE_CELLS), 20)
+    noise = counted(NUMBER, 0.5, 20)
+    constant = counted(NUMBER, 0.5, np.eye(COARSE_CELLS)[100] * 20 * COARSE_CELLS)
+    single = EncodedColumn("single", False, 1, None)
+    for order in ([0, 1, 2], [2, 1, 0]):
+        tables = [[telling, noise, constant][i] for i in order]
+        axes = choose_axes([NUMBER] * 3, tables, 2.0, 100)
+        sizes = {order[axis.feature]: axis.size for axis in axes}
+        assert sizes[0] > sizes.get(1, 1)
+        assert 2 not in sizes
+    plenty = choose_axes([NUMBER, NUMBER, NUMBER, single], [telling, noise, constant, np.array([[9, 9]])], 2.0, 10**9)
+    assert [axis.feature for axis in plenty] == [0, 1]  # what one column alone does not tell, two may
+    assert choose_axes([NUMBER, WARD], [telling, counted(WARD, 0.5, 9)], 2.0, 1) == ()
+
+
+def test_categories_with_similar_outcomes_are_put_together() -> None:
+    column = EncodedColumn("c", False, 8, None)
+    shares = np.array([0.1, 0.9, 0.1, 0.9, 0.1, 0.9, 0.1, 0.9])
+    (halves,) = choose_axes([column], [counted(column, shares, 1000)], 2.0, 3)
+    assert halves.size == 2
+    assert len(set(halves.groups[::2])) == len(set(halves.groups[1::2])) == 1
+    (quarters,) = choose_axes([column], [counted(column, shares + np.arange(8) / 100, 1000)], 2.0, 7)
+    assert quarters.size == 4
+    assert not set(quarters.groups[::2]) & set(quarters.groups[1::2])
+    by_share = np.argsort(shares + np.arange(8) / 100)
+    assert len(set(np.sign(np.diff(quarters.groups[by_share].astype(int)))) - {0}) == 1  # along the outcomes
+    (all_apart,) = choose_axes([column], [counted(column, shares, 1000)], 2.0, 8)
+    assert sorted(all_apart.groups) == list(range(8))
+
+
+def test_missing_numbers_have_a_group_of_their_own() -> None:
+    mass = np.append(np.full(COARSE_CELLS, 10), 600)
+    (axis,) = choose_axes([GAPPY], [counted(GAPPY, np.append(np.linspace(0, 1, COARSE_CELLS), 0.5), mass)], 0.0, 20)
+    assert axis.groups[-1] not in axis.groups[:-1]
+
+
+def test_groups_of_a_target_have_equal_mass_and_their_mean() -> None:
+    histogram = np.zeros(1024, np.int64)
+    histogram[100:300] = 4
+    histogram[700] = 800
+    groups, values = fine_cells._target_groups(histogram, 8, 0.0)
+    assert (np.diff(groups) >= 0).all()
+    assert len(values) == groups.max() + 1 <= 8
+    for group, value in enumerate(values):
+        members = np.flatnonzero(groups == group)
+        mass = histogram[members] + 1e-9
+        assert value == pytest.approx(((members + 0.5) / 1024 * mass).sum() / mass.sum())
+    assert np.bincount(groups, histogram)[:4].tolist() == [200] * 4
+    groups, values = fine_cells._target_groups(np.zeros(1024, np.int64), 8, 2.0)  # nothing known
+    assert len(values) == groups.max() + 1
+    assert ((values > 0) & (values < 1)).all()
+
+
+# -- 4. converted forests -------------------------------------------------------------------------------------
+
+COLUMNS = (NUMBER, GAPPY, NUMBER, WARD, EncodedColumn("coin", False, 2, None))
+AXES = (  # in another order than the columns, one of which is left out
+    Axis(3, np.array([1, 0, 2, 1, 3, 0], np.uint16), False, 4),
+    Axis.of_cuts(1, GAPPY, [30, 31, 128, 200]),
+    Axis.of_cuts(0, NUMBER, [5, 250]),
+    Axis(4, np.array([1, 0], np.uint16), False, 2),
+)
+
+
+def cells_of(n: int, n_classes: int, seed: int, axes: tuple[Axis, ...] = AXES, classes: Any = None) -> FineCells:
+    rng = np.random.default_rng(seed)
+    groups = np.empty((n, len(axes)), np.uint16)
+    for number, axis in enumerate(axes):
+        groups[:, number] = rng.integers(0, axis.size, n)
+    outcome = rng.integers(0, n_classes or 64, n) if classes is None else rng.choice(classes, n)
+    if axes and classes is None:
+        outcome = np.where(groups[:, 0] % 2 == 0, outcome, groups.sum(axis=1) % (n_classes or 64)).astype(np.int64)
+    target_values = np.empty(0) if n_classes else np.sort(rng.random(64))
+    return FineCells(axes, groups, outcome, rng.integers(1, 6, n), target_values)
+
+
+def random_codes(n: int, seed: int) -> NDArray[np.uint16]:
+    rng = np.random.default_rng(seed)
+    codes = np.column_stack([rng.integers(0, column.n_codes, n) for column in COLUMNS]).astype(np.uint16)
+    codes[: n // 8, 1] = GRID_CELLS  # missing
+    edges = np.array([0, 5 * 256 - 1, 5 * 256, 30 * 256, 31 * 256, 200 * 256 - 1, 250 * 256, GRID_CELLS - 1])
+    codes[-64:, :2] = np.stack(np.meshgrid(edges, edges), axis=-1).reshape(-1, 2)
+    return codes
+
+
+def walked(forest: Forest, codes: NDArray[np.uint16], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sum over trees in plain Python."""
+    sums = np.zeros((len(codes), values.shape[1]))
+    for i, row in enumerate(codes.tolist()):
+        for root in forest.roots.tolist():
+            node = root
+            while forest.feature[node] != LEAF:
+                code, cut = row[forest.feature[node]], int(forest.cut[node])
+                branch = code >= cut if cut >= 0 else forest.lookup[-1 - cut + code]
+                node = int(forest.child[node] + branch)
+            sums[i] += values[forest.child[node]]
+    return sums
+
+
+def grown_with_twin(
+    cells: FineCells, n_classes: int, monkeypatch: pytest.MonkeyPatch
+) -> tuple[cell_forests.Grown, Callable[[NDArray[np.uint16]], NDArray[np.float64]]]:
+    """Grow, and return the scikit-learn forest that was converted too, as a function of codes."""
+    made: list[Any] = []
+    sound = cell_forests._forest
+    monkeypatch.setattr(cell_forests, "_forest", lambda *args: made.append(sound(*args)) or made[-1])  # type: ignore[func-returns-value]
+    grown = cell_forests.grow(cells, n_classes, np.random.default_rng(0), 1)
+    monkeypatch.setattr(cell_forests, "_forest", sound)
+
+    def twin(codes: NDArray[np.uint16]) -> NDArray[np.float64]:
+        coarse = coarse_codes(COLUMNS, codes)
+        X = np.zeros((len(codes), max(1, len(cells.axes))))
+        for place, axis in enumerate(cells.axes):
+            X[:, place] = axis.groups[coarse[axis.feature]]
+        if not n_classes:
+            return np.asarray(made[-1].predict(X))[:, None]
+        shares = np.zeros((len(codes), n_classes))
+        shares[:, made[-1].classes_] = made[-1].predict_proba(X)
+        return shares
+
+    return grown, twin
+
+
+@pytest.mark.parametrize("candidate", cell_forests.CANDIDATES, ids=str)
+@pytest.mark.parametrize("n_classes", [2, 3, 0])
+def test_a_converted_forest_predicts_what_it_was_converted_from(
+    n_classes: int, candidate: cell_forests.Candidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cell_forests, "CANDIDATES", (candidate,))
+    (forest, values), twin = grown_with_twin(cells_of(400, n_classes, 1), n_classes, monkeypatch)
+    codes = random_codes(300, 2)
+    expected = twin(codes)
+    assert np.ptp(expected) > 0.2
+    assert set(forest.feature) == {LEAF, 0, 1, 3, 4}
+    for fast in (False, True):
+        assert np.allclose(sum_over_trees(forest, codes, values, n_jobs=1, fast=fast), expected, rtol=0, atol=1e-12)
+    assert np.allclose(walked(forest, codes[-80:], values), expected[-80:], rtol=0, atol=1e-12)
+    n_codes = [column.n_codes for column in COLUMNS]
+    read = Forest.from_arrays(forest.to_arrays(), n_codes)  # which refuses what is no forest
+    assert audit.differences(read.to_arrays(), forest.to_arrays()) == []
+
+
+@pytest.mark.parametrize("n_classes", [3, 0])
+@pytest.mark.parametrize(
+    ("n", "axes", "classes"),
+    [
+        (1, AXES, None),
+        (2, AXES, None),
+        (3, AXES, None),
+        (200, (), None),
+        (1, (), None),
+        (200, AXES, [0, 2]),
+        (200, AXES, [1]),
+        (1, AXES, [2]),
+        (200, AXES[:1], [2]),
+        (200, AXES[1:2], [0, 1]),
+    ],
+)
+def test_few_cells_classes_and_axes(
+    n: int, axes: tuple[Axis, ...], classes: Any, n_classes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = cells_of(n, n_classes, 3, axes, classes)
+    (forest, values), twin = grown_with_twin(cells, n_classes, monkeypatch)
+    codes = random_codes(100, 4)
+    predicted = sum_over_trees(forest, codes, values, n_jobs=1)
+    assert np.allclose(predicted, twin(codes), rtol=0, atol=1e-12)
+    assert predicted.shape == (100, n_classes or 1)
+    if n_classes:
+        assert np.allclose(predicted.sum(axis=1), 1)
+        assert (predicted[:, np.setdiff1d(np.arange(n_classes), cells.outcome)] == 0).all()
+    Forest.from_arrays(forest.to_arrays(), [column.n_codes for column in COLUMNS])
+
+
+@pytest.mark.parametrize("axes", [AXES, ()])
+def test_where_no_cell_came_out_nothing_is_known(axes: tuple[Axis, ...]) -> None:
+    for n_classes, expected in ((2, [0.5, 0.5]), (4, [0.25] * 4), (0, [0.5])):
+        forest, values = cell_forests.grow(cells_of(0, n_classes, 0, axes), n_classes, np.random.default_rng(0), 1)
+        predicted = sum_over_trees(forest, random_codes(100, 0), values, n_jobs=1)
+        assert (predicted == expected).all()
+
+
+def test_the_kind_of_forest_is_the_one_that_predicts_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    sound = cell_forests._forest
+    monkeypatch.setattr(cell_forests, "_forest", lambda *args: made.append(args) or sound(*args))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(cell_forests, "JUDGED_TREES", 10)
+    for noise, large in ((False, False), (True, True)):  # chance wants large leaves, a rule small ones
+        cells = cells_of(600, 2, 5, classes=[0, 1])
+        if not noise:
+            rule = (cells.groups.sum(axis=1) % 2).astype(np.int64)
+            cells = FineCells(AXES, cells.groups, rule, cells.weight, cells.target_values)
+        cell_forests.grow(cells, 2, np.random.default_rng(0), 1)
+        candidate, trees, n_cells_seen = made[-1][:3]
+        assert (trees, n_cells_seen) == (cell_forests.TREES, 600)
+        assert (candidate.min_samples_leaf == 20) == large
+        assert {args[0] for args in made} == set(cell_forests.CANDIDATES)
+
+
+@pytest.mark.parametrize("n_classes", [2, 0])
+def test_a_tree_of_many_cells_sees_some_of_them(n_classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cell_forests, "MOST_CELLS_PER_TREE", 40)
+    monkeypatch.setattr(cell_forests, "ONE_FOLD_FROM", 100)
+    (forest, values), twin = grown_with_twin(cells_of(500, n_classes, 6), n_classes, monkeypatch)
+    assert np.diff(forest.tree_leaves).max() <= 40
+    codes = random_codes(100, 7)
+    assert np.allclose(sum_over_trees(forest, codes, values, n_jobs=1), twin(codes), rtol=0, atol=1e-12)
+
+
+# -- 5. what it learns ------------------------------------------------------------------------------------------
+
+
+def checkerboard(task: str, n: int, seed: int) -> tuple[vw.Schema, pd.DataFrame, NDArray[Any]]:
+    """Three columns, none of which, and no two of which, tell anything."""
+    rng = np.random.default_rng(seed)
+    names = ["x", "y", "z"]
+    X = pd.DataFrame(rng.random((n, 3)), columns=names)
+    black = (np.floor(X.to_numpy() * 3).sum(axis=1) % 2).astype(int)
+    numeric = [{"name": name, "kind": "numeric", "lower": 0, "upper": 1} for name in names]
+    target: dict[str, Any] = {"name": "target", "kind": "categorical", "values": ["white", "black"]}
+    if task == "regression":
+        target = {"name": "target", "kind": "numeric", "lower": -1, "upper": 2}
+    columns = [*numeric, target]
+    schema = vw.Schema.from_dict({"name": "board", "task": task, "target": "target", "columns": columns})
+    return schema, X, black.astype(float) if task == "regression" else np.array(["white", "black"])[black]
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_it_learns_what_random_structure_cannot(task: str) -> None:
+    schema, X, y = checkerboard(task, 4000, 0)
+    kind = vw.PrivateForestClassifier if task == "classification" else vw.PrivateForestRegressor
+    scores = {}
+    for method in ("auto", "boosting"):
+        forest = kind(schema, epsilon=20.0, n_rows=3000, method=method, random_state=0, n_jobs=1)
+        with seeded_for_tests(1):
+            forest.fit(X[:3000], y[:3000])
+        scores[method] = forest.score(X[3000:], y[3000:])
+        assert forest.plan_.structure["method"] == {"auto": "cells"}.get(method, method)
+        if task == "classification":
+            chances = forest.predict_proba(X[3000:])
+            assert chances.shape == (1000, 2)
+            assert np.allclose(chances.sum(axis=1), 1)
+            assert (chances >= 0).all()
+            assert (forest.predict(X[3000:]) == forest.classes_[chances.argmax(axis=1)]).all()
+        else:
+            assert forest.predict(X).min() >= -1
+            assert forest.predict(X).max() <= 2
+    assert scores["auto"] > (0.9 if task == "classification" else 0.7)
+    assert scores["auto"] > scores["boosting"] + 0.2
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_frames_and_arrays_with_gaps_are_learned_alike(task: str) -> None:
+    X, y = table_of(task, 1500)
+    tables = {
+        "frame": (X[:1000], y[:1000]), "array": (X[:1000].to_numpy(dtype=object), y[:1000].tolist()),
+        "one table": (X[:1000].assign(target=y[:1000]), None),
+    }  # fmt: skip
+    predictions = []
+    for table, target in tables.values():
+        with seeded_for_tests(2):
+            forest = forest_of(task, method="cells", n_rows=1000).fit(table, target)
+        assert forest.score(X[1000:], y[1000:]) > {"two": 0.85, "three": 0.75, "regression": 0.75}[task]
+        predictions.append(forest.predict(X))
+    assert all((one == predictions[0]).all() for one in predictions)
+    unknown = forest.predict(X.assign(age=np.nan, ward=None))
+    assert len(set(unknown)) < len(set(X["income"]))  # nothing but an income, in groups, is known
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_clones_files_and_pickles_predict_alike(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    X, y = table_of(task, 400)
+    forest = forest_of(task, method="cells")
+    twin = clone(forest)
+    assert twin.get_params() == forest.get_params()
+    with seeded_for_tests(3):
+        forest.fit(X, y)
+    with seeded_for_tests(3):
+        twin.fit(X, y)
+    path = tmp_path / "model"
+    vw.save(forest, path)
+    for other in (twin, vw.load(path), pickle.loads(pickle.dumps(forest))):
+        assert (other.predict(X) == forest.predict(X)).all()
+        if task != "regression":
+            assert (other.predict_proba(X) == forest.predict_proba(X)).all()
+        assert other.plan_.to_dict() == forest.plan_.to_dict()
+    monkeypatch.setattr(cell_forests, "MOST_LEAVES", forest.forest_.n_leaves)
+    vw.load(path)
+    monkeypatch.setattr(cell_forests, "MOST_LEAVES", forest.forest_.n_leaves - 1)
+    with pytest.raises(vw.VeilwoodError, match="leaves are more than"):
+        vw.load(path)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_file_whose_values_do_not_fit_its_trees_is_refused(task: str) -> None:
+    X, y = table_of(task, 300)
+    forest = forest_of(task, method="cells", n_rows=300).fit(X, y)
+    arrays = forest._model_arrays()
+    values, start = arrays["leaf_values"], arrays["start"]
+    for wrong in (
+        {"leaf_values": values[:-1]},
+        {"leaf_values": values.astype(np.float32)},
+        {"leaf_values": np.zeros((len(values), 7)), "start": np.zeros(7)},
+        {"leaf_values": values[:, :0], "start": start[:0]},
+        {"start": np.zeros(4)},
+        {"child": arrays["child"][::-1].copy()},
+        {"cut": arrays["cut"] - 10**6},
+    ):
+        with pytest.raises(vw.VeilwoodError):
+            forest._restore({**arrays, **wrong})
+    if task != "regression":  # of two classes, too, both have their share
+        with pytest.raises(vw.VeilwoodError):
+            forest._restore({**arrays, "leaf_values": values[:, :1], "start": start[:1]})
+    forest._restore(arrays)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_where_next_to_nothing_comes_out_it_still_predicts(task: str) -> None:
+    """One row, and a budget for which cells are a poor choice."""
+    X, y = table_of(task, 3)
+    for epsilon in (0.5, 20.0):
+        forest = forest_of(task, method="cells", epsilon=epsilon, n_rows=1).fit(X[:1], y[:1])
+        assert forest.predict(X).shape == (3,)
+        if task != "regression":
+            assert np.allclose(forest.predict_proba(X).sum(axis=1), 1)
+
+
+@pytest.mark.parametrize("n_rows", [None, 100])
+def test_a_budget_too_poor_for_cells_is_refused_before_anything_is_spent(n_rows: int | None) -> None:
+    ledger = MemoryLedger()
+    X, y = table_of("two", 100)
+    with pytest.raises(vw.VeilwoodError, match="epsilon"):
+        forest_of("two", method="cells", epsilon=0.1, n_rows=n_rows, ledger=ledger).fit(X, y)
+    assert ledger.spent == Loss.zero()
+
+
+# -- 6. which budgets are rich ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 0])
+@pytest.mark.parametrize("n_columns", [1, 3, 8, 40])
+def test_cells_are_used_from_some_epsilon_on(n_classes: int, n_columns: int) -> None:
+    columns = [NUMBER, GAPPY, WARD, *[NUMBER] * 40][:n_columns]
+    epsilons = [Fraction(quarter, 4) for quarter in range(1, 100)]
+    firsts = {}
+    for reach in (1, 2, 3):
+        for n_rows in (None, 10, 1000, 10**6):
+            used = [uses_cells(columns, n_classes, n_rows, Loss.pure(epsilon), reach) for epsilon in epsilons]
+            assert used == sorted(used)  # once rich, always rich
+            firsts[reach, n_rows] = used.index(True) if any(used) else len(used)
+            if any(used):
+                epsilon = epsilons[firsts[reach, n_rows]]
+                assert epsilon >= LEAST_RICH * reach
+                assert choose(columns, n_classes, n_rows or 1, Loss.pure(epsilon), "cells", reach).method == "cells"
+                if n_rows:
+                    assert choose(columns, n_classes, n_rows, Loss.pure(epsilon), None, reach).method == "cells"
+                    poorer = Loss.pure(epsilon - Fraction(1, 4))
+                    assert choose(columns, n_classes, n_rows, poorer, None, reach).method != "cells"
+    for reach in (1, 2, 3):
+        unknown, few, more, many = (firsts[reach, n_rows] for n_rows in (None, 10, 1000, 10**6))
+        assert many <= more <= few <= unknown  # more rows afford more cells
+        rich = (RICH if n_classes else RICH_OTHERWISE) * reach
+        assert unknown == (epsilons.index(Fraction(rich)) if rich <= epsilons[-1] else len(epsilons))
+    for n_rows in (None, 10, 1000, 10**6):
+        assert firsts[1, n_rows] < firsts[2, n_rows] <= firsts[3, n_rows]
+
+
+def test_poor_budgets_use_cells_only_when_told_to() -> None:
+    loss = Loss.pure(Fraction(LEAST_RICH) - Fraction(1, 100))
+    assert not uses_cells([WARD], 2, 10**12, loss, 1)
+    assert uses_cells([WARD], 2, 10**12, Loss.pure(Fraction(LEAST_RICH)), 1)
+    assert choose([WARD], 2, 1000, loss, "cells") == recipes.Recipe("cells", 1000, 1)
+    assert uses_cells([WARD], 2, None, Loss.unbounded(), 1)
+
+
+@pytest.mark.parametrize("n_classes", [2, 0])
+def test_a_delta_is_given_up_for_cells_only_from_a_richer_budget_on(n_classes: int) -> None:
+    for n_rows in (None, 10, 10**9):
+        for epsilon in (5, 12, 17.9, 18, 25):
+            loss = Loss(Fraction(epsilon), Fraction(1, 10**6), Fraction(1))
+            assert uses_cells([NUMBER, WARD], n_classes, n_rows, loss, 1) == (epsilon >= RICH_OTHERWISE)
+
+
+def test_bits_are_those_of_the_planned_cells() -> None:
+    for n_classes in (2, 5, 0):
+        for epsilon in (4, 11, 20):
+            plan = plan_cells([NUMBER], n_classes, 5000, Loss.pure(Fraction(epsilon)), Neighbours())
+            planned = np.log2(plan.cells.shape[0] / (n_classes or recipes.TARGET_GROUPS))
+            assert cell_bits(n_classes, 5000, epsilon) == pytest.approx(planned, abs=0.05)
+            unit = plan_cells([NUMBER], n_classes, 5000, Loss.pure(Fraction(2 * epsilon)), Neighbours(unit=Rows(2)))
+            assert unit.cells.shape == plan.cells.shape  # of a budget only its share for one count matters
+
+
+def test_the_method_follows_neighbours() -> None:
+    methods = {
+        (adjacency, unit): forest_of("two", epsilon=13.0, n_rows=60, adjacency=adjacency, privacy_unit=unit)
+        .plan()
+        .structure["method"]
+        for adjacency in ("add-remove", "replace-one")
+        for unit in (1, 4)
+    }
+    assert methods["add-remove", 1] == "cells"
+    assert methods["add-remove", 4] != "cells"
+    assert methods["replace-one", 4] != "cells"
+
+
+# -- 7. what it holds -------------------------------------------------------------------------------------------
+
+N_ROWS = 1613  # a number that does not turn up by chance
+NOISE_SEED = 90_210_481
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_fitted_forest_holds_nothing_private(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    exact: list[Ints] = []
+    noisy, sparse = Door.noisy, Door.sparse
+    monkeypatch.setattr(Door, "noisy", lambda self, step, sums: exact.append(sums) or noisy(self, step, sums))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(
+        Door,
+        "sparse",
+        lambda self, step, cells, counts, n: exact.extend([cells, counts]) or sparse(self, step, cells, counts, n),  # type: ignore[func-returns-value]
+    )
+    monkeypatch.setattr(cell_forests, "CANDIDATES", cell_forests.CANDIDATES[-1:])  # so few nodes that none has number n
+    monkeypatch.setattr(cell_forests, "TREES", 3)
+    X, y = table_of(task, N_ROWS)
+    with seeded_for_tests(NOISE_SEED):
+        forest = forest_of(task, method="cells", epsilon=8.0).fit(X, y)
+    forest.predict(X[:10])
+    assert exact[0].tolist() == [N_ROWS]
+    assert exact[-1].sum() == N_ROWS
+    secrets: dict[str, Any] = {"n": N_ROWS, "noise seed": NOISE_SEED, "first income": float(X["income"].iloc[0])}
+    secrets |= {f"exact sums {i}": sums for i, sums in enumerate(exact) if sums.size > 3}
+    for thing in (forest, pickle.dumps(forest), repr(forest), forest.privacy_.to_json(), forest.explain().to_dict()):
+        assert audit.leaks(thing, secrets) == []
+    forest.kept_ = {"hidden": [lambda: exact[-2]]}  # mutant
+    assert audit.leaks(forest, secrets) != []
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_only_what_came_out_is_learned_from(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other rows, the same outputs: the same model."""
+    tape = Tape(monkeypatch)
+    models = []
+    for seed in (0, 1):
+        forest = forest_of(task, method="cells", n_rows=200).fit(*table_of(task, 200, seed))
+        models.append(forest._model_arrays())
+        tape.position = 0
+    assert audit.differences(*models) == []
+    assert max(tape.furthest.values()) > 10  # the rows were other ones
+
+
+# -- 8. attacks -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [vw.PrivateForestClassifier, vw.PrivateForestRegressor])
+def test_canaries_in_cells_of_their_own(kind: Any) -> None:
+    with seeded_for_tests(1):
+        found = attack(prepared(kind, 2.0, {"method": "cells"}))
+    assert not found.refuted
+    assert found.sees
+    assert found.sound.epsilon_lower_bound > 1
