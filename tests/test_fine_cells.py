@@ -34,7 +34,7 @@ from veilwood.plan import Step
 from veilwood.privacy import Loss, Neighbours, Rows
 from veilwood.recipes import LEAST_RICH, RICH, RICH_OTHERWISE, cell_bits, choose, uses_cells
 from veilwood.release import Door
-from veilwood.sparse_counts import MOST_CELLS, SparseLaplace
+from veilwood.sparse_counts import MOST_SPARSE_CELLS, SparseLaplace
 from veilwood.structure import LEAF, Forest
 from veilwood.table_trees import COARSE_CELLS, Axis, coarse_codes
 
@@ -271,7 +271,7 @@ def test_every_planned_step_comes_once_in_order_and_costs_pure_epsilon(
     assert [check.question for check in check_model(forest) if not check.holds] == []
     if not bought:
         assert plan.to_dict() == forest.plan().to_dict()
-        assert "cells that most of them have for themselves" in str(forest.plan())
+        assert "little of a single row is hidden" in str(forest.plan())
 
 
 @pytest.mark.parametrize("task", ["three", "regression"])
@@ -297,11 +297,11 @@ def test_the_number_of_cells_follows_from_the_chance_finds(n_classes: int) -> No
     assert isinstance(plan.cells.mechanism, SparseLaplace)
     assert plan.cells.shape == (500 * plan.cells.mechanism.gap,)
     assert sum(step.loss.epsilon or 0 for step in plan.steps) == 10
-    assert plan.columns.shape == (2 * COARSE_CELLS + 1 + 6, n_classes or fine_cells.JUDGING_TARGETS)
+    assert plan.columns.shape == (2 * COARSE_CELLS + 1 + 6, n_classes or fine_cells.STRENGTH_TARGETS)
     assert plan.columns.sensitivity == 3
     assert (plan.target is None) == (n_classes > 0)
     assert planned(Fraction(1, 2), 1).cells.shape == (n_classes or recipes.TARGET_GROUPS,)  # one cell each, at least
-    assert planned(Fraction(1000), 10**9).cells.shape == (MOST_CELLS,)
+    assert planned(Fraction(1000), 10**9).cells.shape == (MOST_SPARSE_CELLS,)
 
 
 # -- 3. which columns, and how fine ---------------------------------------------------------------------------

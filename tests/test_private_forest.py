@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 import veilwood as vw
-from veilwood import audit, boosting, recipes, rounds
+from veilwood import audit, boosting, counted_tables, recipes, rounds
 from veilwood.batches import Batch
 from veilwood.boosting import GRADIENT_UNITS, gradients, row_norms
 from veilwood.counted_tables import draw_axes, evidence, plan_tables, tables_of
@@ -528,12 +528,28 @@ def test_shrinking_keeps_signal_and_drops_noise() -> None:
     assert np.allclose(shrunken_steps(noise, 0.0), noise)
 
 
-def test_evidence_without_noise_is_the_log_ratio() -> None:
+def test_evidence_without_noise_is_the_log_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
     table = CellTable((Axis.of_values(2, COIN),))
     counts = np.array([[30.0, 10.0], [10.0, 20.0], [20.0, 10.0]])
+    monkeypatch.setattr(counted_tables, "SAMPLED", 0.0)
     learned = evidence([table], [counts], 0.0)
     assert np.allclose(learned.start, np.log(np.array([0.6, 0.4])))
     assert np.allclose(learned.values[0], np.log(counts / counts.sum(axis=0) * 3))
+
+
+def test_cells_of_few_rows_are_not_taken_at_their_word_without_noise() -> None:
+    """A full table whose cells hold a row or none must not predict from single rows what the others say of it."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 5, (500, 4)).astype(str)
+    y = np.where(X.astype(int)[:, :2].sum(axis=1) > X.astype(int)[:, 2:].sum(axis=1), "left", "right")
+    columns: list[dict[str, Any]] = [
+        {"name": f"x{i}", "kind": "categorical", "values": list("01234")} for i in range(4)
+    ]
+    columns.append({"name": "y", "kind": "categorical", "values": ["left", "right"]})
+    schema = vw.Schema.from_dict({"name": "scale", "task": "classification", "target": "y", "columns": columns})
+    forest = vw.PrivateForestClassifier(schema, epsilon=8.0, n_rows=400, method="tables", random_state=0)
+    with seeded_for_tests(0):
+        assert forest.fit(X[:400], y[:400]).score(X[400:], y[400:]) > 0.85
 
 
 # -- 5. what it learns ------------------------------------------------------------------------------------------

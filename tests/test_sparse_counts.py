@@ -27,7 +27,7 @@ from veilwood.mechanisms import DiscreteLaplace
 from veilwood.plan import Plan, Step, counting_step, selecting_step, sparse_step
 from veilwood.privacy import Loss, Neighbours, Rows
 from veilwood.release import Door
-from veilwood.sparse_counts import LARGEST_SPARSE_SCALE, MOST_CELLS, SparseLaplace
+from veilwood.sparse_counts import LARGEST_SPARSE_SCALE, MOST_SPARSE_CELLS, SparseLaplace
 
 pytestmark = pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning")
 
@@ -328,7 +328,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch, gap: int) -> list[Ints]:
     return batches
 
 
-@pytest.mark.parametrize("n_cells", [MOST_CELLS, MOST_CELLS - 1, MOST_CELLS // 3])
+@pytest.mark.parametrize("n_cells", [MOST_SPARSE_CELLS, MOST_SPARSE_CELLS - 1, MOST_SPARSE_CELLS // 3])
 def test_many_batches_of_gaps_go_on_from_one_another(n_cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
     noise = SparseLaplace(Fraction(1, 25))
     batches = recorded(monkeypatch, noise.gap)
@@ -347,7 +347,7 @@ def test_many_batches_of_gaps_go_on_from_one_another(n_cells: int, monkeypatch: 
 @pytest.mark.parametrize("scale", [Fraction(1, 60), Fraction(1, 25), Fraction(1)])
 def test_gaps_beyond_the_end_do_not_overflow(scale: Fraction, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samplers, "geometric", lambda scale, n: np.full(n, 2**63 - 1, np.int64))
-    for n_cells in (1, 10**6, MOST_CELLS):
+    for n_cells in (1, 10**6, MOST_SPARSE_CELLS):
         assert SparseLaplace(scale)._chance_finds(n_cells).size == 0
 
 
@@ -372,11 +372,11 @@ def test_what_comes_out_is_ascending_and_positive(scale: Fraction) -> None:
 
 
 def test_little_noise_leaves_the_table_as_it_is() -> None:
-    cells, counts = ints(7, 0, MOST_CELLS - 1), ints(1, 2, 2**61)
+    cells, counts = ints(7, 0, MOST_SPARSE_CELLS - 1), ints(1, 2, 2**61)
     found, values = SparseLaplace(Fraction(1, 10**6)).perturb(cells[:2], counts[:2], 1000)
     assert (found.tolist(), values.tolist()) == ([0, 7], [2, 1])
-    found, values = SparseLaplace(Fraction(1, 30)).perturb(cells, counts, MOST_CELLS)
-    assert abs(int(values[found == MOST_CELLS - 1][0]) - 2**61) < 100
+    found, values = SparseLaplace(Fraction(1, 30)).perturb(cells, counts, MOST_SPARSE_CELLS)
+    assert abs(int(values[found == MOST_SPARSE_CELLS - 1][0]) - 2**61) < 100
 
 
 # Refusals.

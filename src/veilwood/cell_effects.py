@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Main effects and interactions of a forest grown from fine cells: partial dependence over cells that came out.
 
-Its trees are too deep to be read as tables, as ``effects`` does. Parts of the forest stand in for error bars: they
-differ by what each tree drew, so the errors hold sampling as well as noise.
+Its trees are too deep to be read as tables, as ``effects`` does. Errors are those of the noise, as there: what it does
+to the counts of a column's groups.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.counting import route
-from veilwood.effects import MOST_INTERACTIONS, Effects, Interaction, MainEffect, first_codes, group_labels, readable
+from veilwood.counting import sum_over_trees
+from veilwood.effects import Effects, Interaction, MainEffect, first_codes, group_labels, readable, root_mean_square
 from veilwood.encoding import Encoding
 from veilwood.errors import ModelFileError
 from veilwood.fine_cells import FineCells
 from veilwood.structure import Forest
+from veilwood.table_trees import Axis
 
-ERRORS: Final = "differences between its parts"
 BACKGROUND: Final = 64  # cells, drawn by weight, over which a dependence is averaged
-PARTS: Final = 6  # of the forest
 PAIRED: Final = 5  # columns that move predictions most, whose pairs are looked at,
 PAIR_GROUPS: Final = 8  # in so many of their groups at most
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.uint16]
+
+_DAMAGED: Final = "the effects are missing, or do not belong to the trees."
 
 
 def effects_of_cells(
@@ -36,33 +37,36 @@ def effects_of_cells(
 ) -> Effects:
     """Average predictions over some cells, with one or two columns set to each of their groups."""
     unit, outputs = readable(encoding)
-    columns = sorted({axis.feature for axis in cells.axes} & set(forest.feature.tolist()))
+    names = [column.name for column in encoding.columns]
+    place = {axis.feature: number for number, axis in enumerate(cells.axes)}
+    columns = sorted(set(place) & set(forest.feature.tolist()))
     if not columns:
-        return Effects(unit, outputs, (), (), ERRORS)
+        return Effects(unit, outputs, (), ())
     background = _background(cells, len(encoding.columns), rng)
     codes = {feature: first_codes(forest, encoding, feature) for feature in columns}
     main, reach = [], {}
     for feature in columns:
         curves = _curves(forest, values, background, encoding, {feature: codes[feature]})
-        main.append((feature, *_mean_and_error(_centred(curves.mean(axis=-2), (1,)))))
-        reach[feature] = float((_centred(curves.mean(axis=0), (0,)) ** 2).mean())  # alone or with others
-    main.sort(key=lambda one: -float((one[1] ** 2).mean()))
+        effect = _centred(curves.mean(axis=-2), 1)
+        errors, _ = _noise(cells, (place[feature],), encoding)
+        error = np.asarray(errors[_groups_of(cells.axes[place[feature]], codes[feature])])
+        main.append(MainEffect(names[feature], group_labels(encoding, feature, codes[feature]), effect, error))
+        reach[feature] = root_mean_square(_centred(curves, 1))  # alone or with others
     pairs = []
-    for pair in combinations(sorted(sorted(columns, key=lambda feature: -reach[feature])[:PAIRED]), 2):
-        few = {feature: _few(codes[feature]) for feature in pair}
-        curves = _curves(forest, values, background, encoding, few)
-        effect, error = _mean_and_error(_centred(curves.mean(axis=-2), (1, 2)))
-        pairs.append((pair, float(np.sqrt((effect**2).mean())), float(np.sqrt((error**2).mean()))))
-    pairs.sort(key=lambda one: -one[1])
-    names = [column.name for column in encoding.columns]
+    for first, second in combinations(sorted(columns, key=lambda feature: -reach[feature])[:PAIRED], 2):
+        few = {feature: _few(codes[feature]) for feature in (first, second)}
+        effect = _centred(_curves(forest, values, background, encoding, few).mean(axis=-2), 2)
+        errors, rows = _noise(cells, (place[first], place[second]), encoding)
+        here = np.ix_(*(_groups_of(cells.axes[place[feature]], few[feature]) for feature in few))
+        weights = (rows[here] + 1e-9) / (rows[here] + 1e-9).mean()  # corners without rows tell nothing
+        strength, noise = (root_mean_square(np.sqrt(weights) * part) for part in (effect, errors[here]))
+        pairs.append(Interaction((names[first], names[second]), strength, noise))
     return Effects(
         unit,
         outputs,
-        tuple(MainEffect(names[j], group_labels(encoding, j, codes[j]), effect, error) for j, effect, error in main),
-        tuple(Interaction((names[a], names[b]), strength, noise)
-              for (a, b), strength, noise in pairs[:MOST_INTERACTIONS]),
-        ERRORS,
-    )  # fmt: skip
+        tuple(sorted(main, key=lambda one: -one.strength)),
+        tuple(sorted(pairs, key=lambda pair: -pair.strength)),
+    )
 
 
 def _background(cells: FineCells, n_columns: int, rng: np.random.Generator) -> Codes:
@@ -70,8 +74,7 @@ def _background(cells: FineCells, n_columns: int, rng: np.random.Generator) -> C
     drawn = rng.choice(len(cells.weight), BACKGROUND, p=cells.weight / cells.weight.sum())
     codes = np.zeros((BACKGROUND, n_columns), np.uint16)
     for number, axis in enumerate(cells.axes):
-        first = np.array([0, *axis.thresholds]) if axis.ordered else np.unique(axis.groups, return_index=True)[1]
-        codes[:, axis.feature] = first[cells.groups[drawn, number]]
+        codes[:, axis.feature] = axis.first_codes[cells.groups[drawn, number]]
     return codes
 
 
@@ -83,37 +86,64 @@ def _few(codes: NDArray[np.int64]) -> NDArray[np.int64]:
 def _curves(
     forest: Forest, values: Floats, background: Codes, encoding: Encoding, settings: Mapping[int, NDArray[np.int64]]
 ) -> Floats:
-    """Readable predictions by part of the forest, groups of columns, cell of the background, and output."""
+    """Readable predictions by groups of the columns that are set, cell of the background, and output."""
     shape = tuple(len(codes) for codes in settings.values())
     grid = np.meshgrid(*settings.values(), indexing="ij")
     rows = np.tile(background, (int(np.prod(shape)), 1))
     for feature, code in zip(settings, grid, strict=True):
         rows[:, feature] = np.repeat(code.ravel(), len(background))
-    by_tree = values[route(forest, rows)] * forest.n_trees
-    n_parts = min(PARTS, forest.n_trees)
-    parts = np.stack([part.mean(axis=1) for part in np.array_split(by_tree, n_parts, axis=1)])
-    told = _readable_scores(parts, encoding, forest.n_trees / n_parts)
-    return told.reshape(n_parts, *shape, len(background), -1)
+    scores = _in_units(sum_over_trees(forest, rows, values), encoding, forest.n_trees)
+    return scores.reshape(*shape, len(background), -1)
 
 
-def _readable_scores(scores: Floats, encoding: Encoding, trees: float) -> Floats:
-    """Log-odds of class shares, which a part of few trees knows no better than to one in its trees; or the target."""
+def _in_units(scores: Floats, encoding: Encoding, n_trees: int) -> Floats:
+    """Log-odds of class shares, which a forest knows no better than to one in its trees; or the target."""
     target, classes = encoding.schema.target, encoding.schema.classes
     if not classes:
         return scores * (target.bounds[1] - target.bounds[0])
-    logs = np.log((scores * trees + 1 / len(classes)) / (trees + 1))
+    logs = np.log((scores * n_trees + 1 / len(classes)) / (n_trees + 1))
     return logs[..., 1:] - logs[..., :1] if len(classes) == 2 else logs - logs.mean(axis=-1, keepdims=True)
 
 
-def _centred(parts: Floats, axes: tuple[int, ...]) -> Floats:
-    for axis in axes:
-        parts = parts - parts.mean(axis=axis, keepdims=True)
-    return parts
+def _centred(curves: Floats, n_columns: int) -> Floats:
+    """Subtract means over the groups of each of the columns, which come first."""
+    for axis in range(n_columns):
+        curves = curves - curves.mean(axis=axis, keepdims=True)
+    return curves
 
 
-def _mean_and_error(parts: Floats) -> tuple[Floats, Floats]:
-    n = len(parts)
-    return parts.mean(axis=0), parts.std(axis=0, ddof=1) / np.sqrt(n) if n > 1 else np.zeros(parts.shape[1:])
+def _noise(cells: FineCells, which: tuple[int, ...], encoding: Encoding) -> tuple[Floats, Floats]:
+    """The standard error that noise gives log-odds, or mean targets, in groups of one axis or two; and their rows.
+
+    Noise comes from empty cells that turned up, which lie evenly everywhere, and from the counts of the others. Where
+    hardly any but empty ones turned up, the error is that of a group of which nothing is known: 1.
+    """
+    target, n_classes = encoding.schema.target, len(encoding.schema.classes)
+    n_outcomes = n_classes or len(cells.target_values)
+    shape = (*(cells.axes[number].size for number in which), n_outcomes)
+    at = np.ravel_multi_index((*(cells.groups[:, number] for number in which), cells.outcome), shape)
+    n_cells = int(np.prod(shape))
+    rows = np.bincount(at, cells.weight, n_cells).reshape(shape)
+    occupied = np.bincount(at, minlength=n_cells).reshape(shape)
+    finds = cells.finds / n_cells
+    variance = finds * (1 + cells.variance) + occupied * cells.variance
+    rows = np.maximum(rows - finds, 0.0)
+    in_groups = rows.sum(axis=-1, keepdims=True)
+    if not n_classes:
+        spread = float(cells.target_values.std()) * (target.bounds[1] - target.bounds[0])
+        variance = variance.sum(axis=-1, keepdims=True)
+        return spread * np.sqrt(variance) / np.maximum(in_groups, np.sqrt(variance) + 1e-9), in_groups
+    errors = variance / np.maximum(rows, np.sqrt(variance) + 1e-9) ** 2
+    if n_classes == 2:
+        return np.sqrt(errors.sum(axis=-1, keepdims=True)), in_groups
+    return np.sqrt(errors * (1 - 2 / n_classes) + errors.mean(axis=-1, keepdims=True) / n_classes), in_groups
+
+
+def _groups_of(axis: Axis, codes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The groups on an axis that codes lie in."""
+    if not axis.ordered:
+        return axis.groups[codes].astype(np.int64)
+    return np.searchsorted(axis.first_codes, codes, side="right") - 1
 
 
 # -- in a model file -------------------------------------------------------------------------------------------
@@ -137,23 +167,31 @@ def from_arrays(arrays: Mapping[str, NDArray[Any]], forest: Forest, encoding: En
     """Read what ``to_arrays`` wrote, refusing what does not belong to this forest."""
     unit, outputs = readable(encoding)
     names = [column.name for column in encoding.columns]
-    try:
-        columns, pairs = arrays["effect_columns"], arrays["pair_columns"]
-        effects, errors, strengths = arrays["effects"], arrays["effect_errors"], arrays["pair_strengths"]
-        codes = [first_codes(forest, encoding, int(feature)) for feature in columns]
-        ends = np.cumsum([len(one) for one in codes], dtype=int)
-        if effects.shape != (ends[-1] if len(ends) else 0, len(outputs)) or errors.shape != effects.shape:
-            raise ValueError
-        if strengths.shape != (len(pairs), 2) or pairs.shape != (len(pairs), 2):
-            raise ValueError
-        main = [
-            MainEffect(names[feature], group_labels(encoding, int(feature), code), effect, error)
-            for feature, code, effect, error in zip(
-                columns, codes, np.split(effects, ends[:-1]), np.split(errors, ends[:-1]), strict=True
-            )
-        ] if len(columns) else []  # fmt: skip
-        told = [Interaction((names[a], names[b]), float(strength), float(noise))
-                for (a, b), (strength, noise) in zip(pairs, strengths, strict=True)]  # fmt: skip
-    except (KeyError, IndexError, ValueError, TypeError):
-        raise ModelFileError("the effects are missing, or do not belong to the trees.") from None
-    return Effects(unit, outputs, tuple(main), tuple(told), ERRORS)
+    columns, pairs = (_whole(arrays, name, len(names)) for name in ("effect_columns", "pair_columns"))
+    if columns.ndim != 1 or pairs.shape != (len(pairs), 2):
+        raise ModelFileError(_DAMAGED)
+    codes = [first_codes(forest, encoding, feature) for feature in columns.tolist()]
+    ends = np.cumsum([0, *map(len, codes)])
+    effects, errors = (_numbers(arrays, name, (ends[-1], len(outputs))) for name in ("effects", "effect_errors"))
+    strengths = _numbers(arrays, "pair_strengths", (len(pairs), 2))
+    main = [
+        MainEffect(names[feature], group_labels(encoding, feature, code), effects[start:end], errors[start:end])
+        for feature, code, start, end in zip(columns.tolist(), codes, ends[:-1], ends[1:], strict=True)
+    ]
+    told = [Interaction((names[a], names[b]), float(strength), float(noise))
+            for (a, b), (strength, noise) in zip(pairs.tolist(), strengths, strict=True)]  # fmt: skip
+    return Effects(unit, outputs, tuple(main), tuple(told))
+
+
+def _whole(arrays: Mapping[str, NDArray[Any]], name: str, below: int) -> NDArray[np.int32]:
+    found = arrays.get(name)
+    if found is None or found.dtype != np.int32 or ((found < 0) | (found >= below)).any():
+        raise ModelFileError(_DAMAGED)
+    return found
+
+
+def _numbers(arrays: Mapping[str, NDArray[Any]], name: str, shape: tuple[int, ...]) -> Floats:
+    found = arrays.get(name)
+    if found is None or found.dtype != np.float64 or found.shape != shape:
+        raise ModelFileError(_DAMAGED)
+    return found

@@ -35,7 +35,7 @@ Floats = NDArray[np.float64]
 
 
 class Candidate(NamedTuple):
-    """A kind of forest: thresholds by chance (extra-trees) or the best ones, candidates at a node, rows in a leaf."""
+    """A kind of forest: thresholds by chance or the best ones, columns tried at a node, cells in a leaf."""
 
     extra: bool
     max_features: float | None
@@ -47,6 +47,7 @@ CANDIDATES: Final = (
     Candidate(True, None, 4),
     Candidate(False, 0.4, 2),
     Candidate(False, 0.4, 20),
+    Candidate(False, 0.4, 80),
 )
 
 
@@ -159,7 +160,7 @@ def _joined(trees: Sequence[_Tree], axes: Sequence[Axis]) -> tuple[Forest, Float
     starts, tables, lookup_length = [], [], 0
     for axis in axes:  # what a split before group 1, 2, ... of the axis is written as
         if axis.ordered:
-            starts.append(np.array([0, *axis.thresholds]))
+            starts.append(axis.first_codes)
             continue
         starts.append(-1 - (lookup_length + (np.arange(axis.size) - 1) * len(axis.groups)))
         right = axis.groups[None, :] >= np.arange(1, axis.size)[:, None]

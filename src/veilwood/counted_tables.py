@@ -28,6 +28,7 @@ from veilwood.table_trees import Axis, CellTable, equal_cuts, grow_tables
 
 LOWEST_PART: Final = 0.1  # of an even part, below which no cell falls: one table alone never rules a class out
 OVERLAP: Final = 0.25  # q tables count as q^(1 - OVERLAP) independent ones: columns of different tables depend too
+SAMPLED: Final = 0.5  # of a count's variance were rows drawn by chance: less for classes that follow from the columns
 RAREST_CLASS: Final = 0.02  # of an even part, below which no class falls
 
 Floats = NDArray[np.float64]
@@ -137,7 +138,8 @@ def evidence(tables: Sequence[CellTable], counts: Sequence[Floats], variance: fl
     values, errors = [], []
     for table, noisy in zip(tables, counts, strict=True):
         even = totals / table.n_cells
-        shrunk = shrunken_table(noisy.reshape(*table.shape, n_classes), variance, totals).reshape(-1, n_classes)
+        chance = variance + SAMPLED * even.mean()  # cells of few rows must not be taken at their word without noise
+        shrunk = shrunken_table(noisy.reshape(*table.shape, n_classes), chance, totals).reshape(-1, n_classes)
         cleaned = np.maximum(shrunk, LOWEST_PART * even)
         values.append(weight * np.log(cleaned / even))
         errors.append(weight * np.sqrt(variance) / np.maximum(cleaned, np.sqrt(variance) + 1.0))

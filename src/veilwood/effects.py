@@ -17,7 +17,16 @@ from numpy.typing import NDArray
 from veilwood.encoding import Encoding
 from veilwood.structure import LEAF, Forest
 
-__all__ = ["Effects", "Interaction", "MainEffect", "effects_of", "first_codes", "group_labels", "readable"]
+__all__ = [
+    "Effects",
+    "Interaction",
+    "MainEffect",
+    "effects_of",
+    "first_codes",
+    "group_labels",
+    "readable",
+    "root_mean_square",
+]
 
 MOST_INTERACTIONS: Final = 10
 
@@ -47,12 +56,12 @@ class MainEffect:
     @property
     def strength(self) -> float:
         """The root mean square over groups and outputs."""
-        return _rms(self.effect)
+        return root_mean_square(self.effect)
 
     @property
     def noise(self) -> float:
         """The strength that noise alone could show."""
-        return _rms(self.error)
+        return root_mean_square(self.error)
 
 
 @dataclass(frozen=True)
@@ -78,8 +87,7 @@ class Effects:
 
     Other columns are spread evenly over their groups, which for numbers lie between private quantiles or have equal
     width. Errors are those of the noise alone: sampling, and what shrinkage held back, come on top. Where the forest
-    was grown from fine cells (``method="cells"``), other columns are as in cells that came out, and errors are from the
-    differences between parts of the forest, which hold sampling too.
+    was grown from fine cells (``method="cells"``), other columns are as in cells that came out.
 
     Attributes
     ----------
@@ -91,8 +99,6 @@ class Effects:
         Strongest first; columns that were not measured are left out.
     interactions : tuple of Interaction
         Strongest first, ten at most, of columns that met in a table or a tree.
-    errors : str
-        What errors are of.
 
     Examples
     --------
@@ -110,14 +116,12 @@ class Effects:
     outputs: tuple[str, ...]
     main: tuple[MainEffect, ...]
     interactions: tuple[Interaction, ...]
-    errors: str = "the noise"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
         return {
             "unit": self.unit,
             "outputs": list(self.outputs),
-            "errors": self.errors,
             "main": [
                 {
                     "column": main.column,
@@ -137,14 +141,14 @@ class Effects:
         if not self.main:
             return "No column was measured: every row gets the same prediction."
         width = max(len(main.column) for main in self.main)
-        lines = [f"Main effects ({self.unit}), strongest first, with the standard error of {self.errors}:"]
+        lines = [f"Main effects ({self.unit}), strongest first, with the standard error of the noise:"]
         lines += [
             f"  {main.column:<{width}}  {main.strength:6.3g}   least {self._told(main, int(main.effect.argmin()))}, "
             f"most {self._told(main, int(main.effect.argmax()))}"
             for main in self.main
         ]
         if self.interactions:
-            lines.append(f"Interactions, strongest first, and what {self.errors} alone could show:")
+            lines.append("Interactions, strongest first, and what noise alone could show:")
             lines += [
                 f"  {' x '.join(pair.columns)}  {pair.strength:.3g} (noise {pair.noise:.3g})"
                 for pair in self.interactions
@@ -184,7 +188,7 @@ def effects_of(forest: Forest, leaf_values: Floats, leaf_errors: Floats, encodin
         if len(key) == 1
     ]
     met = [
-        Interaction((names[key[0]], names[key[1]]), _rms(effect), float(np.sqrt(variance.mean())))
+        Interaction((names[key[0]], names[key[1]]), root_mean_square(effect), float(np.sqrt(variance.mean())))
         for key, (effect, variance) in known.items()
         if len(key) == 2
     ]
@@ -304,7 +308,8 @@ def _centred(values: Floats, variances: Floats, axis: int, weights: Floats) -> t
     return values - mean, np.maximum(variances * (1 - 2 * weight) + variance, 0.0)
 
 
-def _rms(values: Floats) -> float:
+def root_mean_square(values: Floats) -> float:
+    """The root of the mean of squares."""
     return float(np.sqrt((values**2).mean()))
 
 

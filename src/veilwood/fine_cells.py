@@ -2,8 +2,8 @@
 """For rich budgets: cells so fine that most rows have one of their own, chosen, counted sparsely and let out.
 
 With epsilon e, a table of n * exp(e) cells turns up about as many empty cells by chance as it has rows
-(``sparse_counts``). At e = 20 that is 28 bits a row beyond log2(n): enough to learn from like from the rows themselves.
-What is learned is in ``cell_forests``. A column's groups are worth the part of a random effect that they show,
+(``sparse_counts``). At e = 20 that is 28 bits beyond log2(n) to tell rows apart by: enough for a forest nearly as good
+as one grown from the rows (``cell_forests``). A column's groups are worth the part of a random effect that they show,
 1 - (sum of squared shares of the groups), times the column's strength, and cost the logarithm of their number.
 """
 
@@ -18,22 +18,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.batches import Source
-from veilwood.boosting import Rows, quantile_cuts, smoothed
+from veilwood.boosting import Rows, quantile_cuts
 from veilwood.encoding import TARGET_LEVELS, EncodedColumn
+from veilwood.leaves import density
 from veilwood.plan import Step, counting_step, sparse_step
 from veilwood.privacy import Loss, Neighbours
 from veilwood.recipes import COLUMN_SHARE, TARGET_GROUPS, TARGET_SHARE, cell_share, chance_finds
 from veilwood.release import Door
-from veilwood.sparse_counts import MOST_CELLS, SparseLaplace
+from veilwood.sparse_counts import MOST_SPARSE_CELLS, SparseLaplace
 from veilwood.table_trees import COARSE_CELLS, Axis
 
 FINEST, MOST_VALUES = 64, 256  # groups of a numeric column, and of a categorical one
-JUDGING_GROUPS: Final = 16  # of a numeric column, in which its strength is judged,
-JUDGING_TARGETS: Final = 8  # and of a numeric target
+STRENGTH_GROUPS: Final = 16  # of a numeric column, in which its strength is judged,
+STRENGTH_TARGETS: Final = 8  # and of a numeric target
 TARGET_CELLS: Final = 1024  # in which a numeric target is measured
 MOST_KEPT: Final = 1 << 18  # of the cells that came out, what is learned from
-UNSEEN: Final = 0.05  # of the strongest columns' strength, what every column may have in interactions
-RAREST: Final = 0.05  # the spread of a column below which it is not taken to be stronger than it looks
+UNSEEN: Final = 0.05  # of the mean strength of the STRONGEST columns, what every column may have in interactions
+STRONGEST: Final = 5
+LEAST_SPREAD: Final = 0.05  # of a column, below which it is not taken to be stronger than it looks
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -69,6 +71,10 @@ class FineCells:
         Its noisy count, at least 1.
     target_values : ndarray
         Regression: the target of each group, from 0 to 1.
+    finds : float
+        How many of them are expected to be empty.
+    variance : float
+        Of the noise on the count of one that is not.
     """
 
     axes: tuple[Axis, ...]
@@ -76,6 +82,8 @@ class FineCells:
     outcome: Ints
     weight: Ints
     target_values: Floats
+    finds: float = 0.0
+    variance: float = 0.0
 
 
 def plan_cells(
@@ -83,16 +91,16 @@ def plan_cells(
 ) -> CellPlan:
     """Divide a loss over the three steps; the number of cells follows from the chance finds it allows."""
     n = len(columns)
-    cells = sparse_step("fine cells", MOST_CELLS, loss.part(cell_share(n_classes)), neighbours, l1=1)
+    cells = sparse_step("fine cells", MOST_SPARSE_CELLS, loss.part(cell_share(n_classes)), neighbours, l1=1)
     if isinstance(cells.mechanism, SparseLaplace):
         affordable = int(chance_finds(n_rows) * cells.mechanism.gap)
-        cells = replace(cells, shape=(min(max(affordable, _n_outcomes(n_classes)), MOST_CELLS),))
+        cells = replace(cells, shape=(min(max(affordable, n_classes or TARGET_GROUPS), MOST_SPARSE_CELLS),))
     return CellPlan(
         target=None if n_classes else counting_step(
             "histogram of the target", (TARGET_CELLS,), loss.part(TARGET_SHARE), neighbours, l1=1, squared_l2=1,
         ),
         columns=counting_step(
-            "outcomes by column", (sum(map(_size, columns)), n_classes or JUDGING_TARGETS),
+            "outcomes by column", (sum(map(_size, columns)), n_classes or STRENGTH_TARGETS),
             loss.part(COLUMN_SHARE), neighbours, l1=n, squared_l2=n,
         ),
         cells=cells,
@@ -101,10 +109,6 @@ def plan_cells(
 
 def _size(column: EncodedColumn) -> int:
     return COARSE_CELLS + (column.missing_code is not None) if column.ordered else column.n_codes
-
-
-def _n_outcomes(n_classes: int) -> int:
-    return n_classes or TARGET_GROUPS
 
 
 def measure(
@@ -135,14 +139,15 @@ def measure(
     occupied, counts = np.unique(key, return_counts=True)
     n_cells = prod(axis.size for axis in axes) * n_outcomes
     found, weight = door.sparse(plan.cells, occupied, counts.astype(np.int64), n_cells)
-    if len(found) > MOST_KEPT:
-        kept = np.sort(rng.permutation(len(found))[:MOST_KEPT])
-        found, weight = found[kept], weight[kept]
+    kept = np.sort(rng.permutation(len(found))[:MOST_KEPT])
+    noise = plan.cells.mechanism
+    finds = n_cells / noise.gap * len(kept) / max(len(found), 1) if isinstance(noise, SparseLaplace) else 0.0
+    found, weight = found[kept], weight[kept]
     where, which = np.divmod(found, n_outcomes)
     groups = np.empty((len(where), len(axes)), np.uint16)
     for number in reversed(range(len(axes))):
         where, groups[:, number] = np.divmod(where, axes[number].size)
-    return FineCells(axes, groups, which, weight, target_values)
+    return FineCells(axes, groups, which, weight, target_values, finds, plan.cells.variance)
 
 
 def _outcomes(plan: CellPlan, rows: Rows, door: Door) -> tuple[NDArray[np.int32], NDArray[np.int32], Floats]:
@@ -151,16 +156,16 @@ def _outcomes(plan: CellPlan, rows: Rows, door: Door) -> tuple[NDArray[np.int32]
         return rows.target, rows.target, np.empty(0)
     cell = rows.target.astype(np.int64) * TARGET_CELLS // (TARGET_LEVELS + 1)
     noisy = door.noisy(plan.target, np.bincount(cell, minlength=TARGET_CELLS).astype(np.int64))
-    few, _ = _target_groups(noisy, JUDGING_TARGETS, plan.target.variance)
+    few, _ = _target_groups(noisy, STRENGTH_TARGETS, plan.target.variance)
     fine, target_values = _target_groups(noisy, TARGET_GROUPS, plan.target.variance)
     return fine[cell], few[cell], target_values
 
 
 def _target_groups(histogram: Ints, n_groups: int, variance: float) -> tuple[NDArray[np.int32], Floats]:
     """Put the cells of a noisy histogram into groups of about equal mass; return them and the mean of each."""
-    cuts = quantile_cuts(histogram, n_groups, variance)
+    mass = density(histogram, variance) + 1e-9
+    cuts = quantile_cuts(mass, n_groups)
     groups = np.searchsorted(cuts, np.arange(len(histogram)), side="right").astype(np.int32)
-    mass = smoothed(histogram, variance) + 1e-9
     middles = (np.arange(len(histogram)) + 0.5) / len(histogram)
     return groups, np.bincount(groups, mass * middles) / np.bincount(groups, mass)
 
@@ -171,23 +176,26 @@ def _target_groups(histogram: Ints, n_groups: int, variance: float) -> tuple[NDA
 def choose_axes(
     columns: Sequence[EncodedColumn], tables: Sequence[Ints], variance: float, most_cells: int
 ) -> tuple[Axis, ...]:
-    """Choose columns and groups from noisy counts of outcomes by column, of at most ``most_cells`` cells together.
-
-    Starting from one group for each column, the refinement that is worth most for its cost is made, again and again,
-    while it fits.
-    """
+    """Choose columns and groups from noisy counts of outcomes by column, of at most ``most_cells`` cells together."""
     masses = [_mass(column, table.sum(axis=1), variance * table.shape[1])
               for column, table in zip(columns, tables, strict=True)]  # fmt: skip
     options = [_groupings(feature, column, table, mass)
                for feature, (column, table, mass) in enumerate(zip(columns, tables, masses, strict=True))]  # fmt: skip
     spread = [[_spread(axis, mass) for axis in axes] for axes, mass in zip(options, masses, strict=True)]
     strengths = np.array([
-        _strength(column, feature, table, mass, variance) / max(shown[-1], RAREST) if shown else 0.0
+        _strength(column, feature, table, mass, variance) / max(shown[-1], LEAST_SPREAD) if shown else 0.0
         for feature, (column, table, mass, shown) in enumerate(zip(columns, tables, masses, spread, strict=True))
     ])  # fmt: skip
-    strongest = np.sort(strengths)[-5:].mean()
+    strongest = np.sort(strengths)[-STRONGEST:].mean()
     strengths += UNSEEN * strongest if strongest > 0 else 1.0
-    at = [-1] * len(columns)  # the grouping of each column so far
+    return _refined(options, spread, strengths, most_cells)
+
+
+def _refined(
+    options: Sequence[Sequence[Axis]], spread: Sequence[Sequence[float]], strengths: Floats, most_cells: int
+) -> tuple[Axis, ...]:
+    """From one group for each column on, make the refinement that is worth most for its cost while one fits."""
+    at = [-1] * len(options)  # the grouping of each column so far
     cells = 1  # a whole number: what was planned must not be exceeded
     while True:
         best, best_worth = None, 0.0
@@ -208,7 +216,7 @@ def _mass(column: EncodedColumn, counts: Ints, variance: float) -> Floats:
     """How many rows each cell of a column has, noise removed where neighbours allow it."""
     if not column.ordered:
         return np.maximum(counts, 0).astype(float)
-    return np.append(smoothed(counts[:COARSE_CELLS], variance), np.maximum(counts[COARSE_CELLS:], 0))
+    return np.append(density(counts[:COARSE_CELLS], variance), np.maximum(counts[COARSE_CELLS:], 0))
 
 
 def _groupings(feature: int, column: EncodedColumn, table: Ints, mass: Floats) -> list[Axis]:
@@ -258,7 +266,7 @@ def _spread(axis: Axis, mass: Floats) -> float:
 def _strength(column: EncodedColumn, feature: int, table: Ints, mass: Floats, variance: float) -> float:
     """How much of the outcomes' variance a column shows by itself (chi-squared over rows), less what noise adds."""
     if column.ordered:
-        groups = Axis.of_cuts(feature, column, quantile_cuts(mass[:COARSE_CELLS], JUDGING_GROUPS)).groups
+        groups = Axis.of_cuts(feature, column, quantile_cuts(mass[:COARSE_CELLS], STRENGTH_GROUPS)).groups
     else:
         groups = np.arange(len(table), dtype=np.uint16)
     n_cells = np.bincount(groups)[:, None]

@@ -18,6 +18,7 @@ from veilwood.structure import Forest
 Floats: TypeAlias = NDArray[np.float64]
 LeafCleaning: TypeAlias = Literal["plain", "empirical-bayes"]
 CLEANINGS: tuple[LeafCleaning, ...] = ("plain", "empirical-bayes")
+STANDS_OUT = 3.0  # standard deviations of the noise
 
 
 def plain_shares(counts: NDArray[np.int64] | Floats) -> Floats:
@@ -162,6 +163,34 @@ def shrunken_table(table: Floats, noise_variance: float, totals: Floats) -> Floa
 def _james_stein(component: Floats, expected_noise_energy: float) -> Floats:
     energy = float((component**2).sum())
     return component * (max(0.0, 1 - expected_noise_energy / energy) if energy > 0 else 0.0)
+
+
+def density(histogram: NDArray[np.int64], noise_variance: float) -> Floats:
+    """Return a noisy histogram with its empty stretches emptied and its noise averaged out where it is even.
+
+    A stretch is halved as long as one half stands above the noise by ``STANDS_OUT`` standard deviations, and a half
+    that does not while the other does is empty. Where neither does, the rows of the stretch lie evenly in it.
+
+    >>> density(np.array([1, -2, 90, 110, 2, 0, -1, 0]), 4.0).tolist()
+    [0.0, 0.0, 90.0, 110.0, 0.0, 0.0, 0.0, 0.0]
+    """
+    cleaned = np.zeros(len(histogram))
+    below = np.concatenate([[0], np.cumsum(histogram)])
+    pending = [(0, len(histogram), float(below[-1]))]  # a stretch, and the rows it is taken to hold
+    while pending:
+        first, last, rows = pending.pop()
+        middle = (first + last) // 2
+        parts = [(first, middle), (middle, last)]
+        counts = [float(below[end] - below[start]) for start, end in parts]
+        least = [STANDS_OUT * float(np.sqrt(noise_variance * (end - start))) for start, end in parts]
+        alive = [count > limit for count, limit in zip(counts, least, strict=True)]
+        if last - first == 1 or not any(alive):
+            cleaned[first:last] = max(rows, 0.0) / (last - first)
+            continue
+        total = sum(count for count, is_alive in zip(counts, alive, strict=True) if is_alive)
+        pending += [(*part, rows * count / total)
+                    for part, count, is_alive in zip(parts, counts, alive, strict=True) if is_alive]  # fmt: skip
+    return cleaned
 
 
 def shrunken_steps(

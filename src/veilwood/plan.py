@@ -88,7 +88,8 @@ class Step:
             case DiscreteGaussian(sigma_squared=variance):
                 return f"discrete Gaussian, sigma {float(variance) ** 0.5:.6g}"
             case SparseLaplace(scale=scale, gap=gap):
-                return f"sparse Laplace, scale {float(scale):.6g}, one empty cell in {gap:,} turns up"
+                chance = -math.expm1(-1 / gap)
+                return f"sparse Laplace, scale {float(scale):.6g}, an empty cell turns up with probability {chance:.3g}"
             case None:
                 return "no noise"
             case selection:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which method PrivateForest uses and in what shape, chosen from public facts alone: schema, budget, number of rows.
 
-Nothing here looks at data or draws noise; the tables themselves are in ``counted_tables``, the rounds in ``rounds``.
+Nothing here looks at data or draws noise; the tables themselves are in ``counted_tables``, the rounds in ``rounds``,
+the cells in ``fine_cells``.
 
 The prior is the same for every table; its constants were settled on public benchmark tables. Every column has a main
 effect on the log-odds of variance ``EFFECT``; each further column of an interaction leaves the part ``DECAY`` of that.
@@ -46,11 +47,11 @@ ROWS_PER_CHOICE: Final = 60.0
 CHOICE_SHARE: Final = 0.25
 
 # Fine cells (``fine_cells``): from LEAST_RICH on, epsilon for one count, a cell of one row stands out. They are used if
-# the affordable ones have the part COVERED of the bits that all columns have in JUDGED_GROUPS groups each, or from RICH
-# on; with a delta, or for a numeric target, rounds are better for longer.
+# the affordable ones have the part COVERED of the bits that all columns have in WANTED_GROUPS groups each, or from RICH
+# on; with a delta, or for a numeric target, rounds are better up to RICH_OTHERWISE.
 LEAST_RICH: Final = 4.0
 COVERED: Final = 0.6
-JUDGED_GROUPS: Final = 16
+WANTED_GROUPS: Final = 16
 RICH, RICH_OTHERWISE = 12.0, 18.0
 COLUMN_SHARE: Final = Fraction(1, 10)  # of the budget, for what each column tells about the target
 TARGET_SHARE: Final = Fraction(1, 50)  # regression: for how the target is spread
@@ -82,7 +83,7 @@ class Recipe:
     n_rows : int
         The number of rows it was chosen for.
     n_columns, group, bins : int
-        Tables: columns measured, columns of one table. Both: groups of a numeric column.
+        Tables: columns measured, columns of one table. Tables and boosting: groups of a numeric column.
     passes, trees, depth : int
         Boosting: passes over all columns one by one, then so many random trees of this depth.
     selects : bool
@@ -120,9 +121,9 @@ class Recipe:
                 )
             case "cells":
                 return (
-                    "a budget so rich that rows can be counted in cells that most of them have for themselves; an "
-                    "ordinary forest is grown from the cells that come out, which at such an epsilon are nearly all as "
-                    "they were: little of a single row is hidden"
+                    "rows counted in cells as fine as this epsilon allows, and an ordinary forest grown from those "
+                    "that come out; where epsilon is rich, most rows have a cell of their own that comes out as it is: "
+                    "little of a single row is hidden"
                 )
             case _:
                 trees = f", then {_number(self.trees, 'random tree')} of depth {self.depth}" if self.trees else ""
@@ -147,9 +148,9 @@ def uses_cells(columns: Sequence[EncodedColumn], n_classes: int, n_rows: int | N
     epsilon = float(loss.epsilon) / reach
     if epsilon >= (RICH if n_classes and loss.delta == 0 else RICH_OTHERWISE):
         return True
-    if n_rows is None or loss.delta > 0 or epsilon < LEAST_RICH:
+    if n_rows is None or not n_classes or loss.delta > 0 or epsilon < LEAST_RICH:
         return False
-    wanted = sum(math.log2(JUDGED_GROUPS if column.ordered else min(column.n_codes, JUDGED_GROUPS))
+    wanted = sum(math.log2(WANTED_GROUPS if column.ordered else min(column.n_codes, WANTED_GROUPS))
                  for column in columns)  # fmt: skip
     return cell_bits(n_classes, n_rows, epsilon) >= COVERED * wanted
 

@@ -17,7 +17,7 @@ from veilwood._version import __version__
 from veilwood.errors import OutOfSchemaError, VeilwoodError
 from veilwood.ledger import Ledger, MemoryLedger, Reservation
 from veilwood.mechanisms import DiscreteGaussian, DiscreteLaplace
-from veilwood.plan import EACH_TO_ONE_TREE, Plan, Step
+from veilwood.plan import EACH_TO_ONE_TREE, Noise, Plan, Step
 from veilwood.sparse_counts import SparseLaplace
 from veilwood.statement import PrivacyStatement
 
@@ -125,7 +125,7 @@ class Door:
         if step.mechanism is None:
             allowed = np.broadcast_to(True if admissible is None else admissible, scores.shape)
             return np.asarray(np.where(allowed, scores, np.iinfo(np.int64).min).argmax(axis=1), np.int64)
-        if isinstance(step.mechanism, DiscreteLaplace | DiscreteGaussian | SparseLaplace):
+        if isinstance(step.mechanism, Noise):
             raise VeilwoodError(f"step {step.name!r} adds noise: call noisy or sparse.")
         return step.mechanism.select(scores, admissible)
 

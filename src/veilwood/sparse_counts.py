@@ -24,11 +24,11 @@ from veilwood import samplers
 from veilwood.errors import VeilwoodError
 from veilwood.mechanisms import LARGEST_SCALE, LARGEST_VALUE, DiscreteLaplace
 
-__all__ = ["LARGEST_SPARSE_SCALE", "MOST_CELLS", "SparseLaplace"]
+__all__ = ["LARGEST_SPARSE_SCALE", "MOST_SPARSE_CELLS", "SparseLaplace"]
 
 Ints = NDArray[np.int64]
 
-MOST_CELLS: Final = 1 << 53
+MOST_SPARSE_CELLS: Final = 1 << 53
 LARGEST_SPARSE_SCALE: Final = 4  # from 5 on, empty cells would come out too often beside those of one row
 _BITS: Final = 128  # of exp(-1/scale), rounded up
 
@@ -108,7 +108,7 @@ class SparseLaplace:
         n_cells
             Public: how many cells there are, at most 2**53.
         """
-        if not 0 < n_cells <= MOST_CELLS:
+        if not 0 < n_cells <= MOST_SPARSE_CELLS:
             raise VeilwoodError(f"n_cells={n_cells} must be between 1 and 2**53. Hint: use coarser cells.")
         if cells.dtype != np.int64 or counts.dtype != np.int64 or cells.ndim != 1 or cells.shape != counts.shape:
             raise VeilwoodError("cells and counts must be int64 vectors of one length. Hint: count in whole units.")

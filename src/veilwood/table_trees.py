@@ -73,6 +73,11 @@ class Axis:
         starts = np.flatnonzero(np.diff(self.groups.astype(np.int64), prepend=-1))[1:]
         return [min(int(start) * _STEP, GRID_CELLS) for start in starts]
 
+    @property
+    def first_codes(self) -> NDArray[np.int64]:
+        """A code of each group: the lowest."""
+        return np.array([0, *self.thresholds]) if self.ordered else np.unique(self.groups, return_index=True)[1]
+
 
 @dataclass(frozen=True, eq=False)
 class CellTable:

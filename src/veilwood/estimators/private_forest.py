@@ -118,6 +118,7 @@ class _PrivateForest(BaseForest):
         return _Work(encoding, _NO_FOREST, plan, None, [], None)
 
     def _uses_cells(self, encoding: Encoding, loss: Loss, neighbours: Neighbours) -> bool:
+        """Whether it is certain, before the number of rows may be bought, that cells will be used."""
         if self.method != "auto":
             return self.method == "cells"
         n_classes, reach = len(encoding.schema.classes), neighbours.l1(1)
@@ -163,7 +164,7 @@ class _PrivateForest(BaseForest):
         if recipe.method == "cells":
             cells = fine_cells.plan_cells(encoding.columns, n_classes, n_rows, left, neighbours)
             structure |= {"trees": cell_forests.TREES, "leaves": 0}
-            released = f"the occupied ones of up to {cells.cells.shape[0]:,} cells and their counts, with noise"
+            released = f"of up to {cells.cells.shape[0]:,} cells those with a positive noisy count, and the counts"
             plan = self._plan(encoding, loss, neighbours, (*bought, *cells.steps), released, structure, 0.0)
             return _Work(encoding, _NO_FOREST, plan, recipe, [], None, cells)
         axes = draw_axes(encoding.columns, recipe, self._public_rng())
@@ -326,12 +327,10 @@ class _PrivateForest(BaseForest):
         n_classes = len(self.schema_.classes)
         widths = {1} if not n_classes else {n_classes} if n_classes > 2 or self._of_cells else {1, 2}
         values, start = arrays.get("leaf_values"), arrays.get("start")
-        errors = values if self._of_cells else arrays.get("leaf_errors")
         if (
-            values is None or errors is None or start is None or values.dtype != np.float64
+            values is None or start is None or values.dtype != np.float64 or start.dtype != np.float64
             or values.ndim != 2 or len(values) != forest.n_leaves or values.shape[1] not in widths
-            or errors.shape != values.shape or errors.dtype != np.float64
-            or start.shape != values.shape[1:] or start.dtype != np.float64
+            or start.shape != values.shape[1:]
         ):  # fmt: skip
             raise ModelFileError("the values of the leaves are missing, or not as many numbers as there are leaves.")
         planned = cell_forests.MOST_LEAVES if self._of_cells else max(self.plan_.n_leaves, 1)
@@ -340,8 +339,11 @@ class _PrivateForest(BaseForest):
         self.forest_, self.leaf_values_, self.start_ = forest, values, start
         if self._of_cells:
             self.effects_ = cell_effects.from_arrays(arrays, forest, encoding)
-        else:
-            self.leaf_errors_ = errors
+            return
+        errors = arrays.get("leaf_errors")
+        if errors is None or errors.dtype != np.float64 or errors.shape != values.shape:
+            raise ModelFileError("the errors of the leaves are missing, or not as many numbers as there are leaves.")
+        self.leaf_errors_ = errors
 
 
 _NO_FOREST: Final = grow_tables([CellTable(())])[0]  # structure is drawn, or learned, during the fit
@@ -380,7 +382,8 @@ class PrivateForestClassifier(ClassifierMixin, _PrivateForest):  # type: ignore[
     Guarantee
     ---------
     Everything in the fitted model is computed from steps of the plan, whose losses add up to at most (epsilon, delta)
-    (proofs/private-forest.md, attacked by tests/test_private_forest.py and tests/test_audit.py).
+    (proofs/private-forest.md, attacked by tests/test_private_forest.py, tests/test_fine_cells.py
+    and tests/test_audit.py).
 
     Examples
     --------
