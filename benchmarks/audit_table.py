@@ -19,7 +19,6 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in estimators.__all__),
     ("PrivateForestClassifier", {"method": "boosting"}),
     ("PrivateForestClassifier", {"method": "cells"}),
-    ("PrivateForestRegressor", {"method": "cells"}),
     ("RandomTreesClassifier", {"n_estimators": 3}),
     ("RandomTreesClassifier", {"n_estimators": 2, "trees": "disjoint"}),
     ("MatrixForestPredictor", {"mode": "subsample", "voting": "hard"}),

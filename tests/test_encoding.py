@@ -220,7 +220,7 @@ def test_targets_of_classification() -> None:
     assert encoding.encode_target(["yes"]).dtype == np.int32
     with pytest.warns(DataConversionWarning):
         encoding.encode_target(np.array([["no"], ["yes"]]))
-    with pytest.raises(OutOfSchemaError, match=r"'yess', which is not one of its 2 values. Did you mean 'yes'"):
+    with pytest.raises(OutOfSchemaError, match=r"'yess', .* one of the schema's: no, yes. Did you mean 'yes'"):
         encoding.encode_target(["no", "yess"])
     with pytest.raises(OutOfSchemaError, match="missing"):
         encoding.encode_target(["no", None])

@@ -19,12 +19,14 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 
 import veilwood as vw
 from veilwood import audit, boosting, cell_forests, fine_cells, recipes
 from veilwood.attacks import attack, prepared
+from veilwood.cell_effects import effects_of_cells
 from veilwood.counting import sum_over_trees
-from veilwood.encoding import GRID_CELLS, EncodedColumn
+from veilwood.encoding import GRID_CELLS, EncodedColumn, Encoding
 from veilwood.entropy import seeded_for_tests
 from veilwood.fine_cells import FineCells, choose_axes, plan_cells
 from veilwood.ledger import MemoryLedger
@@ -32,7 +34,7 @@ from veilwood.mechanisms import DiscreteLaplace
 from veilwood.model_audit import check_model
 from veilwood.plan import Step
 from veilwood.privacy import Loss, Neighbours, Rows
-from veilwood.recipes import LEAST_RICH, RICH, RICH_OTHERWISE, cell_bits, choose, uses_cells
+from veilwood.recipes import LEAST_RICH, RICH, RICH_WITH_DELTA, cell_bits, choose, uses_cells
 from veilwood.release import Door
 from veilwood.sparse_counts import MOST_SPARSE_CELLS, SparseLaplace
 from veilwood.structure import LEAF, Forest
@@ -57,15 +59,13 @@ CLINIC: list[dict[str, Any]] = [
 TARGETS: dict[str, dict[str, Any]] = {
     "two": {"name": "target", "kind": "categorical", "values": ["no", "yes"]},
     "three": {"name": "target", "kind": "categorical", "values": ["a", "b", "c"]},
-    "regression": {"name": "target", "kind": "numeric", "lower": -5, "upper": 15},
 }
 TASKS = list(TARGETS)
 
 
 def schema_of(task: str) -> vw.Schema:
-    kind = "regression" if task == "regression" else "classification"
     columns = [*CLINIC, TARGETS[task]]
-    return vw.Schema.from_dict({"name": "clinic", "task": kind, "target": "target", "columns": columns})
+    return vw.Schema.from_dict({"name": "clinic", "task": "classification", "target": "target", "columns": columns})
 
 
 def table_of(task: str, n: int, seed: int = 0) -> tuple[pd.DataFrame, NDArray[Any]]:
@@ -80,15 +80,12 @@ def table_of(task: str, n: int, seed: int = 0) -> tuple[pd.DataFrame, NDArray[An
         "income": rng.lognormal(8, 2, n),
     })  # fmt: skip
     level = age / 50 + ward + rng.normal(0, 0.2, n)
-    if task == "regression":
-        return X, 4 * level - 3
     cuts = [2.0] if task == "two" else [1.3, 2.7]
     return X, np.array(TARGETS[task]["values"])[np.searchsorted(cuts, level)]
 
 
 def forest_of(task: str, **params: Any) -> Any:
-    kind = vw.PrivateForestRegressor if task == "regression" else vw.PrivateForestClassifier
-    return kind(schema_of(task), **{"epsilon": 20.0, "random_state": 0, "n_jobs": 1, **params})
+    return vw.PrivateForestClassifier(schema_of(task), **{"epsilon": 20.0, "random_state": 0, "n_jobs": 1, **params})
 
 
 @pytest.fixture(autouse=True)
@@ -178,8 +175,7 @@ def furthest_steps(
 
 
 def names_of(task: str, bought: bool) -> list[str]:
-    target = ["histogram of the target"] if task == "regression" else []
-    return ["number of rows"] * bought + target + ["outcomes by column", "fine cells"]
+    return ["number of rows"] * bought + ["classes by column", "fine cells"]
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -196,7 +192,7 @@ def test_no_step_moves_further_than_planned(
     assert found == attained
 
 
-@pytest.mark.parametrize("task", ["two", "regression"])
+@pytest.mark.parametrize("task", ["two", "three"])
 def test_a_row_counted_twice_is_caught(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sound = boosting.Rows.of
 
@@ -226,7 +222,7 @@ def test_groups_that_depend_on_the_rows_are_caught(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(boosting.Rows, "of", remember)
     monkeypatch.setattr(fine_cells, "choose_axes", peeking)
     found = furthest_steps("two", "add-remove", 1, monkeypatch, n_rows=36)
-    assert found["outcomes by column"] == 1
+    assert found["classes by column"] == 1
     assert found["fine cells"] > 10
 
 
@@ -274,7 +270,7 @@ def test_every_planned_step_comes_once_in_order_and_costs_pure_epsilon(
         assert "little of a single row is hidden" in str(forest.plan())
 
 
-@pytest.mark.parametrize("task", ["three", "regression"])
+@pytest.mark.parametrize("task", ["three"])
 @pytest.mark.parametrize("n_rows", [None, 300])
 def test_without_noise_it_learns_and_says_so(task: str, n_rows: int | None) -> None:
     X, y = table_of(task, 300)
@@ -288,7 +284,7 @@ def test_without_noise_it_learns_and_says_so(task: str, n_rows: int | None) -> N
     assert forest.score(X, y) > 0.6
 
 
-@pytest.mark.parametrize("n_classes", [2, 3, 0])
+@pytest.mark.parametrize("n_classes", [2, 3])
 def test_the_number_of_cells_follows_from_the_chance_finds(n_classes: int) -> None:
     def planned(epsilon: Fraction, n_rows: int) -> fine_cells.CellPlan:
         return plan_cells([NUMBER, GAPPY, WARD], n_classes, n_rows, Loss.pure(epsilon), Neighbours())
@@ -297,10 +293,9 @@ def test_the_number_of_cells_follows_from_the_chance_finds(n_classes: int) -> No
     assert isinstance(plan.cells.mechanism, SparseLaplace)
     assert plan.cells.shape == (500 * plan.cells.mechanism.gap,)
     assert sum(step.loss.epsilon or 0 for step in plan.steps) == 10
-    assert plan.columns.shape == (2 * COARSE_CELLS + 1 + 6, n_classes or fine_cells.STRENGTH_TARGETS)
+    assert plan.columns.shape == (2 * COARSE_CELLS + 1 + 6, n_classes)
     assert plan.columns.sensitivity == 3
-    assert (plan.target is None) == (n_classes > 0)
-    assert planned(Fraction(1, 2), 1).cells.shape == (n_classes or recipes.TARGET_GROUPS,)  # one cell each, at least
+    assert planned(Fraction(1, 2), 1).cells.shape == (n_classes,)  # one cell each, at least
     assert planned(Fraction(1000), 10**9).cells.shape == (MOST_SPARSE_CELLS,)
 
 
@@ -308,7 +303,7 @@ def test_the_number_of_cells_follows_from_the_chance_finds(n_classes: int) -> No
 
 
 def counted(column: EncodedColumn, shares: Any, mass: Any) -> Ints:
-    """Counts of two outcomes, given how many rows each cell of a column has and the share of the second among them."""
+    """Counts of two classes, given how many rows each cell of a column has and the share of the second among them."""
     n_cells = COARSE_CELLS + (column.missing_code is not None) if column.ordered else column.n_codes
     shares, mass = np.broadcast_to(shares, n_cells), np.broadcast_to(mass, n_cells)
     return np.round(np.stack([mass * (1 - shares), mass * shares], axis=1)).astype(np.int64)
@@ -379,7 +374,7 @@ def test_a_telling_column_gets_finer_groups_and_a_constant_one_none() -> None:
     assert choose_axes([NUMBER, WARD], [telling, counted(WARD, 0.5, 9)], 2.0, 1) == ()
 
 
-def test_categories_with_similar_outcomes_are_put_together() -> None:
+def test_categories_with_similar_classes_are_put_together() -> None:
     column = EncodedColumn("c", False, 8, None)
     shares = np.array([0.1, 0.9, 0.1, 0.9, 0.1, 0.9, 0.1, 0.9])
     (halves,) = choose_axes([column], [counted(column, shares, 1000)], 2.0, 3)
@@ -400,23 +395,6 @@ def test_missing_numbers_have_a_group_of_their_own() -> None:
     assert axis.groups[-1] not in axis.groups[:-1]
 
 
-def test_groups_of_a_target_have_equal_mass_and_their_mean() -> None:
-    histogram = np.zeros(1024, np.int64)
-    histogram[100:300] = 4
-    histogram[700] = 800
-    groups, values = fine_cells._target_groups(histogram, 8, 0.0)
-    assert (np.diff(groups) >= 0).all()
-    assert len(values) == groups.max() + 1 <= 8
-    for group, value in enumerate(values):
-        members = np.flatnonzero(groups == group)
-        mass = histogram[members] + 1e-9
-        assert value == pytest.approx(((members + 0.5) / 1024 * mass).sum() / mass.sum())
-    assert np.bincount(groups, histogram)[:4].tolist() == [200] * 4
-    groups, values = fine_cells._target_groups(np.zeros(1024, np.int64), 8, 2.0)  # nothing known
-    assert len(values) == groups.max() + 1
-    assert ((values > 0) & (values < 1)).all()
-
-
 # -- 4. converted forests -------------------------------------------------------------------------------------
 
 COLUMNS = (NUMBER, GAPPY, NUMBER, WARD, EncodedColumn("coin", False, 2, None))
@@ -433,11 +411,10 @@ def cells_of(n: int, n_classes: int, seed: int, axes: tuple[Axis, ...] = AXES, c
     groups = np.empty((n, len(axes)), np.uint16)
     for number, axis in enumerate(axes):
         groups[:, number] = rng.integers(0, axis.size, n)
-    outcome = rng.integers(0, n_classes or 64, n) if classes is None else rng.choice(classes, n)
+    label = rng.integers(0, n_classes, n) if classes is None else rng.choice(classes, n)
     if axes and classes is None:
-        outcome = np.where(groups[:, 0] % 2 == 0, outcome, groups.sum(axis=1) % (n_classes or 64)).astype(np.int64)
-    target_values = np.empty(0) if n_classes else np.sort(rng.random(64))
-    return FineCells(axes, groups, outcome, rng.integers(1, 6, n), target_values)
+        label = np.where(groups[:, 0] % 2 == 0, label, groups.sum(axis=1) % n_classes).astype(np.int64)
+    return FineCells(axes, groups, label, rng.integers(1, 6, n))
 
 
 def random_codes(n: int, seed: int) -> NDArray[np.uint16]:
@@ -478,8 +455,6 @@ def grown_with_twin(
         X = np.zeros((len(codes), max(1, len(cells.axes))))
         for place, axis in enumerate(cells.axes):
             X[:, place] = axis.groups[coarse[axis.feature]]
-        if not n_classes:
-            return np.asarray(made[-1].predict(X))[:, None]
         shares = np.zeros((len(codes), n_classes))
         shares[:, made[-1].classes_] = made[-1].predict_proba(X)
         return shares
@@ -488,12 +463,12 @@ def grown_with_twin(
 
 
 @pytest.mark.parametrize("candidate", cell_forests.CANDIDATES, ids=str)
-@pytest.mark.parametrize("n_classes", [2, 3, 0])
+@pytest.mark.parametrize("n_classes", [2, 3])
 def test_a_converted_forest_predicts_what_it_was_converted_from(
     n_classes: int, candidate: cell_forests.Candidate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cell_forests, "CANDIDATES", (candidate,))
-    (forest, values), twin = grown_with_twin(cells_of(400, n_classes, 1), n_classes, monkeypatch)
+    (forest, values), twin = grown_with_twin(cells_of(1500, n_classes, 1), n_classes, monkeypatch)
     codes = random_codes(300, 2)
     expected = twin(codes)
     assert np.ptp(expected) > 0.2
@@ -506,7 +481,7 @@ def test_a_converted_forest_predicts_what_it_was_converted_from(
     assert audit.differences(read.to_arrays(), forest.to_arrays()) == []
 
 
-@pytest.mark.parametrize("n_classes", [3, 0])
+@pytest.mark.parametrize("n_classes", [3])
 @pytest.mark.parametrize(
     ("n", "axes", "classes"),
     [
@@ -530,16 +505,15 @@ def test_few_cells_classes_and_axes(
     codes = random_codes(100, 4)
     predicted = sum_over_trees(forest, codes, values, n_jobs=1)
     assert np.allclose(predicted, twin(codes), rtol=0, atol=1e-12)
-    assert predicted.shape == (100, n_classes or 1)
-    if n_classes:
-        assert np.allclose(predicted.sum(axis=1), 1)
-        assert (predicted[:, np.setdiff1d(np.arange(n_classes), cells.outcome)] == 0).all()
+    assert predicted.shape == (100, n_classes)
+    assert np.allclose(predicted.sum(axis=1), 1)
+    assert (predicted[:, np.setdiff1d(np.arange(n_classes), cells.label)] == 0).all()
     Forest.from_arrays(forest.to_arrays(), [column.n_codes for column in COLUMNS])
 
 
 @pytest.mark.parametrize("axes", [AXES, ()])
 def test_where_no_cell_came_out_nothing_is_known(axes: tuple[Axis, ...]) -> None:
-    for n_classes, expected in ((2, [0.5, 0.5]), (4, [0.25] * 4), (0, [0.5])):
+    for n_classes, expected in ((2, [0.5, 0.5]), (4, [0.25] * 4)):
         forest, values = cell_forests.grow(cells_of(0, n_classes, 0, axes), n_classes, np.random.default_rng(0), 1)
         predicted = sum_over_trees(forest, random_codes(100, 0), values, n_jobs=1)
         assert (predicted == expected).all()
@@ -552,19 +526,21 @@ def test_the_kind_of_forest_is_the_one_that_predicts_best(monkeypatch: pytest.Mo
     monkeypatch.setattr(cell_forests, "JUDGED_TREES", 10)
     for noise, large in ((False, False), (True, True)):  # chance wants large leaves, a rule small ones
         cells = cells_of(600, 2, 5, classes=[0, 1])
+        cells = replace(cells, weight=np.ones_like(cells.weight))
         if not noise:
             rule = (cells.groups.sum(axis=1) % 2).astype(np.int64)
-            cells = FineCells(AXES, cells.groups, rule, cells.weight, cells.target_values)
+            cells = FineCells(AXES, cells.groups, rule, cells.weight)
         cell_forests.grow(cells, 2, np.random.default_rng(0), 1)
-        candidate, trees, n_cells_seen = made[-1][:3]
-        assert (trees, n_cells_seen) == (cell_forests.TREES, 600)
-        assert (candidate.min_samples_leaf == 20) == large
+        candidate, trees, n_rows_seen = made[-1][:3]
+        assert (trees, n_rows_seen) == (cell_forests.TREES, cells.weight.sum())
+        assert (candidate.min_samples_leaf >= 20) == large
         assert {args[0] for args in made} == set(cell_forests.CANDIDATES)
 
 
-@pytest.mark.parametrize("n_classes", [2, 0])
+@pytest.mark.parametrize("n_classes", [2, 4])
 def test_a_tree_of_many_cells_sees_some_of_them(n_classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_forests, "MOST_CELLS_PER_TREE", 40)
+    monkeypatch.setattr(cell_forests, "MOST_ROWS", 40)
+    monkeypatch.setattr(cell_forests, "FEWEST_ROWS", 40)
     monkeypatch.setattr(cell_forests, "ONE_FOLD_FROM", 100)
     (forest, values), twin = grown_with_twin(cells_of(500, n_classes, 6), n_classes, monkeypatch)
     assert np.diff(forest.tree_leaves).max() <= 40
@@ -575,42 +551,33 @@ def test_a_tree_of_many_cells_sees_some_of_them(n_classes: int, monkeypatch: pyt
 # -- 5. what it learns ------------------------------------------------------------------------------------------
 
 
-def checkerboard(task: str, n: int, seed: int) -> tuple[vw.Schema, pd.DataFrame, NDArray[Any]]:
+def checkerboard(n: int, seed: int) -> tuple[vw.Schema, pd.DataFrame, NDArray[Any]]:
     """Three columns, none of which, and no two of which, tell anything."""
     rng = np.random.default_rng(seed)
     names = ["x", "y", "z"]
     X = pd.DataFrame(rng.random((n, 3)), columns=names)
     black = (np.floor(X.to_numpy() * 3).sum(axis=1) % 2).astype(int)
     numeric = [{"name": name, "kind": "numeric", "lower": 0, "upper": 1} for name in names]
-    target: dict[str, Any] = {"name": "target", "kind": "categorical", "values": ["white", "black"]}
-    if task == "regression":
-        target = {"name": "target", "kind": "numeric", "lower": -1, "upper": 2}
-    columns = [*numeric, target]
-    schema = vw.Schema.from_dict({"name": "board", "task": task, "target": "target", "columns": columns})
-    return schema, X, black.astype(float) if task == "regression" else np.array(["white", "black"])[black]
+    columns = [*numeric, {"name": "target", "kind": "categorical", "values": ["white", "black"]}]
+    schema = vw.Schema.from_dict({"name": "board", "task": "classification", "target": "target", "columns": columns})
+    return schema, X, np.array(["white", "black"])[black]
 
 
-@pytest.mark.parametrize("task", ["classification", "regression"])
-def test_it_learns_what_random_structure_cannot(task: str) -> None:
-    schema, X, y = checkerboard(task, 4000, 0)
-    kind = vw.PrivateForestClassifier if task == "classification" else vw.PrivateForestRegressor
+def test_it_learns_what_random_structure_cannot() -> None:
+    schema, X, y = checkerboard(4000, 0)
     scores = {}
     for method in ("auto", "boosting"):
-        forest = kind(schema, epsilon=20.0, n_rows=3000, method=method, random_state=0, n_jobs=1)
+        forest = vw.PrivateForestClassifier(schema, epsilon=20.0, n_rows=3000, method=method, random_state=0, n_jobs=1)
         with seeded_for_tests(1):
             forest.fit(X[:3000], y[:3000])
         scores[method] = forest.score(X[3000:], y[3000:])
         assert forest.plan_.structure["method"] == {"auto": "cells"}.get(method, method)
-        if task == "classification":
-            chances = forest.predict_proba(X[3000:])
-            assert chances.shape == (1000, 2)
-            assert np.allclose(chances.sum(axis=1), 1)
-            assert (chances >= 0).all()
-            assert (forest.predict(X[3000:]) == forest.classes_[chances.argmax(axis=1)]).all()
-        else:
-            assert forest.predict(X).min() >= -1
-            assert forest.predict(X).max() <= 2
-    assert scores["auto"] > (0.9 if task == "classification" else 0.7)
+        chances = forest.predict_proba(X[3000:])
+        assert chances.shape == (1000, 2)
+        assert np.allclose(chances.sum(axis=1), 1)
+        assert (chances >= 0).all()
+        assert (forest.predict(X[3000:]) == forest.classes_[chances.argmax(axis=1)]).all()
+    assert scores["auto"] > 0.9
     assert scores["auto"] > scores["boosting"] + 0.2
 
 
@@ -625,7 +592,7 @@ def test_frames_and_arrays_with_gaps_are_learned_alike(task: str) -> None:
     for table, target in tables.values():
         with seeded_for_tests(2):
             forest = forest_of(task, method="cells", n_rows=1000).fit(table, target)
-        assert forest.score(X[1000:], y[1000:]) > {"two": 0.85, "three": 0.75, "regression": 0.75}[task]
+        assert forest.score(X[1000:], y[1000:]) > {"two": 0.85, "three": 0.75}[task]
         predictions.append(forest.predict(X))
     assert all((one == predictions[0]).all() for one in predictions)
     unknown = forest.predict(X.assign(age=np.nan, ward=None))
@@ -633,9 +600,7 @@ def test_frames_and_arrays_with_gaps_are_learned_alike(task: str) -> None:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_clones_files_and_pickles_predict_alike(
-    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+def test_clones_files_and_pickles_predict_alike(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = table_of(task, 400)
     forest = forest_of(task, method="cells")
     twin = clone(forest)
@@ -648,12 +613,12 @@ def test_clones_files_and_pickles_predict_alike(
     vw.save(forest, path)
     for other in (twin, vw.load(path), pickle.loads(pickle.dumps(forest))):
         assert (other.predict(X) == forest.predict(X)).all()
-        if task != "regression":
-            assert (other.predict_proba(X) == forest.predict_proba(X)).all()
+        assert (other.predict_proba(X) == forest.predict_proba(X)).all()
         assert other.plan_.to_dict() == forest.plan_.to_dict()
-    monkeypatch.setattr(cell_forests, "MOST_LEAVES", forest.forest_.n_leaves)
+        assert other.explain().to_dict() == forest.explain().to_dict()
+    monkeypatch.setattr(cell_forests, "most_leaves", lambda n_classes: forest.forest_.n_leaves)
     vw.load(path)
-    monkeypatch.setattr(cell_forests, "MOST_LEAVES", forest.forest_.n_leaves - 1)
+    monkeypatch.setattr(cell_forests, "most_leaves", lambda n_classes: forest.forest_.n_leaves - 1)
     with pytest.raises(vw.VeilwoodError, match="leaves are more than"):
         vw.load(path)
 
@@ -672,13 +637,108 @@ def test_a_file_whose_values_do_not_fit_its_trees_is_refused(task: str) -> None:
         {"start": np.zeros(4)},
         {"child": arrays["child"][::-1].copy()},
         {"cut": arrays["cut"] - 10**6},
+        {"leaf_values": -values},
+        {"leaf_values": values * 1e6},
+        {"effects": arrays["effects"][:-1]},
+        {"effects": arrays["effects"].astype(str)},
+        {"effect_errors": arrays["effect_errors"].astype(np.float32)},
+        {"effect_columns": arrays["effect_columns"] - 10},
+        {"effect_columns": arrays["effect_columns"].astype(np.int64)},
+        {"pair_columns": arrays["pair_columns"] + 10},
+        {"pair_columns": arrays["pair_columns"].ravel()},
+        {"pair_strengths": arrays["pair_strengths"][:, :1]},
     ):
         with pytest.raises(vw.VeilwoodError):
             forest._restore({**arrays, **wrong})
-    if task != "regression":  # of two classes, too, both have their share
-        with pytest.raises(vw.VeilwoodError):
-            forest._restore({**arrays, "leaf_values": values[:, :1], "start": start[:1]})
+    with pytest.raises(vw.VeilwoodError):  # of two classes, too, both have their share
+        forest._restore({**arrays, "leaf_values": values[:, :1], "start": start[:1]})
     forest._restore(arrays)
+
+
+@pytest.mark.parametrize("sizes", [(2,), (2, 2, 2), (3, 3, 3)])
+def test_few_cells_with_many_rows_each_are_learned(sizes: tuple[int, ...]) -> None:
+    """A cell counts as often as it has rows: one entry of a fold must not be a whole class of its place."""
+    rng = np.random.default_rng(0)
+    X = np.stack([rng.integers(0, size, 4000) for size in sizes], axis=1)
+    y = np.where(rng.random(4000) < 0.1, 1, 0) ^ (X.sum(axis=1) % 2)
+    columns: list[dict[str, Any]] = [
+        {"name": f"x{i}", "kind": "categorical", "values": [str(value) for value in range(size)]}
+        for i, size in enumerate(sizes)
+    ]
+    columns.append({"name": "y", "kind": "categorical", "values": ["0", "1"]})
+    schema = vw.Schema.from_dict({"name": "parity", "task": "classification", "target": "y", "columns": columns})
+    forest = vw.PrivateForestClassifier(schema, epsilon=8.0, n_rows=3000, random_state=0)
+    forest.fit(X[:3000].astype(str), y[:3000].astype(str))
+    assert forest.plan_.structure["method"] == "cells"
+    assert forest.score(X[3000:].astype(str), y[3000:].astype(str)) > 0.85
+
+
+def test_cells_of_groups_that_hold_only_chance_finds_are_left_out() -> None:
+    rng = np.random.default_rng(0)
+    real = np.stack([rng.integers(0, 2, 2000), rng.integers(0, 4, 2000)], axis=1)
+    finds = rng.integers(0, 4, (400, 2))
+    axes = tuple(Axis.of_cuts(j, NUMBER, [64, 128, 192]) for j in range(2))
+    label = rng.integers(0, 2, 2400)
+    cells = FineCells(
+        axes, np.concatenate([real, finds]).astype(np.uint16), label, np.ones(2400, np.int64), finds=400.0,
+    )  # fmt: skip
+    kept = fine_cells.without_empty_groups(cells)
+    assert set(kept.groups[:, 0].tolist()) == {0, 1}
+    assert set(kept.groups[:, 1].tolist()) == {0, 1, 2, 3}
+    assert kept.finds == pytest.approx(400 / 2)
+    few = FineCells(axes, cells.groups[:30], label[:30], np.ones(30, np.int64), finds=100.0)
+    assert len(fine_cells.without_empty_groups(few).weight) == 30  # too few rows to tell which groups are empty
+
+
+def test_a_fit_that_fails_while_growing_keeps_the_earlier_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = table_of("two", 300)
+    ledger = MemoryLedger(epsilon=100, delta=0)
+    forest = forest_of("two", method="cells", n_rows=300, ledger=ledger).fit(X, y)
+    before = forest.predict_proba(X)
+
+    def interrupted(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cell_forests, "grow", interrupted)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        forest.fit(X[:100], y[:100])
+    assert "was spent" in stopped.value.__notes__[-1]
+    assert (forest.predict_proba(X) == before).all()
+    assert len(ledger.entries()) == 2
+    fresh = forest_of("two", method="cells", n_rows=300)
+    with pytest.raises(KeyboardInterrupt):
+        fresh.fit(X, y)
+    with pytest.raises(NotFittedError):
+        fresh.predict(X)
+
+
+def test_more_threads_than_cores_and_many_classes_stay_small() -> None:
+    forest = cell_forests._forest(cell_forests.CANDIDATES[0], 60, 100, 2, 0, 10**5)
+    assert 1 <= forest.n_jobs <= 60
+    assert cell_forests.n_trees(0) == cell_forests.n_trees(8) == cell_forests.TREES
+    assert cell_forests.n_trees(200) * 200 * cell_forests.most_leaves(200) / cell_forests.n_trees(200) < 1 << 26
+
+
+def test_errors_of_effects_grow_where_nothing_but_chance_finds_are() -> None:
+    """A column whose upper half is empty: what is told of that half has the largest error there is."""
+    rng = np.random.default_rng(0)
+    X = np.stack([rng.random(3000) / 2, rng.random(3000)], axis=1)
+    y = np.where(X[:, 1] > 0.5, "yes", "no")
+    schema = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=2)
+    encoding = Encoding(schema, "grid")
+    axes = tuple(Axis.of_cuts(j, column, [64, 128, 192]) for j, column in enumerate(encoding.columns))
+    groups = np.minimum((X * 4).astype(np.uint16), 3)
+    finds = rng.integers(0, 4, (400, 2)).astype(np.uint16)
+    cells = FineCells(
+        axes, np.concatenate([groups, finds]), np.concatenate([(y == "yes") * 1, rng.integers(0, 2, 400)]),
+        np.ones(3400, np.int64), finds=400.0,
+    )  # fmt: skip
+    forest, values = cell_forests.grow(cells, 2, rng, 1)
+    effects = effects_of_cells(forest, values, cells, encoding, rng)
+    by_name = {main.column: main for main in effects.main}
+    assert effects.main[0].column == "x1"
+    assert by_name["x0"].error[-1, 0] > 5 * by_name["x0"].error[0, 0]
+    assert by_name["x1"].effect[-1, 0] - by_name["x1"].effect[0, 0] > 3
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -688,15 +748,14 @@ def test_where_next_to_nothing_comes_out_it_still_predicts(task: str) -> None:
     for epsilon in (0.5, 20.0):
         forest = forest_of(task, method="cells", epsilon=epsilon, n_rows=1).fit(X[:1], y[:1])
         assert forest.predict(X).shape == (3,)
-        if task != "regression":
-            assert np.allclose(forest.predict_proba(X).sum(axis=1), 1)
+        assert np.allclose(forest.predict_proba(X).sum(axis=1), 1)
 
 
 @pytest.mark.parametrize("n_rows", [None, 100])
 def test_a_budget_too_poor_for_cells_is_refused_before_anything_is_spent(n_rows: int | None) -> None:
     ledger = MemoryLedger()
     X, y = table_of("two", 100)
-    with pytest.raises(vw.VeilwoodError, match="epsilon"):
+    with pytest.raises(vw.VeilwoodError, match=r"epsilon=0\.1 is too little"):
         forest_of("two", method="cells", epsilon=0.1, n_rows=n_rows, ledger=ledger).fit(X, y)
     assert ledger.spent == Loss.zero()
 
@@ -704,7 +763,7 @@ def test_a_budget_too_poor_for_cells_is_refused_before_anything_is_spent(n_rows:
 # -- 6. which budgets are rich ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_classes", [2, 3, 0])
+@pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("n_columns", [1, 3, 8, 40])
 def test_cells_are_used_from_some_epsilon_on(n_classes: int, n_columns: int) -> None:
     columns = [NUMBER, GAPPY, WARD, *[NUMBER] * 40][:n_columns]
@@ -725,11 +784,14 @@ def test_cells_are_used_from_some_epsilon_on(n_classes: int, n_columns: int) -> 
                     assert choose(columns, n_classes, n_rows, poorer, None, reach).method != "cells"
     for reach in (1, 2, 3):
         unknown, few, more, many = (firsts[reach, n_rows] for n_rows in (None, 10, 1000, 10**6))
-        assert many <= more <= few <= unknown  # more rows afford more cells
-        rich = (RICH if n_classes else RICH_OTHERWISE) * reach
+        assert many <= more <= few  # more rows afford more cells
+        rich = RICH_WITH_DELTA * reach
         assert unknown == (epsilons.index(Fraction(rich)) if rich <= epsilons[-1] else len(epsilons))
+        if n_classes:  # finer cells than HARDLY_COVERED wants
+            least = epsilons.index(Fraction(RICH * reach)) if RICH * reach <= epsilons[-1] else len(epsilons)
+            assert n_columns > 8 or many <= least
     for n_rows in (None, 10, 1000, 10**6):
-        assert firsts[1, n_rows] < firsts[2, n_rows] <= firsts[3, n_rows]
+        assert firsts[1, n_rows] <= firsts[2, n_rows] <= firsts[3, n_rows]
 
 
 def test_poor_budgets_use_cells_only_when_told_to() -> None:
@@ -740,19 +802,42 @@ def test_poor_budgets_use_cells_only_when_told_to() -> None:
     assert uses_cells([WARD], 2, None, Loss.unbounded(), 1)
 
 
-@pytest.mark.parametrize("n_classes", [2, 0])
+def test_a_numeric_target_is_not_learned_from_cells() -> None:
+    with pytest.raises(vw.VeilwoodError, match="is for classes"):
+        vw.PrivateForestRegressor(method="cells").plan()
+    for loss in (Loss.pure(Fraction(50)), Loss.unbounded(), Loss(Fraction(50), Fraction(1, 10**6), Fraction(1))):
+        assert not uses_cells([NUMBER], 0, 10**6, loss, 1)
+        assert choose([NUMBER], 0, 10**6, loss).method == "boosting"
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
 def test_a_delta_is_given_up_for_cells_only_from_a_richer_budget_on(n_classes: int) -> None:
     for n_rows in (None, 10, 10**9):
         for epsilon in (5, 12, 17.9, 18, 25):
             loss = Loss(Fraction(epsilon), Fraction(1, 10**6), Fraction(1))
-            assert uses_cells([NUMBER, WARD], n_classes, n_rows, loss, 1) == (epsilon >= RICH_OTHERWISE)
+            assert uses_cells([NUMBER, WARD], n_classes, n_rows, loss, 1) == (epsilon >= RICH_WITH_DELTA)
+    loss = Loss(Fraction(25), Fraction(1, 10**6), Fraction(1))
+    assert not uses_cells([NUMBER] * 100, n_classes, 10, loss, 1)  # cells would hold next to nothing of each column
+
+
+def test_boosting_is_chosen_by_what_each_column_needs() -> None:
+    numbers, pair = [NUMBER] * 10, EncodedColumn("x", False, 2, None)
+    for columns, needed in (
+        (numbers, 4000),
+        ([pair] * 10, 1000),
+        ([WARD] * 10, 10 * min(400, 100 * (WARD.n_codes - 1))),
+    ):
+        assert choose(columns, 2, needed, Loss.pure(Fraction(1))).method == "boosting"
+        assert choose(columns, 2, needed - 1, Loss.pure(Fraction(1))).method != "boosting"
+        delta = Loss(Fraction(1), Fraction(1, 10**6), Fraction(1, 50))
+        assert choose(columns, 2, 2000, delta).method == "boosting"
 
 
 def test_bits_are_those_of_the_planned_cells() -> None:
-    for n_classes in (2, 5, 0):
+    for n_classes in (2, 5):
         for epsilon in (4, 11, 20):
             plan = plan_cells([NUMBER], n_classes, 5000, Loss.pure(Fraction(epsilon)), Neighbours())
-            planned = np.log2(plan.cells.shape[0] / (n_classes or recipes.TARGET_GROUPS))
+            planned = np.log2(plan.cells.shape[0] / n_classes)
             assert cell_bits(n_classes, 5000, epsilon) == pytest.approx(planned, abs=0.05)
             unit = plan_cells([NUMBER], n_classes, 5000, Loss.pure(Fraction(2 * epsilon)), Neighbours(unit=Rows(2)))
             assert unit.cells.shape == plan.cells.shape  # of a budget only its share for one count matters
@@ -819,10 +904,9 @@ def test_only_what_came_out_is_learned_from(task: str, monkeypatch: pytest.Monke
 # -- 8. attacks -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [vw.PrivateForestClassifier, vw.PrivateForestRegressor])
-def test_canaries_in_cells_of_their_own(kind: Any) -> None:
+def test_canaries_in_cells_of_their_own() -> None:
     with seeded_for_tests(1):
-        found = attack(prepared(kind, 2.0, {"method": "cells"}))
+        found = attack(prepared(vw.PrivateForestClassifier, 2.0, {"method": "cells"}))
     assert not found.refuted
     assert found.sees
     assert found.sound.epsilon_lower_bound > 1

@@ -463,7 +463,7 @@ def test_a_step_takes_pure_epsilon_of_some_size() -> None:
 
 def test_a_step_says_what_it_does() -> None:
     step = sparse_step("cells", 1000, Loss.pure(Fraction(20)), Neighbours(), l1=1)
-    assert step.describe == "sparse Laplace, scale 0.05, one empty cell in 485,165,195 turns up"
+    assert step.describe == "sparse Laplace, scale 0.05, an empty cell turns up with probability 2.06e-09"
     assert log(485_165_195) < 20 < log(485_165_196)
 
 

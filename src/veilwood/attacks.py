@@ -322,10 +322,10 @@ def _released(
 
 
 def _counts_of_cells(cells: FineCells, coarse: NDArray[np.uint16]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return the count that came out of the cell of each row with the highest outcome, and a number for the cell."""
+    """Return the count that came out of the cell of each row with the highest class, and a number for the cell."""
     shape = tuple(axis.size for axis in cells.axes)
     mine = np.ravel_multi_index([axis.groups[coarse[axis.feature]].astype(np.int64) for axis in cells.axes], shape)
-    highest = cells.outcome == cells.outcome.max()
+    highest = cells.label == cells.label.max()
     counts = np.zeros(int(np.prod(shape)), np.int64)
     counts[np.ravel_multi_index(list(cells.groups[highest].T), shape)] = cells.weight[highest]
     return counts[mine], mine.astype(np.int32)

@@ -37,7 +37,7 @@ def effects_of_cells(
 ) -> Effects:
     """Average predictions over some cells, with one or two columns set to each of their groups."""
     unit, outputs = readable(encoding)
-    names = [column.name for column in encoding.columns]
+    names, n_classes = [column.name for column in encoding.columns], values.shape[1]
     place = {axis.feature: number for number, axis in enumerate(cells.axes)}
     columns = sorted(set(place) & set(forest.feature.tolist()))
     if not columns:
@@ -46,17 +46,17 @@ def effects_of_cells(
     codes = {feature: first_codes(forest, encoding, feature) for feature in columns}
     main, reach = [], {}
     for feature in columns:
-        curves = _curves(forest, values, background, encoding, {feature: codes[feature]})
+        curves = _curves(forest, values, background, {feature: codes[feature]})
         effect = _centred(curves.mean(axis=-2), 1)
-        errors, _ = _noise(cells, (place[feature],), encoding)
+        errors, _ = _noise(cells, (place[feature],), n_classes)
         error = np.asarray(errors[_groups_of(cells.axes[place[feature]], codes[feature])])
         main.append(MainEffect(names[feature], group_labels(encoding, feature, codes[feature]), effect, error))
         reach[feature] = root_mean_square(_centred(curves, 1))  # alone or with others
     pairs = []
     for first, second in combinations(sorted(columns, key=lambda feature: -reach[feature])[:PAIRED], 2):
         few = {feature: _few(codes[feature]) for feature in (first, second)}
-        effect = _centred(_curves(forest, values, background, encoding, few).mean(axis=-2), 2)
-        errors, rows = _noise(cells, (place[first], place[second]), encoding)
+        effect = _centred(_curves(forest, values, background, few).mean(axis=-2), 2)
+        errors, rows = _noise(cells, (place[first], place[second]), n_classes)
         here = np.ix_(*(_groups_of(cells.axes[place[feature]], few[feature]) for feature in few))
         weights = (rows[here] + 1e-9) / (rows[here] + 1e-9).mean()  # corners without rows tell nothing
         strength, noise = (root_mean_square(np.sqrt(weights) * part) for part in (effect, errors[here]))
@@ -83,26 +83,22 @@ def _few(codes: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.asarray(codes[places.round().astype(int)])
 
 
-def _curves(
-    forest: Forest, values: Floats, background: Codes, encoding: Encoding, settings: Mapping[int, NDArray[np.int64]]
-) -> Floats:
+def _curves(forest: Forest, values: Floats, background: Codes, settings: Mapping[int, NDArray[np.int64]]) -> Floats:
     """Readable predictions by groups of the columns that are set, cell of the background, and output."""
     shape = tuple(len(codes) for codes in settings.values())
     grid = np.meshgrid(*settings.values(), indexing="ij")
     rows = np.tile(background, (int(np.prod(shape)), 1))
     for feature, code in zip(settings, grid, strict=True):
         rows[:, feature] = np.repeat(code.ravel(), len(background))
-    scores = _in_units(sum_over_trees(forest, rows, values), encoding, forest.n_trees)
+    scores = _log_odds(sum_over_trees(forest, rows, values), forest.n_trees)
     return scores.reshape(*shape, len(background), -1)
 
 
-def _in_units(scores: Floats, encoding: Encoding, n_trees: int) -> Floats:
-    """Log-odds of class shares, which a forest knows no better than to one in its trees; or the target."""
-    target, classes = encoding.schema.target, encoding.schema.classes
-    if not classes:
-        return scores * (target.bounds[1] - target.bounds[0])
-    logs = np.log((scores * n_trees + 1 / len(classes)) / (n_trees + 1))
-    return logs[..., 1:] - logs[..., :1] if len(classes) == 2 else logs - logs.mean(axis=-1, keepdims=True)
+def _log_odds(shares: Floats, n_trees: int) -> Floats:
+    """Log-odds of class shares, which a forest knows no better than to one in its trees."""
+    n_classes = shares.shape[-1]
+    logs = np.log((shares * n_trees + 1 / n_classes) / (n_trees + 1))
+    return np.asarray(logs[..., 1:] - logs[..., :1] if n_classes == 2 else logs - logs.mean(axis=-1, keepdims=True))
 
 
 def _centred(curves: Floats, n_columns: int) -> Floats:
@@ -112,16 +108,14 @@ def _centred(curves: Floats, n_columns: int) -> Floats:
     return curves
 
 
-def _noise(cells: FineCells, which: tuple[int, ...], encoding: Encoding) -> tuple[Floats, Floats]:
-    """The standard error that noise gives log-odds, or mean targets, in groups of one axis or two; and their rows.
+def _noise(cells: FineCells, which: tuple[int, ...], n_classes: int) -> tuple[Floats, Floats]:
+    """The standard error that noise gives log-odds in groups of one axis or two; and their rows.
 
     Noise comes from empty cells that turned up, which lie evenly everywhere, and from the counts of the others. Where
     hardly any but empty ones turned up, the error is that of a group of which nothing is known: 1.
     """
-    target, n_classes = encoding.schema.target, len(encoding.schema.classes)
-    n_outcomes = n_classes or len(cells.target_values)
-    shape = (*(cells.axes[number].size for number in which), n_outcomes)
-    at = np.ravel_multi_index((*(cells.groups[:, number] for number in which), cells.outcome), shape)
+    shape = (*(cells.axes[number].size for number in which), n_classes)
+    at = np.ravel_multi_index((*(cells.groups[:, number] for number in which), cells.label), shape)
     n_cells = int(np.prod(shape))
     rows = np.bincount(at, cells.weight, n_cells).reshape(shape)
     occupied = np.bincount(at, minlength=n_cells).reshape(shape)
@@ -129,11 +123,7 @@ def _noise(cells: FineCells, which: tuple[int, ...], encoding: Encoding) -> tupl
     variance = finds * (1 + cells.variance) + occupied * cells.variance
     rows = np.maximum(rows - finds, 0.0)
     in_groups = rows.sum(axis=-1, keepdims=True)
-    if not n_classes:
-        spread = float(cells.target_values.std()) * (target.bounds[1] - target.bounds[0])
-        variance = variance.sum(axis=-1, keepdims=True)
-        return spread * np.sqrt(variance) / np.maximum(in_groups, np.sqrt(variance) + 1e-9), in_groups
-    errors = variance / np.maximum(rows, np.sqrt(variance) + 1e-9) ** 2
+    errors = variance / np.maximum(rows + 1, np.sqrt(variance)) ** 2
     if n_classes == 2:
         return np.sqrt(errors.sum(axis=-1, keepdims=True)), in_groups
     return np.sqrt(errors * (1 - 2 / n_classes) + errors.mean(axis=-1, keepdims=True) / n_classes), in_groups

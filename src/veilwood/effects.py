@@ -104,12 +104,12 @@ class Effects:
     --------
     >>> import veilwood as vw
     >>> car = vw.datasets.car()
-    >>> forest = vw.PrivateForestClassifier(car.schema, epsilon=20.0, n_rows=1728, random_state=0).fit(car.X, car.y)
+    >>> forest = vw.PrivateForestClassifier(car.schema, epsilon=3.0, n_rows=1728, random_state=0).fit(car.X, car.y)
     >>> effects = forest.explain()
     >>> effects.unit
     'log-odds of each class, less their mean'
-    >>> sorted(effects.main[0].groups)
-    ['high', 'low', 'med']
+    >>> len(effects.main[0].groups), effects.main[0].effect.shape[1]
+    (3, 4)
     """
 
     unit: str

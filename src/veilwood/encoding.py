@@ -266,7 +266,19 @@ class Encoding:
             y = to_pandas(y)
         values = _target_values(y, classes=target.kind == "categorical")
         if target.kind == "categorical":
-            return _category_places(target, values).astype(np.int32)
+            try:
+                return _category_places(target, values).astype(np.int32)
+            except OutOfSchemaError as error:
+                if error.value is None:
+                    raise
+                raise OutOfSchemaError(
+                    f"target {target.name!r} has the label {error.value!r}, which is not one of the schema's: "
+                    f"{', '.join(target.values[:8])}{', ...' if len(target.values) > 8 else ''}."
+                    f"{closest(str(error.value), target.values)} "
+                    "Hint: give labels in the schema's words, or correct its values.",
+                    column=target.name,
+                    value=error.value,
+                ) from None
         found = numbers(values, target.name)
         if np.isnan(found).any():
             raise _missing(target)

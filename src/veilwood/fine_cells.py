@@ -19,20 +19,19 @@ from numpy.typing import NDArray
 
 from veilwood.batches import Source
 from veilwood.boosting import Rows, quantile_cuts
-from veilwood.encoding import TARGET_LEVELS, EncodedColumn
-from veilwood.leaves import density
+from veilwood.encoding import EncodedColumn
+from veilwood.leaves import STANDS_OUT, density
 from veilwood.plan import Step, counting_step, sparse_step
 from veilwood.privacy import Loss, Neighbours
-from veilwood.recipes import COLUMN_SHARE, TARGET_GROUPS, TARGET_SHARE, cell_share, chance_finds
+from veilwood.recipes import COLUMN_SHARE, chance_finds
 from veilwood.release import Door
 from veilwood.sparse_counts import MOST_SPARSE_CELLS, SparseLaplace
 from veilwood.table_trees import COARSE_CELLS, Axis
 
 FINEST, MOST_VALUES = 64, 256  # groups of a numeric column, and of a categorical one
-STRENGTH_GROUPS: Final = 16  # of a numeric column, in which its strength is judged,
-STRENGTH_TARGETS: Final = 8  # and of a numeric target
-TARGET_CELLS: Final = 1024  # in which a numeric target is measured
-MOST_KEPT: Final = 1 << 18  # of the cells that came out, what is learned from
+STRENGTH_GROUPS: Final = 16  # of a numeric column, in which its strength is judged
+MOST_KEPT: Final = 1 << 18  # of the cells that came out, and of the rows they stand for, what is learned from
+MOST_LOST: Final = 0.05  # of the rows, where groups seem to be empty
 UNSEEN: Final = 0.05  # of the mean strength of the STRONGEST columns, what every column may have in interactions
 STRONGEST: Final = 5
 LEAST_SPREAD: Final = 0.05  # of a column, below which it is not taken to be stronger than it looks
@@ -43,16 +42,15 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class CellPlan:
-    """The steps, in order: spread of a numeric target, outcomes by column, and the cells."""
+    """The steps, in order: classes by column, and the cells."""
 
-    target: Step | None
     columns: Step
     cells: Step
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """All of them."""
-        return (*((self.target,) if self.target else ()), self.columns, self.cells)
+        """Both."""
+        return (self.columns, self.cells)
 
 
 @dataclass(frozen=True)
@@ -65,12 +63,10 @@ class FineCells:
         The columns and their groups.
     groups : ndarray of uint16, shape (n_cells, n_axes)
         Where each cell lies.
-    outcome : ndarray of int
-        Its class, or the group of its target.
+    label : ndarray of int
+        Its class.
     weight : ndarray of int
         Its noisy count, at least 1.
-    target_values : ndarray
-        Regression: the target of each group, from 0 to 1.
     finds : float
         How many of them are expected to be empty.
     variance : float
@@ -79,9 +75,8 @@ class FineCells:
 
     axes: tuple[Axis, ...]
     groups: NDArray[np.uint16]
-    outcome: Ints
+    label: Ints
     weight: Ints
-    target_values: Floats
     finds: float = 0.0
     variance: float = 0.0
 
@@ -89,19 +84,16 @@ class FineCells:
 def plan_cells(
     columns: Sequence[EncodedColumn], n_classes: int, n_rows: int, loss: Loss, neighbours: Neighbours
 ) -> CellPlan:
-    """Divide a loss over the three steps; the number of cells follows from the chance finds it allows."""
+    """Divide a loss over the two steps; the number of cells follows from the chance finds it allows."""
     n = len(columns)
-    cells = sparse_step("fine cells", MOST_SPARSE_CELLS, loss.part(cell_share(n_classes)), neighbours, l1=1)
+    cells = sparse_step("fine cells", MOST_SPARSE_CELLS, loss.part(1 - COLUMN_SHARE), neighbours, l1=1)
     if isinstance(cells.mechanism, SparseLaplace):
         affordable = int(chance_finds(n_rows) * cells.mechanism.gap)
-        cells = replace(cells, shape=(min(max(affordable, n_classes or TARGET_GROUPS), MOST_SPARSE_CELLS),))
+        cells = replace(cells, shape=(min(max(affordable, n_classes), MOST_SPARSE_CELLS),))
     return CellPlan(
-        target=None if n_classes else counting_step(
-            "histogram of the target", (TARGET_CELLS,), loss.part(TARGET_SHARE), neighbours, l1=1, squared_l2=1,
-        ),
         columns=counting_step(
-            "outcomes by column", (sum(map(_size, columns)), n_classes or STRENGTH_TARGETS),
-            loss.part(COLUMN_SHARE), neighbours, l1=n, squared_l2=n,
+            "classes by column", (sum(map(_size, columns)), n_classes), loss.part(COLUMN_SHARE), neighbours,
+            l1=n, squared_l2=n,
         ),
         cells=cells,
     )  # fmt: skip
@@ -121,53 +113,49 @@ def measure(
 ) -> FineCells:
     """Carry the plan out; of very many cells that came out some are kept, by public chance."""
     rows = Rows.of(source, tuple(columns))
-    outcome, judged, target_values = _outcomes(plan, rows, door)
-    n_judged, n_outcomes = plan.columns.shape[1], n_classes or len(target_values)
     exact = [
-        np.bincount(codes.astype(np.int64) * n_judged + judged, minlength=_size(column) * n_judged)
+        np.bincount(codes.astype(np.int64) * n_classes + rows.target, minlength=_size(column) * n_classes)
         for codes, column in zip(rows.coarse, columns, strict=True)
     ]
-    noisy = door.noisy(plan.columns, np.concatenate(exact).reshape(-1, n_judged))
+    noisy = door.noisy(plan.columns, np.concatenate(exact).reshape(-1, n_classes))
     tables = np.split(noisy, np.cumsum([_size(column) for column in columns])[:-1])
-    axes = choose_axes(columns, tables, plan.columns.variance, plan.cells.shape[0] // n_outcomes)
-    key = np.zeros(len(outcome), np.int64)
+    axes = choose_axes(columns, tables, plan.columns.variance, plan.cells.shape[0] // n_classes)
+    key = np.zeros(len(rows.target), np.int64)
     for axis in axes:
         key *= axis.size
         key += axis.groups[rows.coarse[axis.feature]]
-    key *= n_outcomes
-    key += outcome
+    key *= n_classes
+    key += rows.target
     occupied, counts = np.unique(key, return_counts=True)
-    n_cells = prod(axis.size for axis in axes) * n_outcomes
+    n_cells = prod(axis.size for axis in axes) * n_classes
     found, weight = door.sparse(plan.cells, occupied, counts.astype(np.int64), n_cells)
     kept = np.sort(rng.permutation(len(found))[:MOST_KEPT])
     noise = plan.cells.mechanism
     finds = n_cells / noise.gap * len(kept) / max(len(found), 1) if isinstance(noise, SparseLaplace) else 0.0
     found, weight = found[kept], weight[kept]
-    where, which = np.divmod(found, n_outcomes)
+    where, label = np.divmod(found, n_classes)
     groups = np.empty((len(where), len(axes)), np.uint16)
     for number in reversed(range(len(axes))):
         where, groups[:, number] = np.divmod(where, axes[number].size)
-    return FineCells(axes, groups, which, weight, target_values, finds, plan.cells.variance)
+    return without_empty_groups(FineCells(axes, groups, label, weight, finds, plan.cells.variance))
 
 
-def _outcomes(plan: CellPlan, rows: Rows, door: Door) -> tuple[NDArray[np.int32], NDArray[np.int32], Floats]:
-    """Return the outcome of each row that cells tell apart, the one that columns are judged by, and target values."""
-    if plan.target is None:
-        return rows.target, rows.target, np.empty(0)
-    cell = rows.target.astype(np.int64) * TARGET_CELLS // (TARGET_LEVELS + 1)
-    noisy = door.noisy(plan.target, np.bincount(cell, minlength=TARGET_CELLS).astype(np.int64))
-    few, _ = _target_groups(noisy, STRENGTH_TARGETS, plan.target.variance)
-    fine, target_values = _target_groups(noisy, TARGET_GROUPS, plan.target.variance)
-    return fine[cell], few[cell], target_values
+def without_empty_groups(cells: FineCells) -> FineCells:
+    """Leave out cells in groups of a column that hold no more rows than chance finds do.
 
-
-def _target_groups(histogram: Ints, n_groups: int, variance: float) -> tuple[NDArray[np.int32], Floats]:
-    """Put the cells of a noisy histogram into groups of about equal mass; return them and the mean of each."""
-    mass = density(histogram, variance) + 1e-9
-    cuts = quantile_cuts(mass, n_groups)
-    groups = np.searchsorted(cuts, np.arange(len(histogram)), side="right").astype(np.int32)
-    middles = (np.arange(len(histogram)) + 0.5) / len(histogram)
-    return groups, np.bincount(groups, mass * middles) / np.bincount(groups, mass)
+    Noise can put a group into an empty part of the bounds. A column of which too many rows would go is left as it is:
+    its groups hold too few rows to tell.
+    """
+    kept, finds = np.ones(len(cells.weight), bool), cells.finds
+    for number, axis in enumerate(cells.axes):
+        size, group = axis.size, cells.groups[:, number]
+        expected = cells.finds / size
+        rows = np.bincount(group, cells.weight, size) - expected
+        empty = rows <= STANDS_OUT * np.sqrt(expected * (1 + cells.variance))
+        if rows.sum() > 0 and rows[empty].sum() <= MOST_LOST * rows.sum():
+            kept &= ~empty[group]
+            finds *= float(1 - empty.mean())
+    return replace(cells, groups=cells.groups[kept], label=cells.label[kept], weight=cells.weight[kept], finds=finds)
 
 
 # -- which columns, and how fine -------------------------------------------------------------------------------
@@ -176,7 +164,7 @@ def _target_groups(histogram: Ints, n_groups: int, variance: float) -> tuple[NDA
 def choose_axes(
     columns: Sequence[EncodedColumn], tables: Sequence[Ints], variance: float, most_cells: int
 ) -> tuple[Axis, ...]:
-    """Choose columns and groups from noisy counts of outcomes by column, of at most ``most_cells`` cells together."""
+    """Choose columns and groups from noisy counts of classes by column, of at most ``most_cells`` cells together."""
     masses = [_mass(column, table.sum(axis=1), variance * table.shape[1])
               for column, table in zip(columns, tables, strict=True)]  # fmt: skip
     options = [_groupings(feature, column, table, mass)
@@ -237,8 +225,8 @@ def _groupings(feature: int, column: EncodedColumn, table: Ints, mass: Floats) -
 
 
 def _grouped_values(feature: int, table: Ints, mass: Floats, n_groups: int) -> Axis:
-    """Put categories with similar outcomes together, in groups of about equal mass; keep them in that order."""
-    order = np.argsort(_outcome_scores(table), kind="stable")
+    """Put categories with similar classes together, in groups of about equal mass; keep them in that order."""
+    order = np.argsort(_class_scores(table), kind="stable")
     if n_groups >= len(order):
         group = np.arange(len(order))
     else:
@@ -249,8 +237,8 @@ def _grouped_values(feature: int, table: Ints, mass: Floats, n_groups: int) -> A
     return Axis(feature, groups, False, int(group.max()) + 1)
 
 
-def _outcome_scores(table: Ints) -> Floats:
-    """One number for each category: along the direction in which the outcomes of categories differ most."""
+def _class_scores(table: Ints) -> Floats:
+    """One number for each category: along the direction in which the classes of categories differ most."""
     counts = np.maximum(table, 0) + 1.0
     shares = counts / counts.sum(axis=1, keepdims=True)
     apart = shares - counts.sum(axis=0) / counts.sum()
@@ -264,13 +252,13 @@ def _spread(axis: Axis, mass: Floats) -> float:
 
 
 def _strength(column: EncodedColumn, feature: int, table: Ints, mass: Floats, variance: float) -> float:
-    """How much of the outcomes' variance a column shows by itself (chi-squared over rows), less what noise adds."""
+    """How much of the classes' variance a column shows by itself (chi-squared over rows), less what noise adds."""
     if column.ordered:
         groups = Axis.of_cuts(feature, column, quantile_cuts(mass[:COARSE_CELLS], STRENGTH_GROUPS)).groups
     else:
         groups = np.arange(len(table), dtype=np.uint16)
     n_cells = np.bincount(groups)[:, None]
-    counts = np.stack([np.bincount(groups, outcome) for outcome in table.T.astype(float)], axis=1)
+    counts = np.stack([np.bincount(groups, one) for one in table.T.astype(float)], axis=1)
     rows, total = counts.sum(axis=1, keepdims=True), max(float(counts.sum()), 1.0)
     apart = counts - rows * counts.sum(axis=0) / total
     noise = variance * n_cells

@@ -48,18 +48,20 @@ CHOICE_SHARE: Final = 0.25
 
 # Fine cells (``fine_cells``): from LEAST_RICH on, epsilon for one count, a cell of one row stands out. They are used if
 # the affordable ones have the part COVERED of the bits that all columns have in WANTED_GROUPS groups each, or from RICH
-# on; with a delta, or for a numeric target, rounds are better up to RICH_OTHERWISE.
+# on if they have HARDLY_COVERED; with a delta rounds are better up to RICH_WITH_DELTA. They are for classes: noise put
+# groups of a numeric target whose bounds are too wide into the empty part, too often to be trusted.
 LEAST_RICH: Final = 4.0
-COVERED: Final = 0.6
+COVERED, HARDLY_COVERED = 0.8, 0.25
 WANTED_GROUPS: Final = 16
-RICH, RICH_OTHERWISE = 12.0, 18.0
+RICH, RICH_WITH_DELTA = 12.0, 18.0
 COLUMN_SHARE: Final = Fraction(1, 10)  # of the budget, for what each column tells about the target
-TARGET_SHARE: Final = Fraction(1, 50)  # regression: for how the target is spread
 FINDS_PER_ROW: Final = 0.5  # empty cells that turn up by chance, mostly far from all rows,
 MOST_FINDS: Final = 1 << 22  # and so many at most, however many rows there are said to be
-TARGET_GROUPS: Final = 64  # of a numeric target that cells tell apart
 
-BOOSTING_FROM: Final = 2000.0  # size from which correlations between tables hurt more than rounds cost,
+# Size from which correlations between tables hurt more than rounds cost: with a delta; without one, for each column, or
+# for each value but one of a column of few values,
+BOOSTING_FROM: Final = 2000.0
+BOOSTING_PER_COLUMN, BOOSTING_PER_VALUE = 400.0, 100.0
 ONE_TABLE_FROM: Final = 40_000.0  # and, where one table holds all columns, from which its cells are too coarse
 BOOSTING_BINS: Final = (8, 32)
 NOISE_PER_CELL: Final = 0.06  # of the rows in an average cell, the noise that a round may have
@@ -143,16 +145,19 @@ def uses_cells(columns: Sequence[EncodedColumn], n_classes: int, n_rows: int | N
 
     Without the number of rows only the budget is looked at.
     """
+    if not n_classes:
+        return False
     if loss.epsilon is None:
         return True
     epsilon = float(loss.epsilon) / reach
-    if epsilon >= (RICH if n_classes and loss.delta == 0 else RICH_OTHERWISE):
-        return True
-    if n_rows is None or not n_classes or loss.delta > 0 or epsilon < LEAST_RICH:
-        return False
+    if n_rows is None:
+        return epsilon >= RICH_WITH_DELTA
     wanted = sum(math.log2(WANTED_GROUPS if column.ordered else min(column.n_codes, WANTED_GROUPS))
                  for column in columns)  # fmt: skip
-    return cell_bits(n_classes, n_rows, epsilon) >= COVERED * wanted
+    covered = cell_bits(n_classes, n_rows, epsilon) / max(wanted, 1.0)
+    if epsilon >= (RICH if loss.delta == 0 else RICH_WITH_DELTA):
+        return covered >= HARDLY_COVERED
+    return loss.delta == 0 and epsilon >= LEAST_RICH and covered >= COVERED
 
 
 def chance_finds(n_rows: int) -> float:
@@ -160,20 +165,15 @@ def chance_finds(n_rows: int) -> float:
     return min(FINDS_PER_ROW * n_rows, MOST_FINDS)
 
 
-def poorest_for_cells(n_classes: int, reach: int) -> Fraction:
+def poorest_for_cells(reach: int) -> Fraction:
     """The epsilon below which the noise of fine cells would exceed what ``sparse_counts`` allows."""
-    return Fraction(reach, LARGEST_SPARSE_SCALE) / (cell_share(n_classes) * (1 - ROWS_SHARE))
-
-
-def cell_share(n_classes: int) -> Fraction:
-    """The part of the budget that cells get."""
-    return 1 - COLUMN_SHARE - (0 if n_classes else TARGET_SHARE)
+    return Fraction(reach, LARGEST_SPARSE_SCALE) / ((1 - COLUMN_SHARE) * (1 - ROWS_SHARE))
 
 
 def cell_bits(n_classes: int, n_rows: int, epsilon: float) -> float:
     """Bits that the affordable cells have for columns; ``epsilon`` is for one count."""
-    finds = math.log2(max(chance_finds(n_rows), 1.0)) + epsilon * float(cell_share(n_classes)) * math.log2(math.e)
-    return finds - math.log2(n_classes or TARGET_GROUPS)
+    finds = math.log2(max(chance_finds(n_rows), 1.0)) + epsilon * float(1 - COLUMN_SHARE) * math.log2(math.e)
+    return finds - math.log2(n_classes)
 
 
 def choose(
@@ -187,11 +187,11 @@ def choose(
     """Choose a recipe; ``n_classes`` is 0 for regression, ``reach`` how far one unit can move a count.
 
     >>> from fractions import Fraction
-    >>> binary = [EncodedColumn(f"x{i}", True, 65535, None) for i in range(10)]
+    >>> numeric = [EncodedColumn(f"x{i}", True, 65535, None) for i in range(10)]
     >>> budget = Loss.pure(Fraction(1))
-    >>> choose(binary, 2, 300, budget).method, choose(binary, 2, 30_000, budget).method
+    >>> choose(numeric, 2, 300, budget).method, choose(numeric, 2, 30_000, budget).method
     ('tables', 'boosting')
-    >>> choose(binary, 2, 20, Loss.pure(Fraction(1, 100))).method
+    >>> choose(numeric, 2, 20, Loss.pure(Fraction(1, 100))).method
     'prior'
     """
     epsilon = 1e6 if loss.epsilon is None else float(loss.epsilon)  # None: no noise
@@ -199,12 +199,21 @@ def choose(
     if method == "cells" or (method is None and uses_cells(columns, n_classes, n_rows, loss, reach)):
         return Recipe("cells", n_rows, len(columns))
     if method is None:
-        enough = BOOSTING_FROM if len(columns) > MOST_TABLE_COLUMNS else ONE_TABLE_FROM
         size = n_rows * epsilon / _gradient_norm(n_classes)
-        method = "boosting" if size >= enough or not n_classes else "tables"
+        method = "boosting" if not n_classes or size >= _boosting_from(columns, loss) else "tables"
     if method == "boosting":
         return _boosting(columns, n_classes, n_rows, loss, epsilon)
     return _tables(columns, n_classes, n_rows, epsilon)
+
+
+def _boosting_from(columns: Sequence[EncodedColumn], loss: Loss) -> float:
+    """The size from which boosting is better than tables."""
+    if len(columns) <= MOST_TABLE_COLUMNS:
+        return ONE_TABLE_FROM
+    if loss.delta > 0:
+        return BOOSTING_FROM
+    values = [math.inf if column.ordered else column.n_codes - 1 for column in columns]
+    return sum(min(BOOSTING_PER_COLUMN, BOOSTING_PER_VALUE * number) for number in values)
 
 
 def _gradient_norm(n_classes: int) -> float:
@@ -228,7 +237,7 @@ def _tables(columns: Sequence[EncodedColumn], n_classes: int, n_rows: int, epsil
             if worth > best_worth:
                 best, best_worth = Recipe("tables", n_rows, n_columns, group, bins), worth
     affordable = math.isqrt(int(n_rows * epsilon / ROWS_PER_CHOICE))
-    if len(columns) >= WIDE and best.n_columns < len(columns) and affordable:
+    if len(columns) >= WIDE and 0 < affordable < len(columns):
         pairs = affordable > 1 and widest[0] * widest[1] * n_classes <= MOST_CELLS  # any two may be chosen
         return Recipe("tables", n_rows, min(affordable, len(columns)), 1 + pairs, bins, selects=True)
     return best

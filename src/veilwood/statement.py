@@ -7,10 +7,14 @@ It holds public facts only, and is built by ``release`` from the plan and the le
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from veilwood.errors import ModelFileError
+
+_WEAK: Final = 8.0  # epsilon from which a statement says so,
+_LARGEST_SHOWN: Final = 30.0  # and from which the factor is no longer worth its digits
 
 
 @dataclass(frozen=True)
@@ -84,8 +88,8 @@ class PrivacyStatement:
             lines += [
                 f"Guarantee: **{bound}** for {self.unit} ({self.adjacency}).",
                 "",
-                "In words: whatever anyone concludes from this model, they would have concluded with nearly the same "
-                f"probability (within a factor exp(epsilon)) had the data of {self.unit} been "
+                "In words: whatever anyone concludes from this model, they would have concluded with the same "
+                f"probability, within a factor of {_factor(self.epsilon or 0.0)}, had the data of {self.unit} been "
                 f"{'absent' if self.adjacency == 'add-remove' else 'replaced by any other'}.",
             ]
         else:
@@ -110,3 +114,11 @@ class PrivacyStatement:
             return f"NOT PRIVATE: {self.reason}"
         bound = f"epsilon={self.epsilon:g}" + (f", delta={self.delta:g}" if self.delta else "")
         return f"{bound}, {self.adjacency}, protects {self.unit}; {self.mechanism}"
+
+
+def _factor(epsilon: float) -> str:
+    """exp(epsilon) in words."""
+    if epsilon > _LARGEST_SHOWN:
+        return f"exp({epsilon:g}), which bounds next to nothing"
+    factor = f"{math.exp(epsilon):,.3g}" if epsilon < _WEAK else f"{math.exp(epsilon):,.0f}, a weak bound"
+    return f"exp({epsilon:g}) = {factor}"

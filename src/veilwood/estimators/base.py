@@ -97,7 +97,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
             raise VeilwoodError(
                 "a plan is made before the data is seen, and schema='infer' reads the data. Hint: declare a schema."
             )
-        return self._design(Schema.resolve(self.schema), *self._promise()).plan
+        return self._design(self._for_task(Schema.resolve(self.schema)), *self._promise()).plan
 
     def fit(self, X: Any, y: Any = None, **unsupported: Any) -> Self:
         """Train on a table, releasing noisy counts through the door and charging the ledger once.
@@ -139,13 +139,19 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 
     def _go_through(self, door: Door, design: Design, labels: NDArray[Any], measure: Callable[[Door], Any]) -> None:
         """Measure inside a door, and take in what came out."""
-        earlier = self._fitted()
+        earlier = {name: getattr(self, name) for name in self._fitted()}
         with door:
             released = measure(door)
-        self._forget(earlier)  # only now: a refused or interrupted refit keeps the model that was paid for
-        self._certify(door)
-        self._set_public(design.encoding.schema, labels)
-        self._learn(design, released)
+        self._forget(list(earlier))  # only now: a refused or interrupted refit keeps the model that was paid for
+        try:
+            self._certify(door)
+            self._set_public(design.encoding.schema, labels)
+            self._learn(design, released)
+        except BaseException as error:
+            self._forget(self._fitted())
+            self.__dict__.update(earlier)
+            error.add_note(f"{door.plan.loss} was spent; nothing was learned from it.")
+            raise
 
     def _fitted(self) -> list[str]:
         """Name the attributes that a fit has set."""
@@ -183,12 +189,15 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
             schema = Schema.infer(X, y, self._task)
         else:
             schema = Schema.resolve(self.schema)
+        return self._for_task(schema), INFERRED if schema.inferred else None
+
+    def _for_task(self, schema: Schema) -> Schema:
         if schema.task != self._task:
             raise VeilwoodError(
                 f"schema {schema.name!r} is for {schema.task}, and {type(self).__name__} does {self._task}. "
                 "Hint: use the other estimator of the pair, or another schema."
             )
-        return schema, INFERRED if schema.inferred else None
+        return schema
 
     def _set_public(self, schema: Schema, labels: NDArray[Any]) -> None:
         self.schema_ = schema

@@ -38,6 +38,7 @@ from veilwood.structure import Forest, public_generators
 from veilwood.table_trees import Axis, CellTable, grow_tables
 
 METHODS: Final = ("auto", "tables", "boosting", "cells")
+MOST_ROWS: Final = 10**15
 SHOWN_SIZES: Final = (1_000, 30_000, 1_000_000)  # for a plan that does not know the number of rows
 
 Floats = NDArray[np.float64]
@@ -92,20 +93,20 @@ class _PrivateForest(BaseForest):
     def _promise(self) -> tuple[Loss, Neighbours]:
         self._one_of("method", METHODS)
         known = self.n_rows is None or (isinstance(self.n_rows, int | np.integer) and not isinstance(self.n_rows, bool))
-        if not known or (self.n_rows is not None and self.n_rows < 1):
+        if not known or (self.n_rows is not None and not 1 <= self.n_rows <= MOST_ROWS):
             raise VeilwoodError(
                 f"n_rows={self.n_rows!r} must be a whole number of at least 1: the number of rows, or a guess at it, "
                 "if that is public. Hint: leave it out, and a little budget buys it."
             )
-        if self._task == "regression" and self.method == "tables":
-            raise VeilwoodError("method='tables' is for classes. Hint: leave method out.")
+        if self._task == "regression" and self.method in ("tables", "cells"):
+            raise VeilwoodError(f"method={self.method!r} is for classes. Hint: leave method out.")
         return super()._promise()
 
     def _design(self, schema: Schema, loss: Loss, neighbours: Neighbours) -> _Work:
         encoding = Encoding(schema, "grid")
         if loss.epsilon is not None and self._uses_cells(encoding, loss, neighbours):
             loss = Loss.pure(loss.epsilon)  # cells need no delta
-            self._check_cells(encoding, loss, neighbours)
+            self._check_cells(loss, neighbours)
         if self.n_rows is not None:
             return self._work(encoding, int(self.n_rows), loss, neighbours)
         step = counting_step("number of rows", (1,), loss.part(ROWS_SHARE), neighbours, l1=1, squared_l2=1)
@@ -124,9 +125,9 @@ class _PrivateForest(BaseForest):
         n_classes, reach = len(encoding.schema.classes), neighbours.l1(1)
         return recipes.uses_cells(encoding.columns, n_classes, self.n_rows, loss, reach)
 
-    def _check_cells(self, encoding: Encoding, loss: Loss, neighbours: Neighbours) -> None:
+    def _check_cells(self, loss: Loss, neighbours: Neighbours) -> None:
         """Refuse a budget too poor for cells while nothing is spent: they are planned once the rows are known."""
-        least = recipes.poorest_for_cells(len(encoding.schema.classes), neighbours.l1(1))
+        least = recipes.poorest_for_cells(neighbours.l1(1))
         if loss.epsilon is not None and loss.epsilon < least:
             raise VeilwoodError(
                 f"epsilon={float(loss.epsilon):g} is too little for method='cells', which needs {float(least):.3g} to "
@@ -163,7 +164,7 @@ class _PrivateForest(BaseForest):
             return _Work(encoding, _NO_FOREST, plan, recipe, [], rounds)
         if recipe.method == "cells":
             cells = fine_cells.plan_cells(encoding.columns, n_classes, n_rows, left, neighbours)
-            structure |= {"trees": cell_forests.TREES, "leaves": 0}
+            structure |= {"trees": cell_forests.n_trees(n_classes), "leaves": 0}
             released = f"of up to {cells.cells.shape[0]:,} cells those with a positive noisy count, and the counts"
             plan = self._plan(encoding, loss, neighbours, (*bought, *cells.steps), released, structure, 0.0)
             return _Work(encoding, _NO_FOREST, plan, recipe, [], None, cells)
@@ -269,7 +270,7 @@ class _PrivateForest(BaseForest):
             n_classes = len(design.encoding.schema.classes)
             rng = self._public_rng()
             self.forest_, self.leaf_values_ = cell_forests.grow(released, n_classes, rng, self.n_jobs)
-            self.start_ = np.zeros(n_classes or 1)
+            self.start_ = np.zeros(n_classes)
             self.effects_ = cell_effects.effects_of_cells(
                 self.forest_, self.leaf_values_, released, design.encoding, rng
             )
@@ -292,8 +293,8 @@ class _PrivateForest(BaseForest):
 
     @property
     def _of_cells(self) -> bool:
-        """Whether scores are averages over trees: class shares, or targets from 0 to 1."""
-        return bool(self.plan_.structure["method"] == "cells")
+        """Whether scores are averages over trees: class shares."""
+        return bool(self.plan_.structure.get("method") == "cells")
 
     def _scores(self, X: Any) -> Floats:
         codes = self._encode(X)
@@ -333,11 +334,14 @@ class _PrivateForest(BaseForest):
             or start.shape != values.shape[1:]
         ):  # fmt: skip
             raise ModelFileError("the values of the leaves are missing, or not as many numbers as there are leaves.")
-        planned = cell_forests.MOST_LEAVES if self._of_cells else max(self.plan_.n_leaves, 1)
+        planned = cell_forests.most_leaves(n_classes) if self._of_cells else max(self.plan_.n_leaves, 1)
         if forest.n_leaves > planned:
             raise ModelFileError(f"{forest.n_leaves} leaves are more than the {planned} planned.")
         self.forest_, self.leaf_values_, self.start_ = forest, values, start
         if self._of_cells:
+            shares = values.sum(axis=1)
+            if values.min() < 0 or shares.max() > 1 + 1e-9 or shares.min() <= 0:
+                raise ModelFileError("the values of the leaves are no shares of classes.")
             self.effects_ = cell_effects.from_arrays(arrays, forest, encoding)
             return
         errors = arrays.get("leaf_errors")
