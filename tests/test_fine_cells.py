@@ -804,7 +804,7 @@ def test_poor_budgets_use_cells_only_when_told_to() -> None:
 
 def test_a_numeric_target_is_not_learned_from_cells() -> None:
     with pytest.raises(vw.VeilwoodError, match="is for classes"):
-        vw.PrivateForestRegressor(method="cells").plan()
+        vw.PrivateForestRegressor(vw.Schema.numeric((0, 1), target_bounds=(0, 1), n_features=1), method="cells").plan()
     for loss in (Loss.pure(Fraction(50)), Loss.unbounded(), Loss(Fraction(50), Fraction(1, 10**6), Fraction(1))):
         assert not uses_cells([NUMBER], 0, 10**6, loss, 1)
         assert choose([NUMBER], 0, 10**6, loss).method == "boosting"
