@@ -177,9 +177,9 @@ def test_dask_caps_the_rows_of_a_person(client: Any) -> None:
 
 
 def test_a_private_forest_counts_tables_on_a_cluster_and_refuses_to_boost(here: None) -> None:
-    """Boosting holds the rows in memory, and those of a cluster stay there."""
+    """Boosting and fine cells hold the rows in memory, and those of a cluster stay there."""
     rich = vw.PrivateForestClassifier(CLINIC, epsilon=20.0, n_rows=10**6, random_state=0)
-    assert rich.plan().structure["method"] == "boosting"
+    assert rich.plan().structure["method"] == "cells"
     ledger = MemoryLedger()
     with entropy.seeded_for_tests(5):
         rich.set_params(ledger=ledger).fit(as_dask(table()))
@@ -188,7 +188,8 @@ def test_a_private_forest_counts_tables_on_a_cluster_and_refuses_to_boost(here: 
     assert ledger.spent == rich.plan_.loss
     assert all(check.holds for check in check_model(rich) if check.question != "Is it private?")  # a seeded test
     assert len(rich.predict(table())) == N
-    for forest in (vw.PrivateForestRegressor(STAY), vw.PrivateForestClassifier(CLINIC, method="boosting")):
+    asked = [vw.PrivateForestClassifier(CLINIC, method=method) for method in ("boosting", "cells")]
+    for forest in (vw.PrivateForestRegressor(STAY), *asked):
         with pytest.raises(vw.VeilwoodError, match="holds all rows in memory"):
             forest.set_params(ledger=ledger, n_rows=1000).fit(as_dask(table(target_of("regression"))))
     assert len(ledger.entries()) == 1

@@ -124,7 +124,7 @@ class TestNoCertificateOfAnotherRelease:
             predictor.answer(car.X[:5])
         assert predictor.ledger_.spent.epsilon == 0
 
-    def test_an_interrupted_refit_leaves_no_old_leaves(
+    def test_an_interrupted_refit_keeps_leaves_and_certificate_together(
         self, car: vw.datasets.Dataset, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         forest = vw.RandomTreesClassifier(car.schema, epsilon=float("inf"), n_estimators=2, max_depth=2)
@@ -136,7 +136,8 @@ class TestNoCertificateOfAnotherRelease:
         monkeypatch.setattr(forest, "_set_public", interrupt)
         with pytest.raises(KeyboardInterrupt):
             forest.fit(car.X, car.y)
-        assert not hasattr(forest, "leaf_counts_")
+        assert not forest.privacy_.is_private  # the certificate of the leaves that are there
+        assert forest.plan_.loss.epsilon is None
 
     def test_a_refused_refit_keeps_the_model_that_was_paid_for(self, car: vw.datasets.Dataset) -> None:
         forest = vw.RandomTreesClassifier(car.schema, n_estimators=2, max_depth=2, ledger=vw.MemoryLedger(epsilon=1))
