@@ -13,7 +13,7 @@ noise and sampling, r (its reliability), and main effects that are mostly noise 
 |---|---|
 | m, g, b | columns measured, columns per table, groups of a numeric column |
 | n | rows, k classes |
-| size | n * epsilon / (norm of what one row adds in a round): rows in units of the noise |
+| size | n * epsilon / (half the classes): rows in units of the noise, as many classes share them |
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def choose(
     if method == "cells" or (method is None and uses_cells(columns, n_classes, n_rows, loss, reach)):
         return Recipe("cells", n_rows, len(columns))
     if method is None:
-        size = n_rows * epsilon / _gradient_norm(n_classes)
+        size = n_rows * epsilon / max(1.0, n_classes / 2)
         method = "boosting" if not n_classes or size >= _boosting_from(columns, loss) else "tables"
     if method == "boosting":
         return _boosting(columns, n_classes, n_rows, loss, epsilon)
