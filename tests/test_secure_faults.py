@@ -148,6 +148,14 @@ class Cast:
         return len(trainings) == 1 and None not in trainings
 
     def train(self) -> None:
+        try:
+            self._contribute()
+        except vw.VeilwoodError as error:  # servers hold different uploads from before the kill: do as they say
+            if "contribute again" not in str(error):
+                raise
+            self._contribute()
+
+    def _contribute(self) -> None:
         for owner, rows in ROWS.items():
             try:
                 self.client(owner).contribute(X[rows], Y[rows])
