@@ -31,7 +31,7 @@ from veilwood.table_trees import COARSE_CELLS, Axis
 FINEST, MOST_VALUES = 64, 256  # groups of a numeric column, and of a categorical one
 STRENGTH_GROUPS: Final = 16  # of a numeric column, in which its strength is judged
 MOST_KEPT: Final = 1 << 18  # of the cells that came out, and of the rows they stand for, what is learned from
-MOST_LOST: Final = 0.05  # of the rows, where groups seem to be empty
+MOST_LOST: Final = 0.01  # of the rows, where groups seem to be empty
 UNSEEN: Final = 0.05  # of the mean strength of the STRONGEST columns, what every column may have in interactions
 STRONGEST: Final = 5
 LEAST_SPREAD: Final = 0.05  # of a column, below which it is not taken to be stronger than it looks
@@ -141,10 +141,10 @@ def measure(
 
 
 def without_empty_groups(cells: FineCells) -> FineCells:
-    """Leave out cells in groups of a column that hold no more rows than chance finds do.
+    """Leave out cells in groups of a numeric column that hold no more rows than chance finds do.
 
     Noise can put a group into an empty part of the bounds. A column of which too many rows would go is left as it is:
-    its groups hold too few rows to tell.
+    its groups hold too few rows to tell. Rare categories are no such parts, and stay.
     """
     kept, finds = np.ones(len(cells.weight), bool), cells.finds
     for number, axis in enumerate(cells.axes):
@@ -152,7 +152,7 @@ def without_empty_groups(cells: FineCells) -> FineCells:
         expected = cells.finds / size
         rows = np.bincount(group, cells.weight, size) - expected
         empty = rows <= STANDS_OUT * np.sqrt(expected * (1 + cells.variance))
-        if rows.sum() > 0 and rows[empty].sum() <= MOST_LOST * rows.sum():
+        if axis.ordered and rows.sum() > 0 and rows[empty].sum() <= MOST_LOST * rows.sum():
             kept &= ~empty[group]
             finds *= float(1 - empty.mean())
     return replace(cells, groups=cells.groups[kept], label=cells.label[kept], weight=cells.weight[kept], finds=finds)
