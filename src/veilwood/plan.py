@@ -66,9 +66,8 @@ class Step:
                 return False
             case (DiscreteLaplace() | SparseLaplace()) as noise if self.loss.delta == 0:
                 return epsilon is not None and noise.epsilon(self.sensitivity) <= epsilon
-            case (
-                DiscreteLaplace() | SparseLaplace()
-            ) as noise:  # a part of rho, and pure epsilon is epsilon^2 / 2 of it
+            case (DiscreteLaplace() | SparseLaplace()) as noise:
+                # A part of rho, and pure epsilon is epsilon^2 / 2 of it.
                 return rho is not None and noise.epsilon(self.sensitivity) ** 2 <= 2 * rho
             case DiscreteGaussian() as noise:  # without a delta it keeps no epsilon at all
                 return self.loss.delta > 0 and rho is not None and noise.rho(self.sensitivity) <= rho

@@ -95,7 +95,8 @@ class _PrivateForest(BaseForest):
         known = self.n_rows is None or (isinstance(self.n_rows, int | np.integer) and not isinstance(self.n_rows, bool))
         if not known or (self.n_rows is not None and not 1 <= self.n_rows <= MOST_ROWS):
             raise VeilwoodError(
-                f"n_rows={self.n_rows!r} must be a whole number of at least 1: the number of rows, or a guess at it, "
+                f"n_rows={self.n_rows!r} must be a whole number of at least 1 and at most 10^15: the number "
+                "of rows, or a guess at it, "
                 "if that is public. Hint: leave it out, and a little budget buys it."
             )
         if self._task == "regression" and self.method in ("tables", "cells"):
