@@ -495,24 +495,45 @@ def test_predictions_are_sums_of_table_values(task: str, method: str, monkeypatc
     assert (forest.predict(X) == forest.classes_[chances.argmax(axis=1)]).all()
 
 
+def naive_component(table: Any, axes: tuple[int, ...]) -> Any:
+    """Project on functions of a set of axes, less all smaller sets, by averaging."""
+    smaller = itertools.chain.from_iterable(itertools.combinations(axes, r) for r in range(len(axes)))
+    others = tuple(axis for axis in range(table.ndim - 1) if axis not in axes)
+    mean = np.broadcast_to(table.mean(axis=others, keepdims=True) if others else table, table.shape)
+    return mean - sum(naive_component(table, some) for some in smaller)
+
+
+def naive_shrunken(part: Any, noise_energy: float) -> Any:
+    common = np.broadcast_to(part.mean(axis=-1, keepdims=True), part.shape)
+    pieces = (common, part - common)  # with two classes, either has one degree of freedom a cell
+    return sum(piece * max(0.0, 1 - noise_energy / (piece**2).sum()) for piece in pieces)
+
+
 def test_shrunken_tables_against_a_naive_projection() -> None:
     rng = np.random.default_rng(0)
-    table = rng.normal(5, 3, (3, 4, 2))
-    variance, totals = 2.0, np.array([40.0, 30.0])
-    means = {}  # the projection on functions of a set of axes, by averaging over all others
-    for kept in itertools.chain.from_iterable(itertools.combinations(range(2), r) for r in range(3)):
-        others = tuple(axis for axis in range(2) if axis not in kept)
-        means[kept] = np.broadcast_to(table.mean(axis=others, keepdims=True) if others else table, table.shape)
-    parts: dict[tuple[int, ...], Any] = {(0,): means[0,] - means[()], (1,): means[1,] - means[()]}
-    parts[0, 1] = table - means[()] - parts[0,] - parts[1,]
-    freedom: dict[tuple[int, ...], int] = {(0,): 2, (1,): 3, (0, 1): 6}
-    expected = np.broadcast_to(totals / 12, table.shape).copy()
-    for key, part in parts.items():
-        common = np.broadcast_to(part.mean(axis=-1, keepdims=True), part.shape)
-        for piece in (common, part - common):  # with two classes, either has one degree of freedom a cell
-            energy = (piece**2).sum()
-            expected += piece * max(0.0, 1 - variance * freedom[key] / energy)
+    table = rng.normal(5, 2, (3, 4, 2))
+    variance, totals = 0.5, np.array([40.0, 30.0])
+    by_row = naive_shrunken(naive_component(table, (0,)), variance * 2)
+    by_column = naive_shrunken(naive_component(table, (1,)), variance * 3)
+    product = totals / 12 * (1 + by_row / (totals / 12)) * (1 + by_column / (totals / 12))
+    expected = product + naive_shrunken(naive_component(table - product, (0, 1)), variance * 6)
+    assert min(np.abs(by_row).max(), np.abs(by_column).max(), np.abs(expected - product).max()) > 0.01
     assert np.allclose(shrunken_table(table, variance, totals), expected)
+
+
+def test_shrunken_tables_multiply_what_is_independent_and_keep_what_is_not() -> None:
+    rng = np.random.default_rng(1)
+    row, column = np.array([[0.7, 0.2], [0.3, 0.8]]), np.array([[0.1, 0.6], [0.2, 0.3], [0.7, 0.1]])
+    totals = np.array([5_000.0, 3_000.0])
+    independent = totals * row[:, None] * column[None]
+    noisy = independent + rng.normal(0, 100.0, independent.shape)
+    shrunk = shrunken_table(noisy, 100.0**2, totals)
+    assert np.abs(shrunk - independent).mean() < 0.75 * np.abs(noisy - independent).mean()
+    for table in (independent, rng.integers(0, 9, (2, 3, 2, 2)).astype(float)):
+        sums = table.sum(axis=tuple(range(table.ndim - 1)))
+        assert np.allclose(shrunken_table(table, 0.0, sums), table)  # without noise nothing is lost
+    empty = np.array([[[9.0, 0.0], [8.0, 1.0]], [[0.0, 5.0], [0.0, 4.0]]])  # a class without rows in a group
+    assert np.allclose(shrunken_table(empty, 0.0, empty.sum(axis=(0, 1))), empty)
 
 
 def test_shrinking_keeps_signal_and_drops_noise() -> None:

@@ -135,29 +135,41 @@ def shrunken_table(table: Floats, noise_variance: float, totals: Floats) -> Floa
     """Return a table of noisy counts whose residual components are shrunk as far as the known noise demands.
 
     The table, classes last, is the sum of one component for each set of its columns: what the counts of these columns
-    show beyond all smaller sets. What a component's classes share and what sets them apart are kept to the part
-    max(0, 1 - expected noise energy / energy) each, the James-Stein rule. The component of no column at all, the
-    number of rows in each class, is replaced by ``totals``, which several tables can tell better than one.
+    show beyond all smaller sets. The component of no column at all, the number of rows in each class, is replaced by
+    ``totals``, which several tables can tell better than one. Single columns are shrunk and multiplied: inside a class
+    columns are taken as independent. Of each larger set, what goes beyond that product is shrunk and added. Shrinking
+    is by the James-Stein rule: what a component's classes share and what sets them apart are kept to the part
+    max(0, 1 - expected noise energy / energy) each.
 
-    >>> shrunken_table(np.array([[9.0, 1.0], [1.0, 9.0]]), 0.0, np.array([10.0, 10.0])).tolist()
+    >>> shrunken_table(np.array([[9.0, 1.0], [1.0, 9.0]]), 0.0, np.array([10.0, 10.0])).round(9).tolist()
     [[9.0, 1.0], [1.0, 9.0]]
     >>> shrunken_table(np.array([[9.0, 1.0], [1.0, 9.0]]), 100.0, np.array([10.0, 10.0])).tolist()
     [[5.0, 5.0], [5.0, 5.0]]
     """
-    shape, n_classes = table.shape[:-1], table.shape[-1]
-    kept = np.broadcast_to(totals / np.prod(shape), table.shape).astype(float)
-    for columns in range(1, 1 << len(shape)):
-        component, freedom = table, 1
-        for axis, size in enumerate(shape):
-            mean = component.mean(axis=axis, keepdims=True)
-            inside = columns >> axis & 1
-            component = component - mean if inside else np.broadcast_to(mean, component.shape)
-            freedom *= size - 1 if inside else 1
-        common = component.mean(axis=-1, keepdims=True)
-        contrast = component - common
-        kept = kept + _james_stein(common, noise_variance * freedom / n_classes)
-        kept = kept + _james_stein(contrast, noise_variance * freedom * (n_classes - 1))
+    n_axes = table.ndim - 1
+    even = totals / np.prod(table.shape[:-1])
+    product = np.broadcast_to(even, table.shape).astype(float)
+    for axis in range(n_axes):
+        product = product * np.maximum(1 + _shrunken_component(table, 1 << axis, noise_variance) / even, 0.0)
+    product *= totals / product.sum(axis=tuple(range(n_axes)))  # where a part was cut off below 0
+    kept = product
+    for columns in range(1, 1 << n_axes):
+        if columns.bit_count() > 1:
+            kept = kept + _shrunken_component(table - product, columns, noise_variance)
     return kept
+
+
+def _shrunken_component(table: Floats, columns: int, noise_variance: float) -> Floats:
+    """Return the shrunken component of a set of columns, one bit each."""
+    component, freedom, n_classes = table, 1, table.shape[-1]
+    for axis, size in enumerate(table.shape[:-1]):
+        mean = component.mean(axis=axis, keepdims=True)
+        inside = columns >> axis & 1
+        component = component - mean if inside else np.broadcast_to(mean, component.shape)
+        freedom *= size - 1 if inside else 1
+    common = component.mean(axis=-1, keepdims=True)
+    shared = _james_stein(common, noise_variance * freedom / n_classes)
+    return shared + _james_stein(component - common, noise_variance * freedom * (n_classes - 1))
 
 
 def _james_stein(component: Floats, expected_noise_energy: float) -> Floats:

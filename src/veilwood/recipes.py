@@ -33,8 +33,8 @@ from veilwood.sparse_counts import LARGEST_SPARSE_SCALE
 Method: TypeAlias = Literal["prior", "tables", "boosting", "cells"]
 
 EFFECT: Final = 1.0
-DECAY: Final = 0.3
-HARM: Final = 2.0
+DECAY: Final = 0.2
+HARM: Final = 1.0
 HOPELESS: Final = 0.1  # reliability of a single column below which nothing but the classes is measured
 MOST_TABLE_COLUMNS: Final = 4
 MOST_CELLS: Final = 1 << 14
