@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from veilwood import cli, demo, plots
+from veilwood.entropy import seeded_for_tests
 from veilwood.model_file import load
 
 
@@ -39,8 +40,10 @@ def test_demo_leaves_picture_model_and_certificate(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.usefixtures("short")
+@pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning")
 def test_demo_measures_what_it_says(tmp_path: Path) -> None:
-    result = demo.run(tmp_path).to_dict()
+    with seeded_for_tests(0):  # two runs on as few as 30 rows vary a lot
+        result = demo.run(tmp_path).to_dict()
     for name, accuracy in result["accuracy"].items():
         assert accuracy["private"]["10.0"] > accuracy["private"]["0.1"] + 0.1, name
         assert accuracy["private"]["10.0"] > accuracy["majority"], name

@@ -7,9 +7,12 @@ The noise on sparse counts is in test_sparse_counts.py, the other methods of Pri
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -22,8 +25,10 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 import veilwood as vw
-from veilwood import audit, boosting, cell_forests, fine_cells, recipes
+from veilwood import audit, cell_forests, fine_cells, recipes
 from veilwood.attacks import attack, prepared
+from veilwood.batches import Batch, Source
+from veilwood.boosting import probabilities
 from veilwood.cell_effects import effects_of_cells
 from veilwood.counting import sum_over_trees
 from veilwood.encoding import GRID_CELLS, EncodedColumn, Encoding
@@ -61,6 +66,7 @@ TARGETS: dict[str, dict[str, Any]] = {
     "three": {"name": "target", "kind": "categorical", "values": ["a", "b", "c"]},
 }
 TASKS = list(TARGETS)
+KINDS = {"forest": cell_forests.CANDIDATES[:-1], "additive": cell_forests.CANDIDATES[-1:]}
 
 
 def schema_of(task: str) -> vw.Schema:
@@ -92,6 +98,7 @@ def forest_of(task: str, **params: Any) -> Any:
 def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cell_forests, "TREES", 12)
     monkeypatch.setattr(cell_forests, "JUDGED_TREES", 2)
+    monkeypatch.setattr(cell_forests, "STUMPS", 40)
 
 
 # -- 1. sensitivity -------------------------------------------------------------------------------------------
@@ -194,32 +201,28 @@ def test_no_step_moves_further_than_planned(
 
 @pytest.mark.parametrize("task", ["two", "three"])
 def test_a_row_counted_twice_is_caught(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = boosting.Rows.of
-
-    def twice(source: Any, columns: Any) -> boosting.Rows:
-        rows = sound(source, columns)
-        return boosting.Rows(np.tile(rows.coarse, 2), np.tile(rows.target, 2), rows.scores, np.tile(rows.cell, 2))
-
-    monkeypatch.setattr(boosting.Rows, "of", twice)
+    sound = Source.batches
+    monkeypatch.setattr(Source, "batches", lambda source: (batch for batch in sound(source) for _ in range(2)))
     found = furthest_steps(task, "add-remove", 1, monkeypatch, n_rows=36)
     assert found == {name: Fraction(2) for name in names_of(task, bought=False)}
 
 
 def test_groups_that_depend_on_the_rows_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: as many groups, but in another order where the number of rows is odd."""
-    seen: list[boosting.Rows] = []
-    of, choose_soundly = boosting.Rows.of, fine_cells.choose_axes
+    seen: list[int] = []  # rows, in each pass
+    sound, choose_soundly = Source.batches, fine_cells.choose_axes
 
-    def remember(source: Any, columns: Any) -> boosting.Rows:
-        seen.append(of(source, columns))
-        return seen[-1]
+    def remember(source: Source) -> Iterator[Batch]:
+        batches = list(sound(source))
+        seen.append(sum(len(batch.target) for batch in batches))
+        return iter(batches)
 
     def peeking(*args: Any) -> tuple[Axis, ...]:
         axes = choose_soundly(*args)
-        odd = len(seen[-1].target) % 2
+        odd = seen[-1] % 2
         return tuple(replace(axis, groups=axis.size - 1 - axis.groups) for axis in axes) if odd else axes
 
-    monkeypatch.setattr(boosting.Rows, "of", remember)
+    monkeypatch.setattr(Source, "batches", remember)
     monkeypatch.setattr(fine_cells, "choose_axes", peeking)
     found = furthest_steps("two", "add-remove", 1, monkeypatch, n_rows=36)
     assert found["classes by column"] == 1
@@ -395,6 +398,12 @@ def test_missing_numbers_have_a_group_of_their_own() -> None:
     assert axis.groups[-1] not in axis.groups[:-1]
 
 
+def test_more_categories_than_groups_can_have() -> None:
+    column = EncodedColumn("many", False, 1000, None)
+    (axis,) = choose_axes([column], [counted(column, np.linspace(0, 1, 1000), 50)], 0.0, 10**6)
+    assert axis.size == fine_cells.MOST_VALUES == np.iinfo(np.uint8).max + 1
+
+
 # -- 4. converted forests -------------------------------------------------------------------------------------
 
 COLUMNS = (NUMBER, GAPPY, NUMBER, WARD, EncodedColumn("coin", False, 2, None))
@@ -408,7 +417,7 @@ AXES = (  # in another order than the columns, one of which is left out
 
 def cells_of(n: int, n_classes: int, seed: int, axes: tuple[Axis, ...] = AXES, classes: Any = None) -> FineCells:
     rng = np.random.default_rng(seed)
-    groups = np.empty((n, len(axes)), np.uint16)
+    groups = np.empty((n, len(axes)), np.uint8)
     for number, axis in enumerate(axes):
         groups[:, number] = rng.integers(0, axis.size, n)
     label = rng.integers(0, n_classes, n) if classes is None else rng.choice(classes, n)
@@ -440,15 +449,21 @@ def walked(forest: Forest, codes: NDArray[np.uint16], values: NDArray[np.float64
     return sums
 
 
+def shares_of(grown: cell_forests.Grown, codes: NDArray[np.uint16], fast: bool = True) -> NDArray[np.float64]:
+    scores = grown.start + sum_over_trees(grown.forest, codes, grown.values, n_jobs=1, fast=fast)
+    return probabilities(scores) if grown.additive else scores
+
+
 def grown_with_twin(
     cells: FineCells, n_classes: int, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[cell_forests.Grown, Callable[[NDArray[np.uint16]], NDArray[np.float64]]]:
-    """Grow, and return the scikit-learn forest that was converted too, as a function of codes."""
+    """Grow, and return the scikit-learn model that was converted too, as a function of codes."""
     made: list[Any] = []
-    sound = cell_forests._forest
-    monkeypatch.setattr(cell_forests, "_forest", lambda *args: made.append(sound(*args)) or made[-1])  # type: ignore[func-returns-value]
-    grown = cell_forests.grow(cells, n_classes, np.random.default_rng(0), 1)
-    monkeypatch.setattr(cell_forests, "_forest", sound)
+    with monkeypatch.context() as patch:
+        for name in ("_forest", "_stumps"):
+            sound = getattr(cell_forests, name)
+            patch.setattr(cell_forests, name, lambda *args, sound=sound: made.append(sound(*args)) or made[-1])  # type: ignore[func-returns-value]
+        grown = cell_forests.grow(cells, n_classes, np.random.default_rng(0), 1)
 
     def twin(codes: NDArray[np.uint16]) -> NDArray[np.float64]:
         coarse = coarse_codes(COLUMNS, codes)
@@ -468,14 +483,17 @@ def test_a_converted_forest_predicts_what_it_was_converted_from(
     n_classes: int, candidate: cell_forests.Candidate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cell_forests, "CANDIDATES", (candidate,))
-    (forest, values), twin = grown_with_twin(cells_of(1500, n_classes, 1), n_classes, monkeypatch)
+    grown, twin = grown_with_twin(cells_of(1500, n_classes, 1), n_classes, monkeypatch)
+    forest = grown.forest
     codes = random_codes(300, 2)
     expected = twin(codes)
-    assert np.ptp(expected) > 0.2
+    assert np.ptp(expected) > 0.1
+    assert grown.additive == (candidate.kind == "additive")
     assert set(forest.feature) == {LEAF, 0, 1, 3, 4}
     for fast in (False, True):
-        assert np.allclose(sum_over_trees(forest, codes, values, n_jobs=1, fast=fast), expected, rtol=0, atol=1e-12)
-    assert np.allclose(walked(forest, codes[-80:], values), expected[-80:], rtol=0, atol=1e-12)
+        assert np.allclose(shares_of(grown, codes, fast), expected, rtol=0, atol=1e-12)
+    plain = walked(forest, codes[-80:], grown.values)
+    assert np.allclose(plain, sum_over_trees(forest, codes[-80:], grown.values, n_jobs=1), rtol=0, atol=1e-12)
     n_codes = [column.n_codes for column in COLUMNS]
     read = Forest.from_arrays(forest.to_arrays(), n_codes)  # which refuses what is no forest
     assert audit.differences(read.to_arrays(), forest.to_arrays()) == []
@@ -501,22 +519,21 @@ def test_few_cells_classes_and_axes(
     n: int, axes: tuple[Axis, ...], classes: Any, n_classes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cells = cells_of(n, n_classes, 3, axes, classes)
-    (forest, values), twin = grown_with_twin(cells, n_classes, monkeypatch)
+    grown, twin = grown_with_twin(cells, n_classes, monkeypatch)
     codes = random_codes(100, 4)
-    predicted = sum_over_trees(forest, codes, values, n_jobs=1)
+    predicted = shares_of(grown, codes)
     assert np.allclose(predicted, twin(codes), rtol=0, atol=1e-12)
     assert predicted.shape == (100, n_classes)
     assert np.allclose(predicted.sum(axis=1), 1)
     assert (predicted[:, np.setdiff1d(np.arange(n_classes), cells.label)] == 0).all()
-    Forest.from_arrays(forest.to_arrays(), [column.n_codes for column in COLUMNS])
+    Forest.from_arrays(grown.forest.to_arrays(), [column.n_codes for column in COLUMNS])
 
 
 @pytest.mark.parametrize("axes", [AXES, ()])
 def test_where_no_cell_came_out_nothing_is_known(axes: tuple[Axis, ...]) -> None:
     for n_classes, expected in ((2, [0.5, 0.5]), (4, [0.25] * 4)):
-        forest, values = cell_forests.grow(cells_of(0, n_classes, 0, axes), n_classes, np.random.default_rng(0), 1)
-        predicted = sum_over_trees(forest, random_codes(100, 0), values, n_jobs=1)
-        assert (predicted == expected).all()
+        grown = cell_forests.grow(cells_of(0, n_classes, 0, axes), n_classes, np.random.default_rng(0), 1)
+        assert (shares_of(grown, random_codes(100, 0)) == expected).all()
 
 
 def test_the_kind_of_forest_is_the_one_that_predicts_best(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -524,6 +541,7 @@ def test_the_kind_of_forest_is_the_one_that_predicts_best(monkeypatch: pytest.Mo
     sound = cell_forests._forest
     monkeypatch.setattr(cell_forests, "_forest", lambda *args: made.append(args) or sound(*args))  # type: ignore[func-returns-value]
     monkeypatch.setattr(cell_forests, "JUDGED_TREES", 10)
+    monkeypatch.setattr(cell_forests, "CANDIDATES", cell_forests.CANDIDATES[:-1])
     for noise, large in ((False, False), (True, True)):  # chance wants large leaves, a rule small ones
         cells = cells_of(600, 2, 5, classes=[0, 1])
         cells = replace(cells, weight=np.ones_like(cells.weight))
@@ -542,13 +560,117 @@ def test_a_tree_of_many_cells_sees_some_of_them(n_classes: int, monkeypatch: pyt
     monkeypatch.setattr(cell_forests, "MOST_ROWS", 40)
     monkeypatch.setattr(cell_forests, "FEWEST_ROWS", 40)
     monkeypatch.setattr(cell_forests, "ONE_FOLD_FROM", 100)
-    (forest, values), twin = grown_with_twin(cells_of(500, n_classes, 6), n_classes, monkeypatch)
-    assert np.diff(forest.tree_leaves).max() <= 40
+    grown, twin = grown_with_twin(cells_of(500, n_classes, 6), n_classes, monkeypatch)
+    assert np.diff(grown.forest.tree_leaves).max() <= 40
     codes = random_codes(100, 7)
-    assert np.allclose(sum_over_trees(forest, codes, values, n_jobs=1), twin(codes), rtol=0, atol=1e-12)
+    assert np.allclose(shares_of(grown, codes), twin(codes), rtol=0, atol=1e-12)
 
 
-# -- 5. what it learns ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("candidate", [one for one in cell_forests.CANDIDATES if one.kind != "additive"], ids=str)
+def test_a_forest_is_judged_by_the_mean_of_its_trees(
+    candidate: cell_forests.Candidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cell_forests, "JUDGED_TREES", 5)
+    cells = cells_of(600, 3, 8, classes=[0, 2])
+    X, y = cell_forests._table(cells, np.arange(600))
+    assert X.tolist() == cells.groups.tolist()
+    trees = [cell_forests._forest(candidate, 1, 400, 3, 7 + tree, 1).fit(X[:400], y[:400]) for tree in range(5)]
+    expected = np.mean([tree.predict_proba(X[400:]) for tree in trees], axis=0)
+    for n_jobs in (1, 3):
+        shares = cell_forests._shares(candidate, X[:400], y[:400], X[400:], 3, 7, n_jobs)
+        assert np.allclose(shares[:, [0, 2]], expected, rtol=0, atol=1e-12)
+        assert (shares[:, 1] == 0).all()
+
+
+def test_of_very_many_rows_none_is_drawn_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row both in a fold and left out of it would make leaves of single rows look good."""
+    monkeypatch.setattr(cell_forests, "MOST_KEPT", 300)
+    rng = np.random.default_rng(0)
+    for weight in (np.ones(301, np.int64), rng.integers(1, 4, 200), np.array([1, 10**15, 5])):
+        row = cell_forests._as_rows(weight, rng)
+        assert len(row) == 300
+        assert (np.bincount(row, minlength=len(weight)) <= weight).all()
+        assert (np.diff(row) >= 0).all()
+    few = rng.integers(1, 4, 100)
+    assert np.bincount(cell_forests._as_rows(few, rng)).tolist() == few.tolist()
+
+
+def test_columns_that_act_one_by_one_are_learned_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve columns add to the log-odds, and deep trees run out of rows before they have seen all of them."""
+    monkeypatch.setattr(cell_forests, "JUDGED_TREES", 10)
+    monkeypatch.setattr(cell_forests, "ONE_FOLD_FROM", 0)
+    monkeypatch.setattr(cell_forests, "STUMPS", 200)
+    rng = np.random.default_rng(0)
+    axes = tuple(Axis.of_cuts(j, NUMBER, range(32, 256, 32)) for j in range(12))
+    groups = rng.integers(0, 8, (3000, 12))
+    odds = ((groups - 3.5) ** 2 - 5.25).sum(axis=1) / 5
+    label = (rng.random(3000) < 1 / (1 + np.exp(-odds))).astype(np.int64)
+    cells = FineCells(axes, groups[:2000].astype(np.uint8), label[:2000], np.ones(2000, np.int64))
+    codes = (groups[2000:] * 32 * 256).astype(np.uint16)
+    right = {}
+    for candidates in (cell_forests.CANDIDATES, cell_forests.CANDIDATES[:-1]):
+        monkeypatch.setattr(cell_forests, "CANDIDATES", candidates)
+        grown = cell_forests.grow(cells, 2, rng, 1)
+        right[grown.additive] = (shares_of(grown, codes).argmax(axis=1) == label[2000:]).mean()
+    assert right[True] > right[False] + 0.03
+
+
+# -- 5. what is counted ---------------------------------------------------------------------------------------
+
+
+def in_batches(codes: NDArray[np.uint16], target: NDArray[np.int32], sizes: list[int]) -> Source:
+    """A source that gives so many rows at a time."""
+    parts = np.split(np.arange(len(target)), np.cumsum(sizes))
+    return Source(np.arange(3), lambda: iter([partial(Batch, codes[part], target[part], 0, 0) for part in parts]))
+
+
+@pytest.mark.parametrize("sizes", [[], [0, 100], [1, 150, 149]])
+@pytest.mark.parametrize("n", [0, 1, 300])
+def test_counts_are_those_of_plain_python(n: int, sizes: list[int]) -> None:
+    codes, target = random_codes(n + 64, 9)[64:], np.random.default_rng(9).integers(0, 3, n).astype(np.int32)
+    codes[n // 2 :] = codes[: n - n // 2]  # cells of several rows
+    source, by_column, in_cells = in_batches(codes, target, sizes), Counter[tuple[int, int, int]](), Counter[int]()
+    for row, label in zip(codes.tolist(), target.tolist(), strict=True):
+        coarse = []
+        for code, column in zip(row, COLUMNS, strict=True):
+            number = COARSE_CELLS if code == column.missing_code else code // 256
+            coarse.append(number if column.ordered else code)
+        by_column.update((feature, code, label) for feature, code in enumerate(coarse))
+        cell = 0
+        for axis in AXES:
+            cell = cell * axis.size + int(axis.groups[coarse[axis.feature]])
+        in_cells[cell * 3 + label] += 1
+    sizes_of = [COARSE_CELLS, COARSE_CELLS + 1, COARSE_CELLS, WARD.n_codes, 2]
+    counts = np.split(fine_cells._classes_by_column(COLUMNS, 3, source.batches()), np.cumsum(sizes_of)[:-1])
+    assert [len(table) for table in counts] == sizes_of
+    found = {(j, *map(int, at)): int(table[tuple(at)]) for j, table in enumerate(counts) for at in np.argwhere(table)}
+    assert found == by_column
+    cells, rows = fine_cells._occupied(COLUMNS, AXES, 3, source)
+    assert cells.dtype == rows.dtype == np.int64
+    assert list(zip(cells.tolist(), rows.tolist(), strict=True)) == sorted(in_cells.items())
+
+
+@pytest.mark.parametrize("n_rows", [None, 300])
+def test_the_rows_are_gone_before_anything_is_learned(n_rows: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that they and the trees are never in memory together."""
+    seen: list[weakref.ref[Source]] = []
+    measure, grow = fine_cells.measure, cell_forests.grow
+
+    def remember(plan: Any, columns: Any, n_classes: int, source: Source, *rest: Any) -> FineCells:
+        seen.append(weakref.ref(source))
+        return measure(plan, columns, n_classes, source, *rest)
+
+    def look(*args: Any) -> Any:
+        assert seen[-1]() is None
+        return grow(*args)
+
+    monkeypatch.setattr(fine_cells, "measure", remember)
+    monkeypatch.setattr(cell_forests, "grow", look)
+    forest_of("two", method="cells", n_rows=n_rows).fit(*table_of("two", 300))
+    assert len(seen) == 1
+
+
+# -- 6. what it learns ------------------------------------------------------------------------------------------
 
 
 def checkerboard(n: int, seed: int) -> tuple[vw.Schema, pd.DataFrame, NDArray[Any]]:
@@ -600,7 +722,11 @@ def test_frames_and_arrays_with_gaps_are_learned_alike(task: str) -> None:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_clones_files_and_pickles_predict_alike(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_clones_files_and_pickles_predict_alike(
+    kind: str, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cell_forests, "CANDIDATES", KINDS[kind])
     X, y = table_of(task, 400)
     forest = forest_of(task, method="cells")
     twin = clone(forest)
@@ -611,6 +737,8 @@ def test_clones_files_and_pickles_predict_alike(task: str, tmp_path: Path, monke
         twin.fit(X, y)
     path = tmp_path / "model"
     vw.save(forest, path)
+    assert np.allclose(forest.predict_proba(X).sum(axis=1), 1)
+    assert forest.score(X, y) > 0.7
     for other in (twin, vw.load(path), pickle.loads(pickle.dumps(forest))):
         assert (other.predict(X) == forest.predict(X)).all()
         assert (other.predict_proba(X) == forest.predict_proba(X)).all()
@@ -624,11 +752,23 @@ def test_clones_files_and_pickles_predict_alike(task: str, tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_file_whose_values_do_not_fit_its_trees_is_refused(task: str) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_whose_values_do_not_fit_its_trees_is_refused(
+    kind: str, task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cell_forests, "CANDIDATES", KINDS[kind])
     X, y = table_of(task, 300)
     forest = forest_of(task, method="cells", n_rows=300).fit(X, y)
     arrays = forest._model_arrays()
     values, start = arrays["leaf_values"], arrays["start"]
+    of_kind = {
+        "forest": [
+            {"leaf_values": -values},
+            {"leaf_values": values * 1e6},
+            {"pair_columns": arrays["pair_columns"] + 10},
+        ],
+        "additive": [{"start": np.zeros_like(start)}, {"leaf_values": values + np.inf}],
+    }
     for wrong in (
         {"leaf_values": values[:-1]},
         {"leaf_values": values.astype(np.float32)},
@@ -637,14 +777,15 @@ def test_a_file_whose_values_do_not_fit_its_trees_is_refused(task: str) -> None:
         {"start": np.zeros(4)},
         {"child": arrays["child"][::-1].copy()},
         {"cut": arrays["cut"] - 10**6},
-        {"leaf_values": -values},
-        {"leaf_values": values * 1e6},
+        {"leaf_values": values * np.nan},
+        {"start": start + 1},
+        {"start": start * np.nan},
+        *of_kind[kind],
         {"effects": arrays["effects"][:-1]},
         {"effects": arrays["effects"].astype(str)},
         {"effect_errors": arrays["effect_errors"].astype(np.float32)},
         {"effect_columns": arrays["effect_columns"] - 10},
         {"effect_columns": arrays["effect_columns"].astype(np.int64)},
-        {"pair_columns": arrays["pair_columns"] + 10},
         {"pair_columns": arrays["pair_columns"].ravel()},
         {"pair_strengths": arrays["pair_strengths"][:, :1]},
     ):
@@ -680,7 +821,7 @@ def test_cells_of_groups_that_hold_only_chance_finds_are_left_out() -> None:
     axes = tuple(Axis.of_cuts(j, NUMBER, [64, 128, 192]) for j in range(2))
     label = rng.integers(0, 2, 2400)
     cells = FineCells(
-        axes, np.concatenate([real, finds]).astype(np.uint16), label, np.ones(2400, np.int64), finds=400.0,
+        axes, np.concatenate([real, finds]).astype(np.uint8), label, np.ones(2400, np.int64), finds=400.0,
     )  # fmt: skip
     kept = fine_cells.without_empty_groups(cells)
     assert set(kept.groups[:, 0].tolist()) == {0, 1}
@@ -727,14 +868,13 @@ def test_errors_of_effects_grow_where_nothing_but_chance_finds_are() -> None:
     schema = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=2)
     encoding = Encoding(schema, "grid")
     axes = tuple(Axis.of_cuts(j, column, [64, 128, 192]) for j, column in enumerate(encoding.columns))
-    groups = np.minimum((X * 4).astype(np.uint16), 3)
-    finds = rng.integers(0, 4, (400, 2)).astype(np.uint16)
+    groups = np.minimum((X * 4).astype(np.uint8), 3)
+    finds = rng.integers(0, 4, (400, 2)).astype(np.uint8)
     cells = FineCells(
         axes, np.concatenate([groups, finds]), np.concatenate([(y == "yes") * 1, rng.integers(0, 2, 400)]),
         np.ones(3400, np.int64), finds=400.0,
     )  # fmt: skip
-    forest, values = cell_forests.grow(cells, 2, rng, 1)
-    effects = effects_of_cells(forest, values, cells, encoding, rng)
+    effects = effects_of_cells(cell_forests.grow(cells, 2, rng, 1), cells, encoding, rng)
     by_name = {main.column: main for main in effects.main}
     assert effects.main[0].column == "x1"
     assert by_name["x0"].error[-1, 0] > 5 * by_name["x0"].error[0, 0]
@@ -760,7 +900,7 @@ def test_a_budget_too_poor_for_cells_is_refused_before_anything_is_spent(n_rows:
     assert ledger.spent == Loss.zero()
 
 
-# -- 6. which budgets are rich ----------------------------------------------------------------------------------
+# -- 7. which budgets are rich ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -856,7 +996,7 @@ def test_the_method_follows_neighbours() -> None:
     assert methods["replace-one", 4] != "cells"
 
 
-# -- 7. what it holds -------------------------------------------------------------------------------------------
+# -- 8. what it holds -------------------------------------------------------------------------------------------
 
 N_ROWS = 1613  # a number that does not turn up by chance
 NOISE_SEED = 90_210_481
@@ -901,7 +1041,7 @@ def test_only_what_came_out_is_learned_from(task: str, monkeypatch: pytest.Monke
     assert max(tape.furthest.values()) > 10  # the rows were other ones
 
 
-# -- 8. attacks -------------------------------------------------------------------------------------------------
+# -- 9. attacks -------------------------------------------------------------------------------------------------
 
 
 def test_canaries_in_cells_of_their_own() -> None:

@@ -165,8 +165,10 @@ def test_the_door_sees_every_planned_step_and_the_ledger_one_charge(
 def test_a_fitted_forest_holds_nothing_private(task: str) -> None:
     X, y = table(task, n=1613)
     secrets: dict[str, object] = {"n": 1613, "rows": X[:20].ravel(), "column": X[:20, 0]}
-    forest = FORESTS[task](SCHEMAS[task], max_depth=3, n_estimators=3, trees="shared")
-    assert audit.leaks(vars(forest.fit(X, y)), secrets) == []
+    forest = FORESTS[task](SCHEMAS[task], max_depth=3, n_estimators=3, trees="shared", random_state=0)
+    with seeded_for_tests(0):  # by chance, a cut or a noisy count could be n
+        forest.fit(X, y)
+    assert audit.leaks(vars(forest), secrets) == []
     forest.kept_ = X
     assert audit.leaks(vars(forest), secrets)
 
@@ -245,7 +247,7 @@ def test_splits_keep_their_epsilon(variant: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_medians_charged_once_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert split_attack("k-medians", monkeypatch, mutant=True) > 1.7
+    assert split_attack("k-medians", monkeypatch, mutant=True) > 1.5  # claimed 1.25
 
 
 def median_by_intervals(values: Any, epsilon: float, rng: np.random.Generator, runs: int, *, flip: bool) -> Any:

@@ -14,6 +14,7 @@ from scipy import stats
 
 pytest.importorskip("cryptography")
 
+from ports import free_ports
 from veilwood.errors import PartyError, VeilwoodError
 from veilwood.secure import ring as arithmetic
 from veilwood.secure.engine import Bits, Engine, Shared, concatenate, stack
@@ -175,6 +176,7 @@ class Listening(ThreadLinks):
 
 
 COUNT = 20_000
+ALARM = 1e-8  # keys are fresh in every run; without masks the p-value is 0 to all digits
 
 
 def views(secret: int, program: Program) -> list[list[np.ndarray]]:
@@ -230,13 +232,13 @@ def _same_law(cells: np.ndarray) -> float:
 
 @pytest.mark.parametrize("name", SEEN)
 def test_no_server_can_tell_two_secrets_apart(name: str) -> None:
-    assert distinguished(SEEN[name]) > 1e-4
+    assert distinguished(SEEN[name]) > ALARM
 
 
 @pytest.mark.parametrize("name", ["product", "comparison", "dot"])
 def test_a_server_that_does_not_mask_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KeyStream, "words", lambda self, shape, dtype: np.zeros(shape, dtype))
-    assert distinguished(SEEN[name]) < 1e-9
+    assert distinguished(SEEN[name]) < ALARM
 
 
 @pytest.mark.parametrize("dealer", [0, 1, 2])
@@ -252,9 +254,9 @@ def test_what_one_server_deals_the_others_cannot_tell(
             engine.deal(dealer, values, (COUNT,))
 
     others = ((dealer + 1) % 3, (dealer + 2) % 3)
-    assert distinguished(program, others) > 1e-4
+    assert distinguished(program, others) > ALARM
     monkeypatch.setattr(KeyStream, "words", lambda self, shape, dtype: np.zeros(shape, dtype))
-    assert distinguished(program, others) < 1e-9
+    assert distinguished(program, others) < ALARM
 
 
 def test_messages_have_the_same_lengths_whatever_the_secrets() -> None:
@@ -391,9 +393,10 @@ def mpc() -> Any:
     return runtime
 
 
-def test_three_processes_agree_with_mpyc(mpc: Any) -> None:
+def test_three_processes_agree_with_mpyc(mpc: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from veilwood.secure.mpyc_links import run_three
 
+    monkeypatch.setattr("veilwood.secure.mpyc_links._free_ports", lambda: free_ports(3))
     x, y = numbers(4, 5, bits=12), numbers(4, 5, bits=12, seed=3)
     secure = mpc.SecInt(32)
     ours = run_three(busy, share(x), share(y))

@@ -13,6 +13,7 @@ import shlex
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -23,6 +24,7 @@ import numpy as np
 import pytest
 
 import veilwood as vw
+from ports import free_ports
 from veilwood.cli import main
 from veilwood.encoding import Encoding
 from veilwood.errors import ModelFileError, PartyError, VeilwoodError
@@ -32,7 +34,6 @@ from veilwood.secure.calls import Call
 from veilwood.secure.client import Client
 from veilwood.secure.config import Address, Config, Task, set_up
 from veilwood.secure.identity import Authority, Identity, Name, peer_name, tls_context
-from veilwood.secure.local import _free_ports
 from veilwood.secure.plain import PlainEngine
 from veilwood.secure.plaintext import PlainTree
 from veilwood.secure.programs import HiddenForest, PrivateVotes
@@ -55,7 +56,7 @@ class Place:
 
     def __init__(self, folder: Path, task: Task = TASK, timeout: float = 10.0) -> None:
         self.folder = folder
-        ports = iter(_free_ports(6))
+        ports = iter(free_ports(6))
         addresses = [Address("127.0.0.1", next(ports), next(ports)) for _ in range(3)]
         set_up(folder, task, addresses=addresses, timeout=timeout)
         self.servers: list[Server] = []
@@ -82,6 +83,13 @@ class Place:
         for owner, rows in ROWS.items():
             self.client(owner).contribute(X[rows], Y[rows])
         self.client("north").wait(60)
+
+    def settle(self) -> None:
+        """Wait until no server trains: an owner hears of a failure as soon as the first of them has settled it."""
+        until = time.monotonic() + 60
+        while any(study.training for server in self.servers for study in server._studies.values()):
+            assert time.monotonic() < until
+            time.sleep(0.01)
 
     def tree_in_the_open(self, task: str = "scale") -> PlainTree:
         """Put the three servers' shares together, which is what no two of them may do."""
@@ -572,6 +580,7 @@ def test_a_failing_server_ends_the_training_everywhere(here: Place, monkeypatch:
     with pytest.raises(VeilwoodError, match="was not trained") as caught:
         here.train()
     assert "Hint: contribute again" in str(caught.value)
+    here.settle()
     for server in here.servers:
         study = server._studies["scale"]
         assert study.model is None
@@ -589,6 +598,7 @@ def test_a_budget_that_one_server_lacks_stops_all(tmp_path: Path) -> None:
     made.start()
     with pytest.raises(VeilwoodError, match="insufficient privacy budget"):
         made.train()
+    made.settle()
     made.stop()
     for server in made.servers:
         assert server._ledger.spent.epsilon == 0
@@ -611,9 +621,10 @@ def test_a_user_that_tells_servers_different_things_is_blamed(trained: Place) ->
 
 
 def test_a_user_that_speaks_to_two_servers_only_is_blamed(tmp_path: Path) -> None:
-    with place(tmp_path, timeout=2.0) as here:
+    with place(tmp_path, timeout=4.0) as here:
         here.train()
-        with Call(here.config("user-analyst"), TASK, "ask") as call:
+        patient = replace(here.config("user-analyst"), timeout=60.0)  # so that it is not the first to give up
+        with Call(patient, TASK, "ask") as call:
             call.hear("statement")
             call.go()
             features = HiddenForest(TASK).encode_queries(X[:3])[0]["features"]
@@ -891,7 +902,7 @@ def test_the_command_line_from_setup_to_retirement(
     table[:300].to_csv("north.csv", index=False)
     table[300:].to_csv("south.csv", index=False)
     X[:9].to_csv("questions.csv", index=False)
-    port = str(_free_ports(1)[0] // 10 * 10)
+    port = str(free_ports(6)[0])
     words = "secure setup roles --schema scale.json --epsilon 2 --owner north --owner south --user analyst"
     assert main([*words.split(), "--name", "scale", "--port", port, "--param", "max_depth=2"]) == 0
     servers = [Server(Config.load(f"roles/server-{party}")) for party in range(3)]

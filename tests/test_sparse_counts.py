@@ -371,6 +371,26 @@ def test_what_comes_out_is_ascending_and_positive(scale: Fraction) -> None:
     assert cells.tolist() == [999, 0, 500, 3]
 
 
+@pytest.mark.parametrize("scale", [Fraction(1, 20), Fraction(1, 3), Fraction(4)], ids=str)
+@pytest.mark.parametrize("order", [1, -1])
+def test_plain_python_lets_out_the_same(scale: Fraction, order: int) -> None:
+    """Given the same draws; at the larger scales many chance finds fall on cells that hold rows, and are dropped."""
+    noise, cells = SparseLaplace(scale), np.arange(0, 3000, 7)[::order]
+    counts = 1 + cells % 3
+    for seed in range(20):
+        with entropy.seeded_for_tests(seed):
+            found, values = noise.perturb(cells, counts, 3000)
+        with entropy.seeded_for_tests(seed):
+            rows = dict(sorted(zip(cells.tolist(), counts.tolist(), strict=True)))
+            drawn = DiscreteLaplace(scale).sample(len(rows)).tolist()
+            expected = {cell: rows[cell] + more for cell, more in zip(rows, drawn, strict=True)}
+            empty = [place for place in noise._chance_finds(3000).tolist() if place not in rows]
+            expected |= dict(zip(empty, (1 + samplers.geometric(scale, len(empty))).tolist(), strict=True))
+        assert list(zip(found.tolist(), values.tolist(), strict=True)) == sorted(
+            (cell, count) for cell, count in expected.items() if count > 0
+        )
+
+
 def test_little_noise_leaves_the_table_as_it_is() -> None:
     cells, counts = ints(7, 0, MOST_SPARSE_CELLS - 1), ints(1, 2, 2**61)
     found, values = SparseLaplace(Fraction(1, 10**6)).perturb(cells[:2], counts[:2], 1000)

@@ -40,7 +40,7 @@ Floats = NDArray[np.float64]
 class Rows:
     """All rows, in memory: coarse codes, target, and the score that the rounds so far give them. Private."""
 
-    coarse: NDArray[np.uint16]
+    coarse: NDArray[np.uint8] | NDArray[np.uint16]
     target: NDArray[np.int32]
     scores: Floats
     cell: NDArray[np.uint32]  # of each row, in the table that was summed last
@@ -48,11 +48,13 @@ class Rows:
     @classmethod
     def of(cls, source: Source, columns: tuple[EncodedColumn, ...]) -> Rows:
         """Read a source once."""
+        small = all(column.missing_code is None if column.ordered else column.n_codes <= 256 for column in columns)
+        kind = np.uint8 if small else np.uint16
         coarse, target = [], []
         for batch in source.batches():
-            coarse.append(coarse_codes(columns, batch.codes))
+            coarse.append(coarse_codes(columns, batch.codes).astype(kind))
             target.append(batch.target)
-        joined = np.concatenate(coarse, axis=1) if coarse else np.empty((len(columns), 0), np.uint16)
+        joined = np.concatenate(coarse, axis=1) if coarse else np.empty((len(columns), 0), kind)
         joined_target = np.concatenate(target) if target else np.empty(0, np.int32)
         return cls(joined, joined_target, np.empty((0, 0)), np.empty(len(joined_target), np.uint32))
 
@@ -140,28 +142,6 @@ def row_norms(n_classes: int, gaussian: bool, signed_replacement: bool) -> tuple
     units = round(GRADIENT_UNITS * (np.sqrt(norm * part) if gaussian else norm * part))
     squared = norm * GRADIENT_UNITS**2 * (2 if signed_replacement else 1) + units**2
     return units, norm * GRADIENT_UNITS + units, squared
-
-
-def smoothed(histogram: NDArray[Any], variance: float) -> Floats:
-    """Remove noise from a histogram: halves, quarters and so on, each kept as far as it rises above the noise."""
-    cleaned = shrunken_steps(histogram[:, None].astype(float), variance, *_haar(len(histogram)))[:, 0]
-    return np.maximum(cleaned, 0.0)
-
-
-def quantile_cuts(histogram: NDArray[Any], bins: int, variance: float = 0.0) -> NDArray[np.int64]:
-    """Return the cells that begin groups of about equal mass, at most ``bins``, in a noisy histogram.
-
-    It is smoothed first: summed up over many empty cells, the noise alone would move the cuts.
-
-    >>> quantile_cuts(np.array([5, 5, 0, 0, 10] + [0] * 251), 4).tolist()
-    [1, 2, 5]
-    """
-    below = np.cumsum(smoothed(histogram, variance) if variance else histogram)
-    if below[-1] <= 0:
-        return np.array([len(histogram) // 2])
-    cuts = np.searchsorted(below / below[-1] + 1e-9, np.arange(1, bins) / bins) + 1
-    cuts = np.unique(cuts[(cuts > 0) & (cuts < len(histogram))])
-    return cuts if len(cuts) else np.array([len(histogram) // 2])
 
 
 def spread_of(histogram: NDArray[np.int64]) -> float:

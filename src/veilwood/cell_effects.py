@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Main effects and interactions of a forest grown from fine cells: partial dependence over cells that came out.
+"""Main effects and interactions of what was learned from fine cells: partial dependence over cells that came out.
 
-Its trees are too deep to be read as tables, as ``effects`` does. Errors are those of the noise, as there: what it does
-to the counts of a column's groups.
+Trees of a forest are too deep to be read as tables, as ``effects`` does. Errors are those of the noise, as there: what
+it does to the counts of a column's groups.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood.cell_forests import Grown
 from veilwood.counting import sum_over_trees
 from veilwood.effects import Effects, Interaction, MainEffect, first_codes, group_labels, readable, root_mean_square
 from veilwood.encoding import Encoding
@@ -32,12 +33,10 @@ Codes = NDArray[np.uint16]
 _DAMAGED: Final = "the effects are missing, or do not belong to the trees."
 
 
-def effects_of_cells(
-    forest: Forest, values: Floats, cells: FineCells, encoding: Encoding, rng: np.random.Generator
-) -> Effects:
+def effects_of_cells(grown: Grown, cells: FineCells, encoding: Encoding, rng: np.random.Generator) -> Effects:
     """Average predictions over some cells, with one or two columns set to each of their groups."""
     unit, outputs = readable(encoding)
-    names, n_classes = [column.name for column in encoding.columns], values.shape[1]
+    names, n_classes, forest = [column.name for column in encoding.columns], len(grown.start), grown.forest
     place = {axis.feature: number for number, axis in enumerate(cells.axes)}
     columns = sorted(set(place) & set(forest.feature.tolist()))
     if not columns:
@@ -46,16 +45,17 @@ def effects_of_cells(
     codes = {feature: first_codes(forest, encoding, feature) for feature in columns}
     main, reach = [], {}
     for feature in columns:
-        curves = _curves(forest, values, background, {feature: codes[feature]})
+        curves = _curves(grown, background, {feature: codes[feature]})
         effect = _centred(curves.mean(axis=-2), 1)
         errors, _ = _noise(cells, (place[feature],), n_classes)
         error = np.asarray(errors[_groups_of(cells.axes[place[feature]], codes[feature])])
         main.append(MainEffect(names[feature], group_labels(encoding, feature, codes[feature]), effect, error))
         reach[feature] = root_mean_square(_centred(curves, 1))  # alone or with others
     pairs = []
-    for first, second in combinations(sorted(columns, key=lambda feature: -reach[feature])[:PAIRED], 2):
+    paired = [] if grown.additive else sorted(columns, key=lambda feature: -reach[feature])[:PAIRED]
+    for first, second in combinations(paired, 2):
         few = {feature: _few(codes[feature]) for feature in (first, second)}
-        effect = _centred(_curves(forest, values, background, few).mean(axis=-2), 2)
+        effect = _centred(_curves(grown, background, few).mean(axis=-2), 2)
         errors, rows = _noise(cells, (place[first], place[second]), n_classes)
         here = np.ix_(*(_groups_of(cells.axes[place[feature]], few[feature]) for feature in few))
         weights = (rows[here] + 1e-9) / (rows[here] + 1e-9).mean()  # corners without rows tell nothing
@@ -83,22 +83,23 @@ def _few(codes: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.asarray(codes[places.round().astype(int)])
 
 
-def _curves(forest: Forest, values: Floats, background: Codes, settings: Mapping[int, NDArray[np.int64]]) -> Floats:
+def _curves(grown: Grown, background: Codes, settings: Mapping[int, NDArray[np.int64]]) -> Floats:
     """Readable predictions by groups of the columns that are set, cell of the background, and output."""
     shape = tuple(len(codes) for codes in settings.values())
     grid = np.meshgrid(*settings.values(), indexing="ij")
     rows = np.tile(background, (int(np.prod(shape)), 1))
     for feature, code in zip(settings, grid, strict=True):
         rows[:, feature] = np.repeat(code.ravel(), len(background))
-    scores = _log_odds(sum_over_trees(forest, rows, values), forest.n_trees)
-    return scores.reshape(*shape, len(background), -1)
+    # A few thousand rows: loading numba for them takes 100 MB, and nearly as long.
+    scores = grown.start + sum_over_trees(grown.forest, rows, grown.values, fast=False)
+    logs = scores if grown.additive else _logs_of_shares(scores, grown.forest.n_trees)
+    odds = logs[:, 1:] - logs[:, :1] if logs.shape[1] == 2 else logs - logs.mean(axis=1, keepdims=True)
+    return odds.reshape(*shape, len(background), -1)
 
 
-def _log_odds(shares: Floats, n_trees: int) -> Floats:
-    """Log-odds of class shares, which a forest knows no better than to one in its trees."""
-    n_classes = shares.shape[-1]
-    logs = np.log((shares * n_trees + 1 / n_classes) / (n_trees + 1))
-    return np.asarray(logs[..., 1:] - logs[..., :1] if n_classes == 2 else logs - logs.mean(axis=-1, keepdims=True))
+def _logs_of_shares(shares: Floats, n_trees: int) -> Floats:
+    """Logarithms of class shares, which a forest knows no better than to one in its trees."""
+    return np.asarray(np.log((shares * n_trees + 1 / shares.shape[1]) / (n_trees + 1)))
 
 
 def _centred(curves: Floats, n_columns: int) -> Floats:

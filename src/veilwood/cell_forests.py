@@ -1,29 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An ordinary forest, grown by scikit-learn from cells that came out, and written as one of ours.
+"""An ordinary forest, or an additive model, learned by scikit-learn from cells that came out and written as ours.
 
-Everything here is computed from what was released: which kind of forest, how large its leaves, how it is judged.
+Everything here is computed from what was released: which kind it is, how large its leaves, how it is judged.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from threading import Lock
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from joblib import cpu_count, effective_n_jobs
 from numpy.typing import NDArray
-from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
+from sklearn.ensemble import ExtraTreesClassifier, HistGradientBoostingClassifier, RandomForestClassifier
+from threadpoolctl import threadpool_limits
 
+from veilwood.counting import on_threads
 from veilwood.fine_cells import MOST_KEPT, FineCells
 from veilwood.progress import track
 from veilwood.structure import LEAF, Forest
-from veilwood.table_trees import Axis
+from veilwood.table_trees import Axis, CellTable, grow_tables
 
 TREES, FEWEST_TREES = 60, 10
 JUDGED_TREES: Final = 20  # of each candidate
 MOST_ROWS, FEWEST_ROWS = 1 << 16, 1 << 13  # that a tree sees, drawn with replacement from a larger table
 MANY_CLASSES: Final = 8  # beyond which trees are fewer and see less: each leaf holds a number for every class
+STUMPS: Final = 200  # boosted trees of one split, of which a round has one for each class: not for many classes
+STEP: Final = 0.3  # of boosting
 FOLDS: Final = 5
 ONE_FOLD_FROM: Final = 10_000  # rows, from which one fold judges well enough,
 MOST_JUDGED: Final = 1 << 17  # and so many rows at most
@@ -32,27 +37,38 @@ Floats = NDArray[np.float64]
 
 
 class Candidate(NamedTuple):
-    """A kind of forest: thresholds by chance or the best ones, columns tried at a node, rows in a leaf."""
+    """A kind of model: thresholds by chance, the best ones, or one a tree; columns tried at a node; rows in a leaf."""
 
-    extra: bool
-    max_features: float | None
+    kind: Literal["extra", "random", "additive"]
+    max_features: float
     min_samples_leaf: int
 
 
 CANDIDATES: Final = (
-    Candidate(True, None, 1),
-    Candidate(True, None, 4),
-    Candidate(False, 0.4, 2),
-    Candidate(False, 0.4, 20),
-    Candidate(False, 0.4, 80),
+    Candidate("extra", 1.0, 1),
+    Candidate("extra", 1.0, 4),
+    Candidate("random", 0.4, 2),
+    Candidate("random", 0.4, 20),
+    Candidate("random", 0.4, 80),
+    Candidate("additive", 1.0, 20),  # where columns act one by one, deep trees need far more rows
 )
 
 
 class Grown(NamedTuple):
-    """A forest, and what each of its leaves adds to the shares of classes."""
+    """A model: trees, what each leaf adds to the scores, and the scores that they are added to.
+
+    Scores are shares of classes, which start from zero, or logarithms of them up to a constant: those start from the
+    logarithms of shares that add up to 1, which are never all zero.
+    """
 
     forest: Forest
     values: Floats
+    start: Floats
+
+    @property
+    def additive(self) -> bool:
+        """Whether scores are logarithms."""
+        return bool(self.start.any())
 
 
 def n_trees(n_classes: int) -> int:
@@ -70,24 +86,31 @@ def most_leaves(n_classes: int) -> int:
 
 
 def grow(cells: FineCells, n_classes: int, rng: np.random.Generator, n_jobs: int | None) -> Grown:
-    """Grow the kind of forest that predicts rows best that it was not grown from."""
+    """Grow the kind of model that predicts rows best that it was not grown from."""
     if not len(cells.weight):  # nothing came out: nothing is known
-        return Grown(*_joined([_single_leaf(np.full(n_classes, 1 / n_classes))], cells.axes))
+        return Grown(*_joined([_single_leaf(np.full(n_classes, 1 / n_classes))], cells.axes), np.zeros(n_classes))
     row = _as_rows(cells.weight, rng)
-    X = cells.groups[row].astype(np.float32) if cells.axes else np.zeros((len(row), 1), np.float32)
-    y = cells.label[row]
     seeds = rng.integers(0, 2**31 - 1, 2)
-    with warnings.catch_warnings():  # scikit-learn wonders at many classes in few rows
-        warnings.simplefilter("ignore", UserWarning)
+    judged = np.random.default_rng(seeds[0]).permutation(len(row))[:MOST_JUDGED]
+    X, y = _table(cells, row[judged])
+    # Stumps are so quick that threads of theirs would mostly wait for each other.
+    with threadpool_limits(limits=1, user_api="openmp"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # scikit-learn wonders at many classes in few rows
+        # A class that never came out has no log-odds.
+        adds = len(cells.axes) > 0 and n_classes <= MANY_CLASSES and len(np.unique(y)) == n_classes
+        candidates = [one for one in CANDIDATES if one.kind != "additive" or adds]
         losses = [
             _loss(candidate, X, y, n_classes, int(seeds[0]), n_jobs)
-            for candidate in track(CANDIDATES, "choosing a forest")
+            for candidate in track(candidates, "choosing a forest")
         ]
-        best = CANDIDATES[int(np.argmin(losses))]
+        best = candidates[int(np.argmin(losses))]
+        X, y = _table(cells, row)
+        if best.kind == "additive":
+            return _by_column(_stumps(best, n_classes, int(seeds[1])).fit(X, y), cells.axes)
         fitted = _forest(best, n_trees(n_classes), len(y), n_classes, int(seeds[1]), n_jobs).fit(X, y)
     trees = [_tree(one.tree_, fitted.classes_, n_classes) for one in fitted.estimators_]
     forest, values = _joined(trees, cells.axes)
-    return Grown(forest, values / len(trees))
+    return Grown(forest, values / len(trees), np.zeros(n_classes))
 
 
 def _as_rows(weight: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
@@ -95,39 +118,96 @@ def _as_rows(weight: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.
     ends = np.cumsum(weight)
     if ends[-1] <= MOST_KEPT:
         return np.repeat(np.arange(len(weight)), weight)
-    return np.sort(np.searchsorted(ends, rng.integers(0, ends[-1], MOST_KEPT), side="right"))
+    drawn = rng.choice(ends[-1], MOST_KEPT, replace=False)  # no row twice: it would be in a fold and left out of it
+    return np.searchsorted(ends, np.sort(drawn), side="right")
+
+
+def _table(cells: FineCells, row: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """What scikit-learn takes: the groups of each row, and its class."""
+    X = np.zeros((len(row), max(1, len(cells.axes))), np.float32)
+    for number in range(len(cells.axes)):
+        X[:, number] = cells.groups[row, number]
+    return X, cells.label[row]
 
 
 def _forest(candidate: Candidate, trees: int, n_rows: int, n_classes: int, seed: int, n_jobs: int | None) -> Any:
-    kind = ExtraTreesClassifier if candidate.extra else RandomForestClassifier
+    extra = candidate.kind == "extra"
+    kind = ExtraTreesClassifier if extra else RandomForestClassifier
     most = _rows_per_tree(n_classes)
     return kind(
         trees, max_features=candidate.max_features, min_samples_leaf=candidate.min_samples_leaf, random_state=seed,
-        bootstrap=n_rows > most or not candidate.extra, max_samples=most if n_rows > most else None,
+        bootstrap=n_rows > most or not extra, max_samples=most if n_rows > most else None,
         n_jobs=min(effective_n_jobs(n_jobs), cpu_count(), trees),
+    )  # fmt: skip
+
+
+def _stumps(candidate: Candidate, n_classes: int, seed: int) -> Any:
+    """Trees of one split, boosted: each adds to the effect of one column."""
+    return HistGradientBoostingClassifier(
+        learning_rate=STEP, max_iter=STUMPS // n_classes, max_leaf_nodes=2, random_state=seed,
+        max_features=candidate.max_features, min_samples_leaf=candidate.min_samples_leaf, early_stopping=False,
     )  # fmt: skip
 
 
 def _loss(
     candidate: Candidate, X: NDArray[np.float32], y: NDArray[Any], n_classes: int, seed: int, n_jobs: int | None
 ) -> float:
-    """Squared error of class shares on folds that were left out."""
-    order = np.random.default_rng(seed).permutation(len(y))[:MOST_JUDGED]
-    fold = np.arange(len(order)) % FOLDS
+    """Squared error of class shares on folds that were left out; the rows are in random order."""
+    fold = np.arange(len(y)) % FOLDS
     total = 0.0
-    for number in range(1 if len(order) >= ONE_FOLD_FROM else min(FOLDS, len(order))):
-        out, rest = order[fold == number], order[fold != number]
-        if not len(rest):
+    for number in range(1 if len(y) >= ONE_FOLD_FROM else min(FOLDS, len(y))):
+        out, rest = fold == number, fold != number
+        if len(np.unique(y[rest])) < 2:  # all kinds say the same
             continue
-        fitted = _forest(candidate, JUDGED_TREES, len(rest), n_classes, seed, n_jobs).fit(X[rest], y[rest])
-        shares = np.zeros((len(out), n_classes))
-        shares[:, fitted.classes_] = fitted.predict_proba(X[out])
+        shares = _shares(candidate, X[rest], y[rest], X[out], n_classes, seed, n_jobs)
         shares[np.arange(len(shares)), y[out]] -= 1.0
         total += float((shares**2).sum())
     return total
 
 
-# -- one of scikit-learn's trees as one of ours ----------------------------------------------------------------
+def _shares(
+    candidate: Candidate,
+    X: NDArray[np.float32],
+    y: NDArray[Any],
+    others: NDArray[np.float32],
+    n_classes: int,
+    seed: int,
+    n_jobs: int | None,
+) -> Floats:
+    """Class shares of other rows; each tree is gone before its thread grows another, as deep ones take megabytes."""
+    shares, adding = np.zeros((len(others), n_classes)), Lock()
+    if candidate.kind == "additive":
+        fitted = _stumps(candidate, n_classes, seed).fit(X, y)
+        shares[:, fitted.classes_] = fitted.predict_proba(others)
+        return shares
+
+    def judge(first: int, last: int) -> None:
+        for tree in range(first, last):
+            fitted = _forest(candidate, 1, len(y), n_classes, seed + tree, 1).fit(X, y)
+            told = fitted.predict_proba(others) / JUDGED_TREES
+            with adding:
+                shares[:, fitted.classes_] += told
+
+    on_threads(judge, JUDGED_TREES, n_jobs)
+    return shares
+
+
+# -- what scikit-learn made as one of ours ----------------------------------------------------------------------
+
+
+def _by_column(fitted: Any, axes: Sequence[Axis]) -> Grown:
+    """Write each column as a tree: as no two meet in a tree of one split, a model can be asked for each by itself."""
+    forest, group = grow_tables([CellTable((axis,)) for axis in axes])
+    asked = np.zeros((1 + len(group), len(axes)), np.float32)
+    asked[np.arange(1, len(asked)), np.repeat(np.arange(len(axes)), np.diff(forest.tree_leaves))] = group
+    scores = fitted.decision_function(asked)
+    if scores.ndim == 1:  # log-odds of the second of two classes
+        scores = np.column_stack([np.zeros(len(scores)), scores])
+    start, values = scores[0], scores[1:] - scores[0]
+    for effect in np.split(values, forest.tree_leaves[1:-1]):
+        start = start + effect.mean(axis=0)
+        effect -= effect.mean(axis=0)  # a part of values
+    return Grown(forest, values, start - np.logaddexp.reduce(start))
 
 
 class _Tree(NamedTuple):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +18,14 @@ from numpy.typing import NDArray
 from veilwood.batches import Source
 from veilwood.counting import leaf_totals
 from veilwood.encoding import TARGET_LEVELS, EncodedColumn
-from veilwood.leaves import shrunken_table
+from veilwood.leaves import density, shrunken_table
 from veilwood.plan import Step, counting_step, selecting_step
 from veilwood.privacy import Loss, Neighbours
 from veilwood.privacy import exact as exact_number
-from veilwood.recipes import CHOICE_SHARE, FEWEST_BINS, MOST_BINS, Recipe
+from veilwood.recipes import CHOICE_SHARE, FEWEST_BINS, MOST_BINS, QUANTILE_SHARE, Recipe
 from veilwood.release import Door
 from veilwood.structure import Forest
-from veilwood.table_trees import Axis, CellTable, equal_cuts, grow_tables
+from veilwood.table_trees import COARSE_CELLS, Axis, CellTable, equal_cuts, grow_tables, quantile_cuts
 
 LOWEST_PART: Final = 0.1  # of an even part, below which no cell falls: one table alone never rules a class out
 OVERLAP: Final = 0.25  # q tables count as q^(1 - OVERLAP) independent ones: columns of different tables depend too
@@ -61,28 +62,82 @@ def tables_of(axes: Sequence[Axis], recipe: Recipe) -> list[CellTable]:
     return [CellTable(group) for group in groups or [()]]
 
 
-def plan_tables(
-    axes: Sequence[Axis], recipe: Recipe, n_classes: int, loss: Loss, neighbours: Neighbours
-) -> tuple[Step, ...]:
-    """Plan the choice of columns, if there is one, and the release of all tables at once.
+@dataclass(frozen=True)
+class TablePlan:
+    """The steps of counted tables, in order.
 
-    One row adds one to one cell of each table. Where columns are chosen, the counts are planned for the widest ones,
-    put together so that the tables are largest. The score of a column is how many rows the most frequent class of each
-    of its groups has: one row adds 0 or 1 to each score, so their range is 1.
+    Attributes
+    ----------
+    choices : tuple of Step
+        One for each column that is chosen, if they are.
+    histograms : Step or None
+        Of the numeric columns, if they are cut at private quantiles.
+    counts : Step
+        All tables at once.
     """
-    choices: tuple[Step, ...] = ()
-    if recipe.selects:
-        part = exact_number(CHOICE_SHARE) / recipe.n_columns
-        choices = tuple(
-            selecting_step(f"column {i + 1}", (1, len(axes)), loss.part(part), neighbours, score_range=1)
+
+    choices: tuple[Step, ...]
+    histograms: Step | None
+    counts: Step
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All of them."""
+        return (*self.choices, *((self.histograms,) if self.histograms else ()), self.counts)
+
+
+def plan_tables(axes: Sequence[Axis], recipe: Recipe, n_classes: int, loss: Loss, neighbours: Neighbours) -> TablePlan:
+    """Divide a loss over the choice of columns and their quantiles, if wanted, and the release of all tables.
+
+    One row adds one to one cell of each histogram and of each table. Where columns are chosen, both are planned for as
+    many numeric columns as there can be and for the widest columns, put together so that the tables are largest. The
+    score of a column is how many rows the most frequent class of each of its groups has: one row adds 0 or 1 to each
+    score, so their range is 1.
+    """
+    choice_share = exact_number(CHOICE_SHARE) if recipe.selects else Fraction(0)
+    histogram_share = exact_number(QUANTILE_SHARE) if recipe.quantiles else Fraction(0)
+    numeric = sum(axis.ordered for axis in (axes if recipe.selects else axes[: recipe.n_columns]))
+    numeric = min(numeric, recipe.n_columns)
+    if not numeric:
+        histogram_share = Fraction(0)  # all that were drawn are categories
+    largest = sorted(axes, key=lambda axis: -axis.size) if recipe.selects else axes
+    tables = tables_of(largest, recipe)
+    n_tables = len(tables)
+    return TablePlan(
+        choices=tuple(
+            selecting_step(
+                f"column {i + 1}", (1, len(axes)), loss.part(choice_share / recipe.n_columns), neighbours, score_range=1
+            )
             for i in range(recipe.n_columns)
-        )
-        loss = loss.part(1 - exact_number(CHOICE_SHARE))
-        axes = sorted(axes, key=lambda axis: -axis.size)
-    tables = tables_of(axes, recipe)
-    shape = (sum(table.n_cells for table in tables), n_classes)
-    n = len(tables)
-    return (*choices, counting_step("class counts of tables", shape, loss, neighbours, l1=n, squared_l2=n))
+        ) if recipe.selects else (),
+        histograms=counting_step(
+            "histograms of numeric columns", (numeric, COARSE_CELLS), loss.part(histogram_share), neighbours,
+            l1=numeric, squared_l2=numeric,
+        ) if histogram_share else None,
+        counts=counting_step(
+            "class counts of tables", (sum(table.n_cells for table in tables), n_classes),
+            loss.part(1 - choice_share - histogram_share), neighbours, l1=n_tables, squared_l2=n_tables,
+        ),
+    )  # fmt: skip
+
+
+def measure(
+    plan: TablePlan,
+    axes: Sequence[Axis],
+    columns: Sequence[EncodedColumn],
+    recipe: Recipe,
+    source: Source,
+    door: Door,
+    n_jobs: int | None,
+) -> Learned:
+    """Carry the plan out: choose columns, cut numbers at quantiles, count; each step through the door."""
+    n_classes = plan.counts.shape[1]
+    if plan.choices:
+        axes = choose_columns(axes, plan.choices, n_classes, source, door, n_jobs)
+    axes = axes[: recipe.n_columns]
+    if plan.histograms is not None:
+        axes = cut_at_quantiles(axes, columns, plan.histograms, recipe.n_rows, n_classes, source, door, n_jobs)
+    return count(tables_of(axes, recipe), plan.counts, source, door, n_jobs)
 
 
 def choose_columns(
@@ -101,18 +156,62 @@ def choose_columns(
     return chosen
 
 
+def cut_at_quantiles(
+    axes: Sequence[Axis],
+    columns: Sequence[EncodedColumn],
+    step: Step,
+    n_rows: int,
+    n_classes: int,
+    source: Source,
+    door: Door,
+    n_jobs: int | None,
+) -> list[Axis]:
+    """Cut numeric columns into as many groups as they have, of about equal mass by a noisy histogram."""
+    exact = np.zeros(step.shape, np.int64)  # of columns that were planned and not chosen nothing is counted
+    numeric = [axis for axis in axes if axis.ordered]
+    if numeric:
+        exact[: len(numeric)] = histograms(numeric, columns, n_classes, source, n_jobs)
+    noisy = iter(door.noisy(step, exact))
+    anew = []
+    for axis in axes:
+        if axis.ordered:
+            n_groups = int(axis.groups[COARSE_CELLS - 1]) + 1
+            cuts = quantile_cuts(density(next(noisy), step.variance, n_rows), n_groups)
+            anew.append(Axis.of_cuts(axis.feature, columns[axis.feature], cuts))
+        else:
+            anew.append(axis)
+    return anew
+
+
+def histograms(
+    axes: Sequence[Axis], columns: Sequence[EncodedColumn], n_classes: int, source: Source, n_jobs: int | None
+) -> NDArray[np.int64]:
+    """Count the rows in each coarse cell of numeric columns; missing numbers are left out. Private."""
+    tables = [CellTable((Axis.of_cuts(axis.feature, columns[axis.feature], range(COARSE_CELLS)),)) for axis in axes]
+    forest, cells = grow_tables(tables)
+    totals = _by_cell(tables, forest, cells, _totals(forest, n_classes, source, n_jobs))
+    return np.array([by_cell[:COARSE_CELLS].sum(axis=1) for by_cell in totals])
+
+
 def count(tables: Sequence[CellTable], step: Step, source: Source, door: Door, n_jobs: int | None) -> Learned:
     """Count all tables in one pass, let the counts out, and turn them into evidence."""
     forest, cells = grow_tables(tables)
     exact = np.zeros(step.shape, np.int64)  # cells that were planned and are not there stay empty
     exact[: forest.n_leaves] = _totals(forest, step.shape[1], source, n_jobs)
     noisy = door.noisy(step, exact)
-    counts = []
+    return evidence(tables, _by_cell(tables, forest, cells, noisy.astype(float)), step.variance)
+
+
+def _by_cell(
+    tables: Sequence[CellTable], forest: Forest, cells: NDArray[np.int32], values: NDArray[Any]
+) -> list[NDArray[Any]]:
+    """Values of leaves, put in the order of each table's cells."""
+    ordered = []
     for table, first, last in zip(tables, forest.tree_leaves[:-1], forest.tree_leaves[1:], strict=True):
-        by_cell = np.empty((table.n_cells, step.shape[1]))
-        by_cell[cells[first:last]] = noisy[first:last]
-        counts.append(by_cell)
-    return evidence(tables, counts, step.variance)
+        by_cell = np.empty((table.n_cells, values.shape[1]), values.dtype)
+        by_cell[cells[first:last]] = values[first:last]
+        ordered.append(by_cell)
+    return ordered
 
 
 def _totals(forest: Forest, n_classes: int, source: Source, n_jobs: int | None) -> NDArray[np.int64]:

@@ -9,25 +9,26 @@ as one grown from the rows (``cell_forests``). A column's groups are worth the p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import log2, prod
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.batches import Source
-from veilwood.boosting import Rows, quantile_cuts
+from veilwood.batches import Batch, Source
 from veilwood.encoding import EncodedColumn
-from veilwood.leaves import STANDS_OUT, density
+from veilwood.leaves import density
 from veilwood.plan import Step, counting_step, sparse_step
 from veilwood.privacy import Loss, Neighbours
 from veilwood.recipes import COLUMN_SHARE, chance_finds
 from veilwood.release import Door
 from veilwood.sparse_counts import MOST_SPARSE_CELLS, SparseLaplace
-from veilwood.table_trees import COARSE_CELLS, Axis
+from veilwood.table_trees import COARSE_CELLS, Axis, coarse_codes, quantile_cuts
 
+STANDS_OUT: Final = 3.0  # standard deviations
 FINEST, MOST_VALUES = 64, 256  # groups of a numeric column, and of a categorical one
 STRENGTH_GROUPS: Final = 16  # of a numeric column, in which its strength is judged
 MOST_KEPT: Final = 1 << 18  # of the cells that came out, and of the rows they stand for, what is learned from
@@ -61,7 +62,7 @@ class FineCells:
     ----------
     axes : tuple of Axis
         The columns and their groups.
-    groups : ndarray of uint16, shape (n_cells, n_axes)
+    groups : ndarray of uint8, shape (n_cells, n_axes)
         Where each cell lies.
     label : ndarray of int
         Its class.
@@ -74,7 +75,7 @@ class FineCells:
     """
 
     axes: tuple[Axis, ...]
-    groups: NDArray[np.uint16]
+    groups: NDArray[np.uint8]
     label: Ints
     weight: Ints
     finds: float = 0.0
@@ -111,33 +112,52 @@ def measure(
     door: Door,
     rng: np.random.Generator,
 ) -> FineCells:
-    """Carry the plan out; of very many cells that came out some are kept, by public chance."""
-    rows = Rows.of(source, tuple(columns))
-    exact = [
-        np.bincount(codes.astype(np.int64) * n_classes + rows.target, minlength=_size(column) * n_classes)
-        for codes, column in zip(rows.coarse, columns, strict=True)
-    ]
-    noisy = door.noisy(plan.columns, np.concatenate(exact).reshape(-1, n_classes))
+    """Carry the plan out, reading the rows twice; of very many cells that came out some are kept, by public chance."""
+    count = partial(_classes_by_column, columns, n_classes)
+    noisy = door.noisy(plan.columns, source.add_up(count, "counting classes by column"))
     tables = np.split(noisy, np.cumsum([_size(column) for column in columns])[:-1])
     axes = choose_axes(columns, tables, plan.columns.variance, plan.cells.shape[0] // n_classes)
-    key = np.zeros(len(rows.target), np.int64)
-    for axis in axes:
-        key *= axis.size
-        key += axis.groups[rows.coarse[axis.feature]]
-    key *= n_classes
-    key += rows.target
-    occupied, counts = np.unique(key, return_counts=True)
+    occupied, counts = _occupied(columns, axes, n_classes, source)
     n_cells = prod(axis.size for axis in axes) * n_classes
-    found, weight = door.sparse(plan.cells, occupied, counts.astype(np.int64), n_cells)
+    found, weight = door.sparse(plan.cells, occupied, counts, n_cells)
+    del occupied, counts
     kept = np.sort(rng.permutation(len(found))[:MOST_KEPT])
     noise = plan.cells.mechanism
     finds = n_cells / noise.gap * len(kept) / max(len(found), 1) if isinstance(noise, SparseLaplace) else 0.0
     found, weight = found[kept], weight[kept]
     where, label = np.divmod(found, n_classes)
-    groups = np.empty((len(where), len(axes)), np.uint16)
+    groups = np.empty((len(where), len(axes)), np.uint8)  # at most MOST_VALUES of them
     for number in reversed(range(len(axes))):
         where, groups[:, number] = np.divmod(where, axes[number].size)
     return without_empty_groups(FineCells(axes, groups, label, weight, finds, plan.cells.variance))
+
+
+def _classes_by_column(
+    columns: Sequence[EncodedColumn], n_classes: int, batches: Iterable[Batch], *, n_jobs: int | None = 1
+) -> Ints:
+    """Count the rows of each class in the coarse cells of each column, one column below the other."""
+    totals = [np.zeros(_size(column) * n_classes, np.int64) for column in columns]
+    for batch in batches:
+        for total, codes in zip(totals, coarse_codes(columns, batch.codes), strict=True):
+            total += np.bincount(codes * np.int64(n_classes) + batch.target, minlength=len(total))
+    return np.concatenate(totals).reshape(-1, n_classes)
+
+
+def _occupied(
+    columns: Sequence[EncodedColumn], axes: Sequence[Axis], n_classes: int, source: Source
+) -> tuple[Ints, Ints]:
+    """Return the cells that hold rows, ascending, and how many each: of a row nothing is kept but its cell."""
+    cells = [np.empty(0, np.int64)]
+    for batch in source.batches():
+        coarse, cell = coarse_codes(columns, batch.codes), np.zeros(len(batch.target), np.int64)
+        for axis in axes:
+            cell *= axis.size
+            cell += axis.groups[coarse[axis.feature]]
+        cells.append(cell * n_classes + batch.target)
+    every = np.concatenate(cells)
+    every.sort()
+    firsts = np.flatnonzero(np.append(True, every[1:] != every[:-1])[: len(every)])
+    return every[firsts], np.diff(firsts, append=len(every))
 
 
 def without_empty_groups(cells: FineCells) -> FineCells:
@@ -204,7 +224,8 @@ def _mass(column: EncodedColumn, counts: Ints, variance: float) -> Floats:
     """How many rows each cell of a column has, noise removed where neighbours allow it."""
     if not column.ordered:
         return np.maximum(counts, 0).astype(float)
-    return np.append(density(counts[:COARSE_CELLS], variance), np.maximum(counts[COARSE_CELLS:], 0))
+    inside = counts[:COARSE_CELLS]
+    return np.append(density(inside, variance, inside.sum()), np.maximum(counts[COARSE_CELLS:], 0))
 
 
 def _groupings(feature: int, column: EncodedColumn, table: Ints, mass: Floats) -> list[Axis]:

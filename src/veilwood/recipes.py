@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final, Literal, TypeAlias
 
@@ -45,6 +45,11 @@ FEWEST_BINS, MOST_BINS = 3, 16
 WIDE: Final = 16
 ROWS_PER_CHOICE: Final = 60.0
 CHOICE_SHARE: Final = 0.25
+
+# Tables of this size for each column of numbers: a part of the budget finds private quantiles to cut them at. Groups of
+# equal width are as good where values are spread evenly over the bounds, and useless where they are not.
+QUANTILES_FROM: Final = 100.0
+QUANTILE_SHARE: Final = 0.2
 
 # Fine cells (``fine_cells``): from LEAST_RICH on, epsilon for one count, a cell of one row stands out. They are used if
 # the affordable ones have the part COVERED of the bits that all columns have in WANTED_GROUPS groups each, or from RICH
@@ -90,6 +95,8 @@ class Recipe:
         Boosting: passes over all columns one by one, then so many random trees of this depth.
     selects : bool
         Tables: whether columns are chosen privately, by how well each tells classes apart, or drawn by chance.
+    quantiles : bool
+        Tables: whether numbers are cut at private quantiles, or into groups of equal width.
     gaussian : bool
         Whether Gaussian noise is smaller than Laplace noise here; False needs no delta.
     """
@@ -104,6 +111,7 @@ class Recipe:
     depth: int = 0
     gaussian: bool = False
     selects: bool = False
+    quantiles: bool = False
 
     def rounds(self, n_columns: int) -> int:
         """Rounds of boosting over a table with so many columns."""
@@ -118,8 +126,9 @@ class Recipe:
                 how = "chosen privately as the most telling" if self.selects else "drawn by chance"
                 return (
                     f"few rows for this epsilon, so {_number(self.n_columns, 'column')}, {how}, counted in "
-                    f"tables of up to {_number(self.group, 'column')}, numbers in about {self.bins} groups; their "
-                    "evidence is multiplied"
+                    f"tables of up to {_number(self.group, 'column')}, numbers in about {self.bins} groups "
+                    f"{'between private quantiles' if self.quantiles else 'of equal width'}; their evidence is "
+                    "multiplied"
                 )
             case "cells":
                 return (
@@ -239,8 +248,10 @@ def _tables(columns: Sequence[EncodedColumn], n_classes: int, n_rows: int, epsil
     affordable = math.isqrt(int(n_rows * epsilon / ROWS_PER_CHOICE))
     if len(columns) >= WIDE and 0 < affordable < len(columns):
         pairs = affordable > 1 and widest[0] * widest[1] * n_classes <= MOST_CELLS  # any two may be chosen
-        return Recipe("tables", n_rows, min(affordable, len(columns)), 1 + pairs, bins, selects=True)
-    return best
+        best = Recipe("tables", n_rows, min(affordable, len(columns)), 1 + pairs, bins, selects=True)
+    numeric = min(sum(column.ordered for column in columns), best.n_columns)
+    size = n_rows * epsilon / max(1.0, n_classes / 2)
+    return replace(best, quantiles=numeric > 0 and size >= QUANTILES_FROM * numeric)
 
 
 def _reliability(n_rows: int, n_classes: int, epsilon: float, cells: float) -> float:

@@ -19,12 +19,13 @@ from veilwood.batches import Source
 from veilwood.boosting import Rows
 from veilwood.counted_tables import RAREST_CLASS, Learned
 from veilwood.encoding import TARGET_LEVELS, EncodedColumn
+from veilwood.leaves import density
 from veilwood.plan import Step, counting_step
 from veilwood.privacy import Loss, Neighbours, exact
 from veilwood.progress import track
 from veilwood.recipes import CUT_SHARE, SPREAD_SHARE, START_SHARE, Recipe
 from veilwood.release import Door
-from veilwood.table_trees import COARSE_CELLS, Axis, CellTable
+from veilwood.table_trees import COARSE_CELLS, Axis, CellTable, quantile_cuts
 
 SPREAD_AT: Final = (Fraction(0), Fraction(1, 8), Fraction(1, 3))  # of the rounds, when residuals are measured anew
 
@@ -125,7 +126,7 @@ def boost(
     if plan.cuts is not None:
         histograms = door.noisy(plan.cuts, rows.histograms(numeric))
         cuts = {
-            feature: boosting.quantile_cuts(histogram, recipe.bins, plan.cuts.variance)
+            feature: quantile_cuts(density(histogram, plan.cuts.variance, recipe.n_rows), recipe.bins)
             for feature, histogram in zip(numeric, histograms, strict=True)
         }
     start = _start(door.noisy(plan.start, _totals(rows, n_classes)), n_classes)

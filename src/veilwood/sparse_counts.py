@@ -112,19 +112,22 @@ class SparseLaplace:
             raise VeilwoodError(f"n_cells={n_cells} must be between 1 and 2**53. Hint: use coarser cells.")
         if cells.dtype != np.int64 or counts.dtype != np.int64 or cells.ndim != 1 or cells.shape != counts.shape:
             raise VeilwoodError("cells and counts must be int64 vectors of one length. Hint: count in whole units.")
-        order = np.argsort(cells)
-        cells, counts = cells[order], counts[order]
-        if len(cells) and (cells[0] < 0 or cells[-1] >= n_cells or (np.diff(cells) == 0).any()):
+        if (cells[:-1] > cells[1:]).any():
+            order = np.argsort(cells)
+            cells, counts = cells[order], counts[order]
+        if len(cells) and (cells[0] < 0 or cells[-1] >= n_cells or (cells[:-1] == cells[1:]).any()):
             raise VeilwoodError(f"cells must be different numbers from 0 up to {n_cells - 1}.")
         if len(counts) and (counts.min() < 1 or counts.max() > LARGEST_VALUE):
             raise VeilwoodError("counts must be at least 1 and at most 2**61: leave empty cells out.")
-        noisy = counts + DiscreteLaplace(self.scale).sample(counts.shape)
+        noisy = DiscreteLaplace(self.scale).sample(counts.shape)
+        noisy += counts
         found = self._chance_finds(n_cells)
-        found = found[~np.isin(found, cells, assume_unique=True)]
+        found = found[np.append(cells, -1)[np.searchsorted(cells, found)] != found]  # those that are empty
         found_counts = 1 + samplers.geometric(self.scale, len(found))
-        every = np.concatenate([cells[noisy > 0], found])
-        order = np.argsort(every)  # the order must not tell which cells were not empty
-        return every[order], np.concatenate([noisy[noisy > 0], found_counts])[order]
+        out = noisy > 0
+        cells, noisy = cells[out], noisy[out]
+        places = np.searchsorted(cells, found)  # in order, which must not tell which cells were not empty
+        return np.insert(cells, places, found), np.insert(noisy, places, found_counts)
 
     def _chance_finds(self, n_cells: int) -> Ints:
         """Choose each cell with probability 1 - exp(-1/g): the gaps between chosen ones are geometric of scale g."""

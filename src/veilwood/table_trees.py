@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,7 +100,7 @@ class CellTable:
         """The columns."""
         return tuple(axis.feature for axis in self.axes)
 
-    def cells(self, coarse: NDArray[np.uint16]) -> NDArray[np.uint32]:
+    def cells(self, coarse: NDArray[np.uint8] | NDArray[np.uint16]) -> NDArray[np.uint32]:
         """Return the cell of each row; ``coarse`` holds one row of codes for each column."""
         cell = np.zeros(coarse.shape[1], np.uint32)
         for axis in self.axes:
@@ -125,6 +125,20 @@ def coarse_codes(columns: Sequence[EncodedColumn], codes: NDArray[np.uint16]) ->
 def equal_cuts(bins: int) -> list[int]:
     """Cut the coarse cells into so many groups of equal width."""
     return [round(COARSE_CELLS * i / bins) for i in range(1, bins)]
+
+
+def quantile_cuts(mass: NDArray[Any], bins: int) -> NDArray[np.int64]:
+    """Return the cells that begin groups of about equal mass, at most ``bins``.
+
+    >>> quantile_cuts(np.array([5, 5, 0, 0, 10] + [0] * 251), 4).tolist()
+    [1, 2, 5]
+    """
+    below = np.cumsum(mass)
+    if below[-1] <= 0:
+        return np.array([len(mass) // 2])
+    cuts = np.searchsorted(below / below[-1] + 1e-9, np.arange(1, bins) / bins) + 1
+    cuts = np.unique(cuts[(cuts > 0) & (cuts < len(mass))])
+    return cuts if len(cuts) else np.array([len(mass) // 2])
 
 
 def grow_tables(tables: Sequence[CellTable]) -> tuple[Forest, NDArray[np.int32]]:

@@ -123,9 +123,10 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         loss, neighbours = self._promise()
         schema, not_private = self._declared_schema(X, y)
         design = self._design(schema, loss, neighbours)
-        source = open_rows(X, y, design.encoding, unit=neighbours.unit)
-        source.check_passes(self._several_passes, type(self).__name__)
-        self._carry_out(design, source.labels, not_private, lambda door: self._measure(design, source, door))
+        sources = [open_rows(X, y, design.encoding, unit=neighbours.unit)]
+        sources[0].check_passes(self._several_passes, type(self).__name__)
+        # Taken out of the list, so that the encoded rows are gone from memory before anything is learned.
+        self._carry_out(design, sources[0].labels, not_private, lambda door: self._measure(design, sources.pop(), door))
         return self
 
     # -- shared by the families --------------------------------------------------------------------------------

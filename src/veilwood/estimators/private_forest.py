@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from veilwood import boosting, cell_effects, cell_forests, fine_cells, recipes
 from veilwood.batches import Batch, Source
 from veilwood.cluster import anywhere, on_cluster
-from veilwood.counted_tables import Learned, choose_columns, count, draw_axes, plan_tables, tables_of
+from veilwood.counted_tables import Learned, TablePlan, draw_axes, measure, plan_tables, tables_of
 from veilwood.counting import sum_over_trees
 from veilwood.effects import Effects, effects_of
 from veilwood.encoding import TARGET_LEVELS, Encoding
@@ -50,7 +50,8 @@ class _Work(Design):
 
     recipe: Recipe | None
     axes: list[Axis]
-    rounds: RoundPlan | None
+    tables: TablePlan | None = None
+    rounds: RoundPlan | None = None
     cells: CellPlan | None = None
 
 
@@ -117,7 +118,7 @@ class _PrivateForest(BaseForest):
             "the number of rows, with noise, and then, with the rest of the budget, what is chosen from it",
             {"method": "chosen from the number of rows", **sizes, "trees": 0, "leaves": 0}, 0.0,
         )  # fmt: skip
-        return _Work(encoding, _NO_FOREST, plan, None, [], None)
+        return _Work(encoding, _NO_FOREST, plan, None, [])
 
     def _uses_cells(self, encoding: Encoding, loss: Loss, neighbours: Neighbours) -> bool:
         """Whether it is certain, before the number of rows may be bought, that cells will be used."""
@@ -162,22 +163,23 @@ class _PrivateForest(BaseForest):
             noise = rounds.rounds[-1].variance / rounds.count_units**2
             released = f"sums of gradients and of rows in {n_tables} tables, with noise"
             plan = self._plan(encoding, loss, neighbours, (*bought, *steps), released, structure, noise)
-            return _Work(encoding, _NO_FOREST, plan, recipe, [], rounds)
+            return _Work(encoding, _NO_FOREST, plan, recipe, [], rounds=rounds)
         if recipe.method == "cells":
             cells = fine_cells.plan_cells(encoding.columns, n_classes, n_rows, left, neighbours)
             structure |= {"trees": cell_forests.n_trees(n_classes), "leaves": 0}
             released = f"of up to {cells.cells.shape[0]:,} cells those with a positive noisy count, and the counts"
             plan = self._plan(encoding, loss, neighbours, (*bought, *cells.steps), released, structure, 0.0)
-            return _Work(encoding, _NO_FOREST, plan, recipe, [], None, cells)
+            return _Work(encoding, _NO_FOREST, plan, recipe, [], cells=cells)
         axes = draw_axes(encoding.columns, recipe, self._public_rng())
-        *choices, step = plan_tables(axes, recipe, n_classes, left, neighbours)
+        tables = plan_tables(axes, recipe, n_classes, left, neighbours)
         n_tables = len(tables_of(axes, recipe))
-        structure |= {"trees": n_tables, "leaves": step.shape[0]}
+        structure |= {"trees": n_tables, "leaves": tables.counts.shape[0]}
         released = f"class counts of {n_tables} table{'s' * (n_tables > 1)}, with noise"
-        if choices:
+        if tables.choices:
             released += ", and which columns they are of"
-        plan = self._plan(encoding, loss, neighbours, (*bought, *choices, step), released, structure, step.variance)
-        return _Work(encoding, _NO_FOREST, plan, recipe, axes, None)
+        noise = tables.counts.variance
+        plan = self._plan(encoding, loss, neighbours, (*bought, *tables.steps), released, structure, noise)
+        return _Work(encoding, _NO_FOREST, plan, recipe, axes, tables)
 
     def _plan(
         self, encoding: Encoding, loss: Loss, neighbours: Neighbours, steps: tuple[Step, ...], released: str,
@@ -215,8 +217,8 @@ class _PrivateForest(BaseForest):
     def fit(self, X: Any, y: Any = None, **unsupported: Any) -> Self:
         """Train on a table, as every forest does; on a frame of a cluster classes are learned from tables.
 
-        Boosting and fine cells hold all rows in memory, as codes of two bytes for each column; on Dask, Spark and Ray
-        rows stay where they are, so tables are counted there, and regression is refused.
+        Boosting holds all rows in memory, as codes of one or two bytes for each column, fine cells as one number each;
+        on Dask, Spark and Ray rows stay where they are, so tables are counted there, and regression is refused.
 
         Parameters
         ----------
@@ -254,27 +256,18 @@ class _PrivateForest(BaseForest):
         n_classes = len(encoding.schema.classes)
         if design.cells is not None:
             return fine_cells.measure(design.cells, encoding.columns, n_classes, source, door, rng)
-        if design.rounds is None:
-            return self._count(design, source, door)
+        if design.tables is not None:
+            return measure(design.tables, design.axes, encoding.columns, recipe, source, door, self.n_jobs)
+        assert design.rounds is not None
         return boost(design.rounds, encoding.columns, n_classes, recipe, source, door, rng, self.n_jobs)
-
-    def _count(self, work: _Work, source: Source, door: Door) -> Learned:
-        assert work.recipe is not None
-        axes, step = work.axes, work.plan.steps[-1]
-        if work.recipe.selects:
-            choices = work.plan.steps[-1 - work.recipe.n_columns : -1]
-            axes = choose_columns(axes, choices, step.shape[1], source, door, self.n_jobs)
-        return count(tables_of(axes, work.recipe), step, source, door, self.n_jobs)
 
     def _learn(self, design: Design, released: Learned | FineCells) -> None:
         if isinstance(released, FineCells):
             n_classes = len(design.encoding.schema.classes)
             rng = self._public_rng()
-            self.forest_, self.leaf_values_ = cell_forests.grow(released, n_classes, rng, self.n_jobs)
-            self.start_ = np.zeros(n_classes)
-            self.effects_ = cell_effects.effects_of_cells(
-                self.forest_, self.leaf_values_, released, design.encoding, rng
-            )
+            grown = cell_forests.grow(released, n_classes, rng, self.n_jobs)
+            self.forest_, self.leaf_values_, self.start_ = grown
+            self.effects_ = cell_effects.effects_of_cells(grown, released, design.encoding, rng)
             return
         if self.plan_.structure["method"] == "prior":
             warnings.warn(
@@ -294,8 +287,12 @@ class _PrivateForest(BaseForest):
 
     @property
     def _of_cells(self) -> bool:
-        """Whether scores are averages over trees: class shares."""
         return bool(self.plan_.structure.get("method") == "cells")
+
+    @property
+    def _of_shares(self) -> bool:
+        """Whether scores are class shares, and not their logarithms (``cell_forests.Grown``)."""
+        return self._of_cells and not self.start_.any()
 
     def _scores(self, X: Any) -> Floats:
         codes = self._encode(X)
@@ -340,8 +337,10 @@ class _PrivateForest(BaseForest):
             raise ModelFileError(f"{forest.n_leaves} leaves are more than the {planned} planned.")
         self.forest_, self.leaf_values_, self.start_ = forest, values, start
         if self._of_cells:
-            shares = values.sum(axis=1)
-            if values.min() < 0 or shares.max() > 1 + 1e-9 or shares.min() <= 0:
+            shares, finite = values.sum(axis=1), np.isfinite(values).all() and np.isfinite(start).all()
+            if not finite or (not self._of_shares and abs(np.logaddexp.reduce(start)) > 1e-9):
+                raise ModelFileError("the values of the leaves, or the start, are no logarithms of class shares.")
+            if self._of_shares and (values.min() < 0 or shares.max() > 1 + 1e-9 or shares.min() <= 0):
                 raise ModelFileError("the values of the leaves are no shares of classes.")
             self.effects_ = cell_effects.from_arrays(arrays, forest, encoding)
             return
@@ -406,7 +405,7 @@ class PrivateForestClassifier(ClassifierMixin, _PrivateForest):  # type: ignore[
     def predict_proba(self, X: Any) -> Floats:
         """Return the probability of each class. Free: computed from what was released."""
         scores = self._scores(X)
-        return scores / scores.sum(axis=1, keepdims=True) if self._of_cells else boosting.probabilities(scores)
+        return scores / scores.sum(axis=1, keepdims=True) if self._of_shares else boosting.probabilities(scores)
 
     @anywhere
     def predict(self, X: Any) -> NDArray[Any]:

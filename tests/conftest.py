@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all tests share: searches for counterexamples repeat from run to run, and no test is timed.
+
+Fixtures stand beside the tests that use them.
+"""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+# A busy machine is no counterexample, and an example found by chance in one run of many should be written down as a
+# test of its own rather than fail a change that has nothing to do with it.
+settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("repeatable")
