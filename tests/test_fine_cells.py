@@ -23,6 +23,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 
 import veilwood as vw
 from veilwood import audit, cell_forests, fine_cells, recipes
@@ -460,7 +461,7 @@ def grown_with_twin(
     """Grow, and return the scikit-learn model that was converted too, as a function of codes."""
     made: list[Any] = []
     with monkeypatch.context() as patch:
-        for name in ("_forest", "_stumps"):
+        for name in ("_grown", "_stumps"):
             sound = getattr(cell_forests, name)
             patch.setattr(cell_forests, name, lambda *args, sound=sound: made.append(sound(*args)) or made[-1])  # type: ignore[func-returns-value]
         grown = cell_forests.grow(cells, n_classes, np.random.default_rng(0), 1)
@@ -471,7 +472,9 @@ def grown_with_twin(
         for place, axis in enumerate(cells.axes):
             X[:, place] = axis.groups[coarse[axis.feature]]
         shares = np.zeros((len(codes), n_classes))
-        shares[:, made[-1].classes_] = made[-1].predict_proba(X)
+        last = made[-1:] if grown.additive else made[-cell_forests.n_trees(n_classes) :]
+        for one in last:
+            shares[:, one.classes_] += one.predict_proba(X) / len(last)
         return shares
 
     return grown, twin
@@ -538,8 +541,8 @@ def test_where_no_cell_came_out_nothing_is_known(axes: tuple[Axis, ...]) -> None
 
 def test_the_kind_of_forest_is_the_one_that_predicts_best(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    sound = cell_forests._forest
-    monkeypatch.setattr(cell_forests, "_forest", lambda *args: made.append(args) or sound(*args))  # type: ignore[func-returns-value]
+    sound = cell_forests._grown
+    monkeypatch.setattr(cell_forests, "_grown", lambda *args: made.append(args) or sound(*args))  # type: ignore[func-returns-value]
     monkeypatch.setattr(cell_forests, "JUDGED_TREES", 10)
     monkeypatch.setattr(cell_forests, "CANDIDATES", cell_forests.CANDIDATES[:-1])
     for noise, large in ((False, False), (True, True)):  # chance wants large leaves, a rule small ones
@@ -549,8 +552,9 @@ def test_the_kind_of_forest_is_the_one_that_predicts_best(monkeypatch: pytest.Mo
             rule = (cells.groups.sum(axis=1) % 2).astype(np.int64)
             cells = FineCells(AXES, cells.groups, rule, cells.weight)
         cell_forests.grow(cells, 2, np.random.default_rng(0), 1)
-        candidate, trees, n_rows_seen = made[-1][:3]
-        assert (trees, n_rows_seen) == (cell_forests.TREES, cells.weight.sum())
+        candidate, n_rows = made[-1][0], cells.weight.sum()
+        seeds = [args[4] for args in made[-cell_forests.TREES - 10 :] if len(args[2]) == n_rows]
+        assert len(set(seeds)) == cell_forests.TREES  # which are grown from all rows
         assert (candidate.min_samples_leaf >= 20) == large
         assert {args[0] for args in made} == set(cell_forests.CANDIDATES)
 
@@ -574,12 +578,32 @@ def test_a_forest_is_judged_by_the_mean_of_its_trees(
     cells = cells_of(600, 3, 8, classes=[0, 2])
     X, y = cell_forests._table(cells, np.arange(600))
     assert X.tolist() == cells.groups.tolist()
-    trees = [cell_forests._forest(candidate, 1, 400, 3, 7 + tree, 1).fit(X[:400], y[:400]) for tree in range(5)]
+    trees = [cell_forests._grown(candidate, X[:400], y[:400], 3, 7 + tree) for tree in range(5)]
     expected = np.mean([tree.predict_proba(X[400:]) for tree in trees], axis=0)
     for n_jobs in (1, 3):
         shares = cell_forests._shares(candidate, X[:400], y[:400], X[400:], 3, 7, n_jobs)
         assert np.allclose(shares[:, [0, 2]], expected, rtol=0, atol=1e-12)
         assert (shares[:, 1] == 0).all()
+
+
+@pytest.mark.parametrize("n_rows", [300, 700])
+def test_a_tree_is_that_of_scikit_learn_on_the_rows_it_drew(n_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row drawn twice has twice the weight, and is one row of a leaf."""
+    monkeypatch.setattr(cell_forests, "MOST_ROWS", 500)
+    monkeypatch.setattr(cell_forests, "FEWEST_ROWS", 500)
+    X, y = cell_forests._table(cells_of(n_rows, 2, 9), np.arange(n_rows))
+    for candidate in cell_forests.CANDIDATES[:-1]:
+        all_rows = candidate.kind == "extra" and n_rows == 300
+        times = np.bincount(np.random.default_rng(3).integers(0, n_rows, min(n_rows, 500)), minlength=n_rows)
+        kept = dict(max_features=candidate.max_features, min_samples_leaf=candidate.min_samples_leaf, random_state=3)
+        plain: Any = (ExtraTreeClassifier if candidate.kind == "extra" else DecisionTreeClassifier)(**kept)
+        plain.fit(X, y, sample_weight=None if all_rows else times)
+        grown = cell_forests._grown(candidate, X, y, 2, 3).tree_
+        assert grown.n_node_samples[0] == (n_rows if all_rows else (times > 0).sum())
+        assert grown.weighted_n_node_samples[0] == (n_rows if all_rows else times.sum())
+        assert grown.node_count == plain.tree_.node_count
+        assert (grown.threshold == plain.tree_.threshold).all()
+        assert np.allclose(grown.value, plain.tree_.value)
 
 
 def test_of_very_many_rows_none_is_drawn_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -853,9 +877,7 @@ def test_a_fit_that_fails_while_growing_keeps_the_earlier_model(monkeypatch: pyt
         fresh.predict(X)
 
 
-def test_more_threads_than_cores_and_many_classes_stay_small() -> None:
-    forest = cell_forests._forest(cell_forests.CANDIDATES[0], 60, 100, 2, 0, 10**5)
-    assert 1 <= forest.n_jobs <= 60
+def test_forests_of_many_classes_stay_small() -> None:
     assert cell_forests.n_trees(0) == cell_forests.n_trees(8) == cell_forests.TREES
     assert cell_forests.n_trees(200) * 200 * cell_forests.most_leaves(200) / cell_forests.n_trees(200) < 1 << 26
 

@@ -12,9 +12,9 @@ from threading import Lock
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
-from joblib import cpu_count, effective_n_jobs
 from numpy.typing import NDArray
-from sklearn.ensemble import ExtraTreesClassifier, HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 from threadpoolctl import threadpool_limits
 
 from veilwood.counting import on_threads
@@ -107,10 +107,17 @@ def grow(cells: FineCells, n_classes: int, rng: np.random.Generator, n_jobs: int
         X, y = _table(cells, row)
         if best.kind == "additive":
             return _by_column(_stumps(best, n_classes, int(seeds[1])).fit(X, y), cells.axes)
-        fitted = _forest(best, n_trees(n_classes), len(y), n_classes, int(seeds[1]), n_jobs).fit(X, y)
-    trees = [_tree(one.tree_, fitted.classes_, n_classes) for one in fitted.estimators_]
+        trees = [_single_leaf(np.zeros(n_classes))] * n_trees(n_classes)
+
+        def work(first: int, last: int) -> None:
+            for number in range(first, last):
+                one = _grown(best, X, y, n_classes, int(seeds[1]) + number)
+                trees[number] = _tree(one.tree_, one.classes_, n_classes)
+
+        on_threads(work, len(trees), n_jobs)
     forest, values = _joined(trees, cells.axes)
-    return Grown(forest, values / len(trees), np.zeros(n_classes))
+    values /= len(trees)
+    return Grown(forest, values, np.zeros(n_classes))
 
 
 def _as_rows(weight: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
@@ -130,15 +137,16 @@ def _table(cells: FineCells, row: NDArray[np.int64]) -> tuple[NDArray[np.float32
     return X, cells.label[row]
 
 
-def _forest(candidate: Candidate, trees: int, n_rows: int, n_classes: int, seed: int, n_jobs: int | None) -> Any:
-    extra = candidate.kind == "extra"
-    kind = ExtraTreesClassifier if extra else RandomForestClassifier
-    most = _rows_per_tree(n_classes)
-    return kind(
-        trees, max_features=candidate.max_features, min_samples_leaf=candidate.min_samples_leaf, random_state=seed,
-        bootstrap=n_rows > most or not extra, max_samples=most if n_rows > most else None,
-        n_jobs=min(effective_n_jobs(n_jobs), cpu_count(), trees),
-    )  # fmt: skip
+def _grown(candidate: Candidate, X: NDArray[np.float32], y: NDArray[Any], n_classes: int, seed: int) -> Any:
+    """One of scikit-learn's trees; but for thresholds by chance in few rows, from rows drawn with replacement."""
+    extra, most = candidate.kind == "extra", _rows_per_tree(n_classes)
+    kind = ExtraTreeClassifier if extra else DecisionTreeClassifier
+    tree = kind(max_features=candidate.max_features, min_samples_leaf=candidate.min_samples_leaf, random_state=seed)
+    if extra and len(y) <= most:
+        return tree.fit(X, y)
+    drawn = np.random.default_rng(seed).integers(0, len(y), min(len(y), most))
+    row, times = np.unique(drawn, return_counts=True)
+    return tree.fit(X[row], y[row], sample_weight=times)
 
 
 def _stumps(candidate: Candidate, n_classes: int, seed: int) -> Any:
@@ -183,7 +191,7 @@ def _shares(
 
     def judge(first: int, last: int) -> None:
         for tree in range(first, last):
-            fitted = _forest(candidate, 1, len(y), n_classes, seed + tree, 1).fit(X, y)
+            fitted = _grown(candidate, X, y, n_classes, seed + tree)
             told = fitted.predict_proba(others) / JUDGED_TREES
             with adding:
                 shares[:, fitted.classes_] += told
@@ -213,15 +221,15 @@ def _by_column(fitted: Any, axes: Sequence[Axis]) -> Grown:
 class _Tree(NamedTuple):
     """A tree in level order: axis (or LEAF) and first group on the right, first child (or leaf), values of leaves."""
 
-    axis: NDArray[np.int64]
-    group: NDArray[np.int64]
-    child: NDArray[np.int64]
+    axis: NDArray[np.int32]
+    group: NDArray[np.int32]
+    child: NDArray[np.int32]
     values: Floats
 
 
 def _single_leaf(value: Floats) -> _Tree:
-    nothing = np.zeros(1, np.int64)
-    return _Tree(np.full(1, LEAF, np.int64), nothing, nothing, value[None])
+    nothing = np.zeros(1, np.int32)
+    return _Tree(np.full(1, LEAF, np.int32), nothing, nothing, value[None])
 
 
 def _tree(tree: Any, classes: NDArray[np.int64], n_classes: int) -> _Tree:
@@ -234,8 +242,8 @@ def _tree(tree: Any, classes: NDArray[np.int64], n_classes: int) -> _Tree:
     values = tree.value[order[leaf], 0, :]
     shares = np.zeros((len(values), n_classes))
     shares[:, classes] = values / values.sum(axis=1, keepdims=True)
-    group = np.floor(tree.threshold[order]).astype(np.int64) + 1
-    return _Tree(np.where(leaf, LEAF, tree.feature[order]).astype(np.int64), group, child, shares)
+    group = np.floor(tree.threshold[order]).astype(np.int32) + 1
+    return _Tree(np.where(leaf, LEAF, tree.feature[order]).astype(np.int32), group, child.astype(np.int32), shares)
 
 
 def _levels(left: NDArray[np.int64], right: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
@@ -261,17 +269,17 @@ def _joined(trees: Sequence[_Tree], axes: Sequence[Axis]) -> tuple[Forest, Float
     n_leaves = np.cumsum([0, *(len(tree.values) for tree in trees)])
     axis_of = np.concatenate([tree.axis for tree in trees])
     group = np.concatenate([tree.group for tree in trees])
-    child = [tree.child + np.where(tree.axis == LEAF, leaves, nodes)
+    child = [tree.child + np.where(tree.axis == LEAF, leaves, nodes).astype(np.int32)
              for tree, nodes, leaves in zip(trees, n_nodes, n_leaves, strict=False)]  # fmt: skip
-    feature, cut = np.full(len(axis_of), LEAF), np.zeros(len(axis_of), np.int64)
+    feature, cut = np.full(len(axis_of), LEAF, np.int32), np.zeros(len(axis_of), np.int32)
     for number, (axis, start) in enumerate(zip(axes, starts, strict=True)):
         here = axis_of == number
         feature[here], cut[here] = axis.feature, start[group[here]]
     forest = Forest(
         roots=n_nodes[:-1].astype(np.int32),
-        feature=feature.astype(np.int32),
-        cut=cut.astype(np.int32),
-        child=np.concatenate(child).astype(np.int32),
+        feature=feature,
+        cut=cut,
+        child=np.concatenate(child),
         lookup=np.concatenate([*tables, np.zeros(1, np.uint16)]),
         tree_leaves=n_leaves.astype(np.int32),
     )
