@@ -461,7 +461,7 @@ def grown_with_twin(
     """Grow, and return the scikit-learn model that was converted too, as a function of codes."""
     made: list[Any] = []
     with monkeypatch.context() as patch:
-        for name in ("_grown", "_stumps"):
+        for name in ("_fitted_tree", "_fitted_stumps"):
             sound = getattr(cell_forests, name)
             patch.setattr(cell_forests, name, lambda *args, sound=sound: made.append(sound(*args)) or made[-1])  # type: ignore[func-returns-value]
         grown = cell_forests.grow(cells, n_classes, np.random.default_rng(0), 1)
@@ -541,10 +541,10 @@ def test_where_no_cell_came_out_nothing_is_known(axes: tuple[Axis, ...]) -> None
 
 def test_the_kind_of_forest_is_the_one_that_predicts_best(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    sound = cell_forests._grown
-    monkeypatch.setattr(cell_forests, "_grown", lambda *args: made.append(args) or sound(*args))  # type: ignore[func-returns-value]
+    sound = cell_forests._fitted_tree
+    monkeypatch.setattr(cell_forests, "_fitted_tree", lambda *args: made.append(args) or sound(*args))  # type: ignore[func-returns-value]
     monkeypatch.setattr(cell_forests, "JUDGED_TREES", 10)
-    monkeypatch.setattr(cell_forests, "CANDIDATES", cell_forests.CANDIDATES[:-1])
+    monkeypatch.setattr(cell_forests, "CANDIDATES", KINDS["forest"])
     for noise, large in ((False, False), (True, True)):  # chance wants large leaves, a rule small ones
         cells = cells_of(600, 2, 5, classes=[0, 1])
         cells = replace(cells, weight=np.ones_like(cells.weight))
@@ -570,7 +570,7 @@ def test_a_tree_of_many_cells_sees_some_of_them(n_classes: int, monkeypatch: pyt
     assert np.allclose(shares_of(grown, codes), twin(codes), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("candidate", [one for one in cell_forests.CANDIDATES if one.kind != "additive"], ids=str)
+@pytest.mark.parametrize("candidate", KINDS["forest"], ids=str)
 def test_a_forest_is_judged_by_the_mean_of_its_trees(
     candidate: cell_forests.Candidate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -578,7 +578,7 @@ def test_a_forest_is_judged_by_the_mean_of_its_trees(
     cells = cells_of(600, 3, 8, classes=[0, 2])
     X, y = cell_forests._table(cells, np.arange(600))
     assert X.tolist() == cells.groups.tolist()
-    trees = [cell_forests._grown(candidate, X[:400], y[:400], 3, 7 + tree) for tree in range(5)]
+    trees = [cell_forests._fitted_tree(candidate, X[:400], y[:400], 3, 7 + tree) for tree in range(5)]
     expected = np.mean([tree.predict_proba(X[400:]) for tree in trees], axis=0)
     for n_jobs in (1, 3):
         shares = cell_forests._shares(candidate, X[:400], y[:400], X[400:], 3, 7, n_jobs)
@@ -592,13 +592,13 @@ def test_a_tree_is_that_of_scikit_learn_on_the_rows_it_drew(n_rows: int, monkeyp
     monkeypatch.setattr(cell_forests, "MOST_ROWS", 500)
     monkeypatch.setattr(cell_forests, "FEWEST_ROWS", 500)
     X, y = cell_forests._table(cells_of(n_rows, 2, 9), np.arange(n_rows))
-    for candidate in cell_forests.CANDIDATES[:-1]:
+    for candidate in KINDS["forest"]:
         all_rows = candidate.kind == "extra" and n_rows == 300
         times = np.bincount(np.random.default_rng(3).integers(0, n_rows, min(n_rows, 500)), minlength=n_rows)
         kept = dict(max_features=candidate.max_features, min_samples_leaf=candidate.min_samples_leaf, random_state=3)
         plain: Any = (ExtraTreeClassifier if candidate.kind == "extra" else DecisionTreeClassifier)(**kept)
         plain.fit(X, y, sample_weight=None if all_rows else times)
-        grown = cell_forests._grown(candidate, X, y, 2, 3).tree_
+        grown = cell_forests._fitted_tree(candidate, X, y, 2, 3).tree_
         assert grown.n_node_samples[0] == (n_rows if all_rows else (times > 0).sum())
         assert grown.weighted_n_node_samples[0] == (n_rows if all_rows else times.sum())
         assert grown.node_count == plain.tree_.node_count
@@ -632,7 +632,7 @@ def test_columns_that_act_one_by_one_are_learned_one_by_one(monkeypatch: pytest.
     cells = FineCells(axes, groups[:2000].astype(np.uint8), label[:2000], np.ones(2000, np.int64))
     codes = (groups[2000:] * 32 * 256).astype(np.uint16)
     right = {}
-    for candidates in (cell_forests.CANDIDATES, cell_forests.CANDIDATES[:-1]):
+    for candidates in (cell_forests.CANDIDATES, KINDS["forest"]):
         monkeypatch.setattr(cell_forests, "CANDIDATES", candidates)
         grown = cell_forests.grow(cells, 2, rng, 1)
         right[grown.additive] = (shares_of(grown, codes).argmax(axis=1) == label[2000:]).mean()
@@ -879,7 +879,7 @@ def test_a_fit_that_fails_while_growing_keeps_the_earlier_model(monkeypatch: pyt
 
 def test_forests_of_many_classes_stay_small() -> None:
     assert cell_forests.n_trees(0) == cell_forests.n_trees(8) == cell_forests.TREES
-    assert cell_forests.n_trees(200) * 200 * cell_forests.most_leaves(200) / cell_forests.n_trees(200) < 1 << 26
+    assert 200 * cell_forests.most_leaves(200) < 1 << 26
 
 
 def test_errors_of_effects_grow_where_nothing_but_chance_finds_are() -> None:
@@ -985,14 +985,15 @@ def test_a_delta_is_given_up_for_cells_only_from_a_richer_budget_on(n_classes: i
 def test_boosting_is_chosen_by_what_each_column_needs() -> None:
     numbers, pair = [NUMBER] * 10, EncodedColumn("x", False, 2, None)
     for columns, needed in (
-        (numbers, 4000),
-        ([pair] * 10, 1000),
-        ([WARD] * 10, 10 * min(400, 100 * (WARD.n_codes - 1))),
+        (numbers, 8000),
+        ([pair] * 10, 2000),
+        ([WARD] * 10, 10 * min(800, 200 * (WARD.n_codes - 1))),
     ):
         assert choose(columns, 2, needed, Loss.pure(Fraction(1))).method == "boosting"
         assert choose(columns, 2, needed - 1, Loss.pure(Fraction(1))).method != "boosting"
         delta = Loss(Fraction(1), Fraction(1, 10**6), Fraction(1, 50))
-        assert choose(columns, 2, 2000, delta).method == "boosting"
+        assert choose(columns, 2, 4000, delta).method == "boosting"
+        assert choose(columns, 2, 3999, delta).method == "tables"
 
 
 def test_bits_are_those_of_the_planned_cells() -> None:

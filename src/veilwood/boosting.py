@@ -24,7 +24,7 @@ from veilwood.counting import on_threads
 from veilwood.encoding import TARGET_LEVELS, EncodedColumn
 from veilwood.leaves import shrunken_steps
 from veilwood.recipes import COUNT_SHARE
-from veilwood.table_trees import COARSE_CELLS, CellTable, coarse_codes
+from veilwood.table_trees import CellTable, coarse_codes, histogram_of
 
 GRADIENT_UNITS: Final = 1 << 12  # a gradient of 1 in whole units
 SPREAD_GRID: Final = np.geomspace(1e-3, 1.0, 31)
@@ -48,13 +48,14 @@ class Rows:
     @classmethod
     def of(cls, source: Source, columns: tuple[EncodedColumn, ...]) -> Rows:
         """Read a source once."""
+        # A byte has room for the coarse cells of a number, but not for a missing one beside them.
         small = all(column.missing_code is None if column.ordered else column.n_codes <= 256 for column in columns)
-        kind = np.uint8 if small else np.uint16
+        dtype = np.uint8 if small else np.uint16
         coarse, target = [], []
         for batch in source.batches():
-            coarse.append(coarse_codes(columns, batch.codes).astype(kind))
+            coarse.append(coarse_codes(columns, batch.codes).astype(dtype))
             target.append(batch.target)
-        joined = np.concatenate(coarse, axis=1) if coarse else np.empty((len(columns), 0), kind)
+        joined = np.concatenate(coarse, axis=1) if coarse else np.empty((len(columns), 0), dtype)
         joined_target = np.concatenate(target) if target else np.empty(0, np.int32)
         return cls(joined, joined_target, np.empty((0, 0)), np.empty(len(joined_target), np.uint32))
 
@@ -64,7 +65,7 @@ class Rows:
 
     def histograms(self, numeric: list[int]) -> NDArray[np.int64]:
         """Count the rows in the coarse cells of each numeric column; missing numbers are left out."""
-        return np.stack([np.bincount(self.coarse[j], minlength=COARSE_CELLS + 1)[:COARSE_CELLS] for j in numeric])
+        return np.stack([histogram_of(self.coarse[j]) for j in numeric])
 
     def residual_histogram(self) -> NDArray[np.int64]:
         """Count the rows whose absolute residual lies below each mark of ``SPREAD_GRID`` and above the one before."""

@@ -90,7 +90,7 @@ def _curves(grown: Grown, background: Codes, settings: Mapping[int, NDArray[np.i
     rows = np.tile(background, (int(np.prod(shape)), 1))
     for feature, code in zip(settings, grid, strict=True):
         rows[:, feature] = np.repeat(code.ravel(), len(background))
-    # A few thousand rows: loading numba for them takes 100 MB, and nearly as long.
+    # A few thousand rows: loading numba would take 100 MB, and nearly as long as numpy needs for them.
     scores = grown.start + sum_over_trees(grown.forest, rows, grown.values, fast=False)
     logs = scores if grown.additive else _logs_of_shares(scores, grown.forest.n_trees)
     odds = logs[:, 1:] - logs[:, :1] if logs.shape[1] == 2 else logs - logs.mean(axis=1, keepdims=True)

@@ -27,7 +27,7 @@ TREES, FEWEST_TREES = 60, 10
 JUDGED_TREES: Final = 20  # of each candidate
 MOST_ROWS, FEWEST_ROWS = 1 << 16, 1 << 13  # that a tree sees, drawn with replacement from a larger table
 MANY_CLASSES: Final = 8  # beyond which trees are fewer and see less: each leaf holds a number for every class
-STUMPS: Final = 200  # boosted trees of one split, of which a round has one for each class: not for many classes
+STUMPS: Final = 200  # boosted trees of one split, divided among the classes: too few if there are many
 STEP: Final = 0.3  # of boosting
 FOLDS: Final = 5
 ONE_FOLD_FROM: Final = 10_000  # rows, from which one fold judges well enough,
@@ -37,7 +37,11 @@ Floats = NDArray[np.float64]
 
 
 class Candidate(NamedTuple):
-    """A kind of model: thresholds by chance, the best ones, or one a tree; columns tried at a node; rows in a leaf."""
+    """A kind of model, the part of the columns that is tried at a node, and the fewest rows in a leaf.
+
+    Thresholds of a forest are drawn by chance ("extra") or the best ones ("random"); trees of an additive model have
+    one split each.
+    """
 
     kind: Literal["extra", "random", "additive"]
     max_features: float
@@ -97,8 +101,8 @@ def grow(cells: FineCells, n_classes: int, rng: np.random.Generator, n_jobs: int
     with threadpool_limits(limits=1, user_api="openmp"), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # scikit-learn wonders at many classes in few rows
         # A class that never came out has no log-odds.
-        adds = len(cells.axes) > 0 and n_classes <= MANY_CLASSES and len(np.unique(y)) == n_classes
-        candidates = [one for one in CANDIDATES if one.kind != "additive" or adds]
+        additive_too = len(cells.axes) > 0 and n_classes <= MANY_CLASSES and len(np.unique(y)) == n_classes
+        candidates = [one for one in CANDIDATES if one.kind != "additive" or additive_too]
         losses = [
             _loss(candidate, X, y, n_classes, int(seeds[0]), n_jobs)
             for candidate in track(candidates, "choosing a forest")
@@ -106,13 +110,13 @@ def grow(cells: FineCells, n_classes: int, rng: np.random.Generator, n_jobs: int
         best = candidates[int(np.argmin(losses))]
         X, y = _table(cells, row)
         if best.kind == "additive":
-            return _by_column(_stumps(best, n_classes, int(seeds[1])).fit(X, y), cells.axes)
-        trees = [_single_leaf(np.zeros(n_classes))] * n_trees(n_classes)
+            return _by_column(_fitted_stumps(best, X, y, n_classes, int(seeds[1])), cells.axes)
+        trees = [_single_leaf(np.zeros(n_classes))] * n_trees(n_classes)  # places to be filled
 
         def work(first: int, last: int) -> None:
             for number in range(first, last):
-                one = _grown(best, X, y, n_classes, int(seeds[1]) + number)
-                trees[number] = _tree(one.tree_, one.classes_, n_classes)
+                fitted = _fitted_tree(best, X, y, n_classes, int(seeds[1]) + number)
+                trees[number] = _tree(fitted.tree_, fitted.classes_, n_classes)
 
         on_threads(work, len(trees), n_jobs)
     forest, values = _joined(trees, cells.axes)
@@ -137,8 +141,8 @@ def _table(cells: FineCells, row: NDArray[np.int64]) -> tuple[NDArray[np.float32
     return X, cells.label[row]
 
 
-def _grown(candidate: Candidate, X: NDArray[np.float32], y: NDArray[Any], n_classes: int, seed: int) -> Any:
-    """One of scikit-learn's trees; but for thresholds by chance in few rows, from rows drawn with replacement."""
+def _fitted_tree(candidate: Candidate, X: NDArray[np.float32], y: NDArray[Any], n_classes: int, seed: int) -> Any:
+    """One of scikit-learn's trees, from rows drawn with replacement; from all, if few, where thresholds are chance."""
     extra, most = candidate.kind == "extra", _rows_per_tree(n_classes)
     kind = ExtraTreeClassifier if extra else DecisionTreeClassifier
     tree = kind(max_features=candidate.max_features, min_samples_leaf=candidate.min_samples_leaf, random_state=seed)
@@ -149,12 +153,13 @@ def _grown(candidate: Candidate, X: NDArray[np.float32], y: NDArray[Any], n_clas
     return tree.fit(X[row], y[row], sample_weight=times)
 
 
-def _stumps(candidate: Candidate, n_classes: int, seed: int) -> Any:
+def _fitted_stumps(candidate: Candidate, X: NDArray[np.float32], y: NDArray[Any], n_classes: int, seed: int) -> Any:
     """Trees of one split, boosted: each adds to the effect of one column."""
-    return HistGradientBoostingClassifier(
+    model = HistGradientBoostingClassifier(
         learning_rate=STEP, max_iter=STUMPS // n_classes, max_leaf_nodes=2, random_state=seed,
         max_features=candidate.max_features, min_samples_leaf=candidate.min_samples_leaf, early_stopping=False,
     )  # fmt: skip
+    return model.fit(X, y)
 
 
 def _loss(
@@ -185,13 +190,13 @@ def _shares(
     """Class shares of other rows; each tree is gone before its thread grows another, as deep ones take megabytes."""
     shares, adding = np.zeros((len(others), n_classes)), Lock()
     if candidate.kind == "additive":
-        fitted = _stumps(candidate, n_classes, seed).fit(X, y)
+        fitted = _fitted_stumps(candidate, X, y, n_classes, seed)
         shares[:, fitted.classes_] = fitted.predict_proba(others)
         return shares
 
     def judge(first: int, last: int) -> None:
         for tree in range(first, last):
-            fitted = _grown(candidate, X, y, n_classes, seed + tree)
+            fitted = _fitted_tree(candidate, X, y, n_classes, seed + tree)
             told = fitted.predict_proba(others) / JUDGED_TREES
             with adding:
                 shares[:, fitted.classes_] += told
@@ -214,7 +219,7 @@ def _by_column(fitted: Any, axes: Sequence[Axis]) -> Grown:
     start, values = scores[0], scores[1:] - scores[0]
     for effect in np.split(values, forest.tree_leaves[1:-1]):
         start = start + effect.mean(axis=0)
-        effect -= effect.mean(axis=0)  # a part of values
+        effect -= effect.mean(axis=0)  # in place: a view of values
     return Grown(forest, values, start - np.logaddexp.reduce(start))
 
 

@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of class counts over a few columns each: planned, counted in one pass, and turned into evidence for classes.
+"""Tables of class counts over a few columns each: planned, counted, and turned into evidence for classes.
 
-Naive Bayes between tables and full interaction inside them. Which tables is decided in ``recipes``.
+The evidence of different tables is multiplied (naive Bayes); inside a table columns may interact. How many tables, of
+how many columns, is decided in ``recipes``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.batches import Source
+from veilwood.batches import Batch, Source
 from veilwood.counting import leaf_totals
 from veilwood.encoding import TARGET_LEVELS, EncodedColumn
 from veilwood.leaves import density, shrunken_table
@@ -25,7 +26,16 @@ from veilwood.privacy import exact as exact_number
 from veilwood.recipes import CHOICE_SHARE, FEWEST_BINS, MOST_BINS, QUANTILE_SHARE, Recipe
 from veilwood.release import Door
 from veilwood.structure import Forest
-from veilwood.table_trees import COARSE_CELLS, Axis, CellTable, equal_cuts, grow_tables, quantile_cuts
+from veilwood.table_trees import (
+    COARSE_CELLS,
+    Axis,
+    CellTable,
+    coarse_codes,
+    equal_cuts,
+    grow_tables,
+    histogram_of,
+    quantile_cuts,
+)
 
 LOWEST_PART: Final = 0.1  # of an even part, below which no cell falls: one table alone never rules a class out
 OVERLAP: Final = 0.25  # q tables count as q^(1 - OVERLAP) independent ones: columns of different tables depend too
@@ -89,17 +99,15 @@ class TablePlan:
 def plan_tables(axes: Sequence[Axis], recipe: Recipe, n_classes: int, loss: Loss, neighbours: Neighbours) -> TablePlan:
     """Divide a loss over the choice of columns and their quantiles, if wanted, and the release of all tables.
 
-    One row adds one to one cell of each histogram and of each table. Where columns are chosen, both are planned for as
-    many numeric columns as there can be and for the widest columns, put together so that the tables are largest. The
-    score of a column is how many rows the most frequent class of each of its groups has: one row adds 0 or 1 to each
-    score, so their range is 1.
+    One row adds one to one cell of each histogram and of each table. Where columns are chosen, histograms are planned
+    for as many numeric columns as can be chosen, and tables for the widest columns, put together so that they are
+    largest. The score of a column is how many rows the most frequent class of each of its groups has: one row adds 0
+    or 1 to each score, so their range is 1.
     """
     choice_share = exact_number(CHOICE_SHARE) if recipe.selects else Fraction(0)
-    histogram_share = exact_number(QUANTILE_SHARE) if recipe.quantiles else Fraction(0)
-    numeric = sum(axis.ordered for axis in (axes if recipe.selects else axes[: recipe.n_columns]))
-    numeric = min(numeric, recipe.n_columns)
-    if not numeric:
-        histogram_share = Fraction(0)  # all that were drawn are categories
+    candidates = axes if recipe.selects else axes[: recipe.n_columns]
+    numeric = min(sum(axis.ordered for axis in candidates), recipe.n_columns)  # 0: only categories were drawn
+    histogram_share = exact_number(QUANTILE_SHARE) if recipe.quantiles and numeric else Fraction(0)
     largest = sorted(axes, key=lambda axis: -axis.size) if recipe.selects else axes
     tables = tables_of(largest, recipe)
     n_tables = len(tables)
@@ -136,7 +144,7 @@ def measure(
         axes = choose_columns(axes, plan.choices, n_classes, source, door, n_jobs)
     axes = axes[: recipe.n_columns]
     if plan.histograms is not None:
-        axes = cut_at_quantiles(axes, columns, plan.histograms, recipe.n_rows, n_classes, source, door, n_jobs)
+        axes = cut_at_quantiles(axes, columns, plan.histograms, recipe.n_rows, source, door, n_jobs)
     return count(tables_of(axes, recipe), plan.counts, source, door, n_jobs)
 
 
@@ -161,36 +169,36 @@ def cut_at_quantiles(
     columns: Sequence[EncodedColumn],
     step: Step,
     n_rows: int,
-    n_classes: int,
     source: Source,
     door: Door,
     n_jobs: int | None,
 ) -> list[Axis]:
     """Cut numeric columns into as many groups as they have, of about equal mass by a noisy histogram."""
+    numeric = [axis.feature for axis in axes if axis.ordered]
     exact = np.zeros(step.shape, np.int64)  # of columns that were planned and not chosen nothing is counted
-    numeric = [axis for axis in axes if axis.ordered]
     if numeric:
-        exact[: len(numeric)] = histograms(numeric, columns, n_classes, source, n_jobs)
+        exact[: len(numeric)] = source.add_up(partial(histograms, columns, numeric), n_jobs=n_jobs)
     noisy = iter(door.noisy(step, exact))
-    anew = []
+    recut = []
     for axis in axes:
         if axis.ordered:
-            n_groups = int(axis.groups[COARSE_CELLS - 1]) + 1
+            n_groups = int(axis.groups[COARSE_CELLS - 1]) + 1  # that of missing numbers apart
             cuts = quantile_cuts(density(next(noisy), step.variance, n_rows), n_groups)
-            anew.append(Axis.of_cuts(axis.feature, columns[axis.feature], cuts))
+            recut.append(Axis.of_cuts(axis.feature, columns[axis.feature], cuts))
         else:
-            anew.append(axis)
-    return anew
+            recut.append(axis)
+    return recut
 
 
 def histograms(
-    axes: Sequence[Axis], columns: Sequence[EncodedColumn], n_classes: int, source: Source, n_jobs: int | None
+    columns: Sequence[EncodedColumn], numeric: list[int], batches: Iterable[Batch], *, n_jobs: int | None = 1
 ) -> NDArray[np.int64]:
-    """Count the rows in each coarse cell of numeric columns; missing numbers are left out. Private."""
-    tables = [CellTable((Axis.of_cuts(axis.feature, columns[axis.feature], range(COARSE_CELLS)),)) for axis in axes]
-    forest, cells = grow_tables(tables)
-    totals = _by_cell(tables, forest, cells, _totals(forest, n_classes, source, n_jobs))
-    return np.array([by_cell[:COARSE_CELLS].sum(axis=1) for by_cell in totals])
+    """Count the rows in the coarse cells of some numeric columns. Private."""
+    totals = np.zeros((len(numeric), COARSE_CELLS), np.int64)
+    for batch in batches:
+        coarse = coarse_codes([columns[j] for j in numeric], batch.codes[:, numeric])
+        totals += np.stack([histogram_of(codes) for codes in coarse])
+    return totals
 
 
 def count(tables: Sequence[CellTable], step: Step, source: Source, door: Door, n_jobs: int | None) -> Learned:
@@ -199,19 +207,12 @@ def count(tables: Sequence[CellTable], step: Step, source: Source, door: Door, n
     exact = np.zeros(step.shape, np.int64)  # cells that were planned and are not there stay empty
     exact[: forest.n_leaves] = _totals(forest, step.shape[1], source, n_jobs)
     noisy = door.noisy(step, exact)
-    return evidence(tables, _by_cell(tables, forest, cells, noisy.astype(float)), step.variance)
-
-
-def _by_cell(
-    tables: Sequence[CellTable], forest: Forest, cells: NDArray[np.int32], values: NDArray[Any]
-) -> list[NDArray[Any]]:
-    """Values of leaves, put in the order of each table's cells."""
-    ordered = []
+    counts = []
     for table, first, last in zip(tables, forest.tree_leaves[:-1], forest.tree_leaves[1:], strict=True):
-        by_cell = np.empty((table.n_cells, values.shape[1]), values.dtype)
-        by_cell[cells[first:last]] = values[first:last]
-        ordered.append(by_cell)
-    return ordered
+        by_cell = np.empty((table.n_cells, step.shape[1]))
+        by_cell[cells[first:last]] = noisy[first:last]
+        counts.append(by_cell)
+    return evidence(tables, counts, step.variance)
 
 
 def _totals(forest: Forest, n_classes: int, source: Source, n_jobs: int | None) -> NDArray[np.int64]:

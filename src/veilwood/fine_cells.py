@@ -28,7 +28,7 @@ from veilwood.release import Door
 from veilwood.sparse_counts import MOST_SPARSE_CELLS, SparseLaplace
 from veilwood.table_trees import COARSE_CELLS, Axis, coarse_codes, quantile_cuts
 
-STANDS_OUT: Final = 3.0  # standard deviations
+MORE_THAN_CHANCE: Final = 3.0  # standard deviations of the chance finds in a group, up to which it seems to be empty
 FINEST, MOST_VALUES = 64, 256  # groups of a numeric column, and of a categorical one
 STRENGTH_GROUPS: Final = 16  # of a numeric column, in which its strength is judged
 MOST_KEPT: Final = 1 << 18  # of the cells that came out, and of the rows they stand for, what is learned from
@@ -120,7 +120,7 @@ def measure(
     occupied, counts = _occupied(columns, axes, n_classes, source)
     n_cells = prod(axis.size for axis in axes) * n_classes
     found, weight = door.sparse(plan.cells, occupied, counts, n_cells)
-    del occupied, counts
+    del occupied, counts  # private, and as large as the rows
     kept = np.sort(rng.permutation(len(found))[:MOST_KEPT])
     noise = plan.cells.mechanism
     finds = n_cells / noise.gap * len(kept) / max(len(found), 1) if isinstance(noise, SparseLaplace) else 0.0
@@ -155,7 +155,7 @@ def _occupied(
             cell += axis.groups[coarse[axis.feature]]
         cells.append(cell * n_classes + batch.target)
     every = np.concatenate(cells)
-    every.sort()
+    every.sort()  # in place, where np.unique would sort a copy
     firsts = np.flatnonzero(np.append(True, every[1:] != every[:-1])[: len(every)])
     return every[firsts], np.diff(firsts, append=len(every))
 
@@ -171,7 +171,7 @@ def without_empty_groups(cells: FineCells) -> FineCells:
         size, group = axis.size, cells.groups[:, number]
         expected = cells.finds / size
         rows = np.bincount(group, cells.weight, size) - expected
-        empty = rows <= STANDS_OUT * np.sqrt(expected * (1 + cells.variance))
+        empty = rows <= MORE_THAN_CHANCE * np.sqrt(expected * (1 + cells.variance))
         if axis.ordered and rows.sum() > 0 and rows[empty].sum() <= MOST_LOST * rows.sum():
             kept &= ~empty[group]
             finds *= float(1 - empty.mean())
@@ -225,7 +225,7 @@ def _mass(column: EncodedColumn, counts: Ints, variance: float) -> Floats:
     if not column.ordered:
         return np.maximum(counts, 0).astype(float)
     inside = counts[:COARSE_CELLS]
-    return np.append(density(inside, variance, inside.sum()), np.maximum(counts[COARSE_CELLS:], 0))
+    return np.append(density(inside, variance, float(inside.sum())), np.maximum(counts[COARSE_CELLS:], 0))
 
 
 def _groupings(feature: int, column: EncodedColumn, table: Ints, mass: Floats) -> list[Axis]:

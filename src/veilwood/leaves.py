@@ -19,7 +19,7 @@ Floats: TypeAlias = NDArray[np.float64]
 LeafCleaning: TypeAlias = Literal["plain", "empirical-bayes"]
 CLEANINGS: tuple[LeafCleaning, ...] = ("plain", "empirical-bayes")
 STANDS_OUT = 4.0  # standard deviations of the noise
-TINY = 1e-300  # keeps 0 / 0 from being asked
+TINY = 1e-300  # a floor that turns 0 / 0 into 0
 
 
 def plain_shares(counts: NDArray[np.int64] | Floats) -> Floats:
@@ -179,18 +179,20 @@ def _james_stein(component: Floats, expected_noise_energy: float) -> Floats:
 
 
 def density(histogram: NDArray[np.int64] | Floats, noise_variance: float, rows: float) -> Floats:
-    """Return how many of so many rows each cell of a noisy histogram holds, of which there are a power of two.
+    """Divide about so many rows among the cells of a noisy histogram; the number of cells is a power of two.
 
-    From all rows on, each stretch of cells is halved and its rows are divided: if any division were as likely as any
-    other, the difference of the halves would have a third of the squared rows for its variance, and of the noisy
-    difference the part third / (third + noise) is believed (the best linear guess). Where the noise rules, rows are
-    divided evenly. A half that would get less than the standard deviation of the noise on its count is empty if the
-    whole stretch has ``STANDS_OUT`` times that.
+    The rows are divided between the two halves of the histogram, those of each half between its own halves, and so on
+    down to single cells. If any division were as likely as any other, the difference of two halves would have a third
+    of their squared rows for its variance, so of the noisy difference the part third / (third + noise) is believed
+    (the best linear guess): where the noise rules, rows are divided evenly. A half that would get less than the
+    standard deviation of the noise on its count gets nothing if both halves together have ``STANDS_OUT`` times that.
+    ``rows`` may be a guess: more than two standard errors from the histogram's own sum it is not believed.
 
     >>> density(np.array([1, -2, 90, 110, 2, 0, -1, 0]), 1.0, 200).round().tolist()
     [0.0, 0.0, 90.0, 110.0, 0.0, 0.0, 0.0, 0.0]
     """
-    held = np.array([max(float(rows), 1.0)])
+    total, error = float(np.sum(histogram)), (noise_variance * len(histogram)) ** 0.5
+    held = np.array([max(min(max(rows, total - 2 * error), total + 2 * error), 1.0)])
     while len(held) < len(histogram):
         halves = np.asarray(histogram).reshape(2 * len(held), -1).sum(axis=1)
         noise = noise_variance * len(histogram) / (2 * len(held))  # on the count of a half

@@ -46,8 +46,8 @@ WIDE: Final = 16
 ROWS_PER_CHOICE: Final = 60.0
 CHOICE_SHARE: Final = 0.25
 
-# Tables of this size for each column of numbers: a part of the budget finds private quantiles to cut them at. Groups of
-# equal width are as good where values are spread evenly over the bounds, and useless where they are not.
+# From this size on for each numeric column of the tables, a part of the budget finds private quantiles to cut at.
+# Groups of equal width are as good where values are spread evenly over the bounds, and useless where they are not.
 QUANTILES_FROM: Final = 100.0
 QUANTILE_SHARE: Final = 0.2
 
@@ -65,8 +65,8 @@ MOST_FINDS: Final = 1 << 22  # and so many at most, however many rows there are 
 
 # Size from which correlations between tables hurt more than rounds cost: with a delta; without one, for each column, or
 # for each value but one of a column of few values,
-BOOSTING_FROM: Final = 2000.0
-BOOSTING_PER_COLUMN, BOOSTING_PER_VALUE = 400.0, 100.0
+BOOSTING_FROM: Final = 4000.0
+BOOSTING_PER_COLUMN, BOOSTING_PER_VALUE = 800.0, 200.0
 ONE_TABLE_FROM: Final = 40_000.0  # and, where one table holds all columns, from which its cells are too coarse
 BOOSTING_BINS: Final = (8, 32)
 NOISE_PER_CELL: Final = 0.06  # of the rows in an average cell, the noise that a round may have
@@ -85,12 +85,12 @@ class Recipe:
     Attributes
     ----------
     method : {"prior", "tables", "boosting", "cells"}
-        Only how frequent classes are; counted tables of few columns; rounds of gradient steps; an ordinary forest grown
-        from cells so fine that most rows have one of their own.
+        Only how frequent classes are; counted tables of few columns; rounds of gradient steps; an ordinary forest, or
+        an additive model, learned from cells so fine that most rows have one of their own.
     n_rows : int
         The number of rows it was chosen for.
     n_columns, group, bins : int
-        Tables: columns measured, columns of one table. Tables and boosting: groups of a numeric column.
+        Tables: columns measured, columns of one table. Tables and boosting: groups of a numeric column, if any.
     passes, trees, depth : int
         Boosting: passes over all columns one by one, then so many random trees of this depth.
     selects : bool
@@ -124,17 +124,17 @@ class Recipe:
                 return "so few rows at this epsilon show nothing but how frequent the classes are: that is predicted"
             case "tables":
                 how = "chosen privately as the most telling" if self.selects else "drawn by chance"
+                width = "between private quantiles" if self.quantiles else "of equal width"
+                numbers = f", numbers in about {self.bins} groups {width}" if self.bins else ""
                 return (
                     f"few rows for this epsilon, so {_number(self.n_columns, 'column')}, {how}, counted in "
-                    f"tables of up to {_number(self.group, 'column')}, numbers in about {self.bins} groups "
-                    f"{'between private quantiles' if self.quantiles else 'of equal width'}; their evidence is "
-                    "multiplied"
+                    f"tables of up to {_number(self.group, 'column')}{numbers}; their evidence is multiplied"
                 )
             case "cells":
                 return (
-                    "rows counted in cells as fine as this epsilon allows, and an ordinary forest grown from those "
-                    "that come out; where epsilon is rich, most rows have a cell of their own that comes out as it is: "
-                    "little of a single row is hidden"
+                    "rows counted in cells as fine as this epsilon allows, and an ordinary forest, or an additive "
+                    "model, learned from those that come out; where epsilon is rich, most rows have a cell of their "
+                    "own that comes out as it is: little of a single row is hidden"
                 )
             case _:
                 trees = f", then {_number(self.trees, 'random tree')} of depth {self.depth}" if self.trees else ""
@@ -208,11 +208,16 @@ def choose(
     if method == "cells" or (method is None and uses_cells(columns, n_classes, n_rows, loss, reach)):
         return Recipe("cells", n_rows, len(columns))
     if method is None:
-        size = n_rows * epsilon / max(1.0, n_classes / 2)
+        size = _size(n_rows, n_classes, epsilon)
         method = "boosting" if not n_classes or size >= _boosting_from(columns, loss) else "tables"
     if method == "boosting":
         return _boosting(columns, n_classes, n_rows, loss, epsilon)
     return _tables(columns, n_classes, n_rows, epsilon)
+
+
+def _size(n_rows: int, n_classes: int, epsilon: float) -> float:
+    """Rows in units of the noise, as many classes share them."""
+    return n_rows * epsilon / max(1.0, n_classes / 2)
 
 
 def _boosting_from(columns: Sequence[EncodedColumn], loss: Loss) -> float:
@@ -232,6 +237,7 @@ def _gradient_norm(n_classes: int) -> float:
 
 def _tables(columns: Sequence[EncodedColumn], n_classes: int, n_rows: int, epsilon: float) -> Recipe:
     bins = round(min(max((n_rows * epsilon) ** 0.25, FEWEST_BINS), MOST_BINS))
+    bins *= any(column.ordered for column in columns)
     sizes = np.array([bins if column.ordered else column.n_codes for column in columns], float)
     shown = float(np.mean([1 - 1 / bins if column.ordered else 1.0 for column in columns]))
     usual, widest = float(np.exp(np.log(sizes).mean())), np.sort(sizes)[::-1]
@@ -250,8 +256,8 @@ def _tables(columns: Sequence[EncodedColumn], n_classes: int, n_rows: int, epsil
         pairs = affordable > 1 and widest[0] * widest[1] * n_classes <= MOST_CELLS  # any two may be chosen
         best = Recipe("tables", n_rows, min(affordable, len(columns)), 1 + pairs, bins, selects=True)
     numeric = min(sum(column.ordered for column in columns), best.n_columns)
-    size = n_rows * epsilon / max(1.0, n_classes / 2)
-    return replace(best, quantiles=numeric > 0 and size >= QUANTILES_FROM * numeric)
+    affordable_cuts = _size(n_rows, n_classes, epsilon) >= QUANTILES_FROM * numeric
+    return replace(best, quantiles=numeric > 0 and affordable_cuts)
 
 
 def _reliability(n_rows: int, n_classes: int, epsilon: float, cells: float) -> float:

@@ -122,11 +122,13 @@ class SparseLaplace:
         noisy = DiscreteLaplace(self.scale).sample(counts.shape)
         noisy += counts
         found = self._chance_finds(n_cells)
-        found = found[np.append(cells, -1)[np.searchsorted(cells, found)] != found]  # those that are empty
+        found = found[
+            np.append(cells, -1)[np.searchsorted(cells, found)] != found
+        ]  # not among the ascending cells: empty
         found_counts = 1 + samplers.geometric(self.scale, len(found))
         out = noisy > 0
         cells, noisy = cells[out], noisy[out]
-        places = np.searchsorted(cells, found)  # in order, which must not tell which cells were not empty
+        places = np.searchsorted(cells, found)  # ascending again: the order must not tell which were not empty
         return np.insert(cells, places, found), np.insert(noisy, places, found_counts)
 
     def _chance_finds(self, n_cells: int) -> Ints:

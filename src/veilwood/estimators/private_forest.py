@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from veilwood import boosting, cell_effects, cell_forests, fine_cells, recipes
+from veilwood import boosting, cell_effects, cell_forests, counted_tables, fine_cells, recipes
 from veilwood.batches import Batch, Source
 from veilwood.cluster import anywhere, on_cluster
-from veilwood.counted_tables import Learned, TablePlan, draw_axes, measure, plan_tables, tables_of
+from veilwood.counted_tables import Learned, TablePlan, draw_axes, plan_tables, tables_of
 from veilwood.counting import sum_over_trees
 from veilwood.effects import Effects, effects_of
 from veilwood.encoding import TARGET_LEVELS, Encoding
@@ -96,9 +96,8 @@ class _PrivateForest(BaseForest):
         known = self.n_rows is None or (isinstance(self.n_rows, int | np.integer) and not isinstance(self.n_rows, bool))
         if not known or (self.n_rows is not None and not 1 <= self.n_rows <= MOST_ROWS):
             raise VeilwoodError(
-                f"n_rows={self.n_rows!r} must be a whole number of at least 1 and at most 10^15: the number "
-                "of rows, or a guess at it, "
-                "if that is public. Hint: leave it out, and a little budget buys it."
+                f"n_rows={self.n_rows!r} must be a whole number of at least 1 and at most 10^15: the number of rows, "
+                "or a guess at it, if that is public. Hint: leave it out, and a little budget buys it."
             )
         if self._task == "regression" and self.method in ("tables", "cells"):
             raise VeilwoodError(f"method={self.method!r} is for classes. Hint: leave method out.")
@@ -217,8 +216,8 @@ class _PrivateForest(BaseForest):
     def fit(self, X: Any, y: Any = None, **unsupported: Any) -> Self:
         """Train on a table, as every forest does; on a frame of a cluster classes are learned from tables.
 
-        Boosting holds all rows in memory, as codes of one or two bytes for each column, fine cells as one number each;
-        on Dask, Spark and Ray rows stay where they are, so tables are counted there, and regression is refused.
+        Boosting holds all rows in memory, as codes of one or two bytes for each column; fine cells hold one number for
+        each row. On Dask, Spark and Ray rows stay where they are: tables are counted there, and regression is refused.
 
         Parameters
         ----------
@@ -253,18 +252,17 @@ class _PrivateForest(BaseForest):
             door.refine(design.plan)
         encoding, recipe, rng = design.encoding, design.recipe, self._public_rng()
         assert recipe is not None
-        n_classes = len(encoding.schema.classes)
+        columns, n_classes = encoding.columns, len(encoding.schema.classes)
         if design.cells is not None:
-            return fine_cells.measure(design.cells, encoding.columns, n_classes, source, door, rng)
+            return fine_cells.measure(design.cells, columns, n_classes, source, door, rng)
         if design.tables is not None:
-            return measure(design.tables, design.axes, encoding.columns, recipe, source, door, self.n_jobs)
+            return counted_tables.measure(design.tables, design.axes, columns, recipe, source, door, self.n_jobs)
         assert design.rounds is not None
-        return boost(design.rounds, encoding.columns, n_classes, recipe, source, door, rng, self.n_jobs)
+        return boost(design.rounds, columns, n_classes, recipe, source, door, rng, self.n_jobs)
 
     def _learn(self, design: Design, released: Learned | FineCells) -> None:
         if isinstance(released, FineCells):
-            n_classes = len(design.encoding.schema.classes)
-            rng = self._public_rng()
+            n_classes, rng = len(design.encoding.schema.classes), self._public_rng()
             grown = cell_forests.grow(released, n_classes, rng, self.n_jobs)
             self.forest_, self.leaf_values_, self.start_ = grown
             self.effects_ = cell_effects.effects_of_cells(grown, released, design.encoding, rng)
