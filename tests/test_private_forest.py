@@ -305,7 +305,7 @@ def test_the_choice_depends_on_public_facts_only_and_grows_with_the_budget() -> 
     assert wide.method == "tables"
     assert 0 < wide.n_columns <= 123
     for recipe in (wide, choose(columns, 2, 10**6, Loss.pure(Fraction(1)))):
-        assert recipe.in_words()
+        assert recipe.in_words(10)
     few = choose(columns, 2, 10**6, Loss.pure(Fraction(1)))
     more = choose(columns, 2, 10**6, Loss.pure(Fraction(3)))
     assert few.rounds(10) <= more.rounds(10)
@@ -550,7 +550,7 @@ def naive_density(histogram: list[float], variance: float, rows: float) -> list[
     believed = (rows**2 / 3) / (rows**2 / 3 + variance * len(histogram)) if rows else 0.0
     first = min(max(rows / 2 + believed * (sum(left) - sum(right)) / 2, 0.0), rows)
     deviation = (variance * len(left)) ** 0.5
-    if rows > 4 * deviation and min(first, rows - first) < deviation:
+    if rows > 5 * deviation and min(first, rows - first) < 2 * deviation:
         first = 0.0 if first < rows / 2 else rows
     return naive_density(left, variance, first) + naive_density(right, variance, rows - first)
 

@@ -31,6 +31,7 @@ from veilwood.mechanisms import DiscreteGaussian, DiscreteLaplace
 from veilwood.plan import EACH_TO_ONE_TREE, Plan, Step
 from veilwood.privacy import requested_loss
 from veilwood.release import Door
+from veilwood.rounds import start_of
 from veilwood.schema import Schema, Task
 from veilwood.sparse_counts import SparseLaplace
 from veilwood.table_trees import coarse_codes
@@ -334,11 +335,11 @@ def _counts_of_cells(cells: FineCells, coarse: NDArray[np.uint16]) -> tuple[NDAr
 def _moved_in_a_round(fitted: Any, heard: dict[str, Any]) -> NDArray[np.int64]:
     """What a canary adds in the first round: its gradient at the score that every row starts from, and its count."""
     n_classes = len(fitted.schema_.classes)
-    spreads = [boosting.spread_of(numbers) for name, numbers in heard.items() if "residuals" in name]
+    plan = fitted._design(fitted.schema_, *fitted._promise()).rounds
+    start, spread = start_of(heard[plan.start.name], n_classes, plan.start, int(fitted.n_rows))
     target = np.array([n_classes - 1 if n_classes else TARGET_LEVELS], np.int32)
-    gradient = boosting.gradients(fitted.start_[None], target, n_classes, spreads[-1] if spreads else 1.0)
-    units = fitted._design(fitted.schema_, *fitted._promise()).rounds.count_units
-    return np.append(np.trunc(gradient[0] * boosting.GRADIENT_UNITS), units).astype(np.int64)
+    gradient = boosting.gradients(start[None], target, n_classes, spread)
+    return np.append(np.trunc(gradient[0] * boosting.GRADIENT_UNITS), plan.count_units).astype(np.int64)
 
 
 def _log_ratio(plan: Plan, seen: NDArray[Any], height: NDArray[np.int64]) -> NDArray[np.float64]:

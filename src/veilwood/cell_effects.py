@@ -183,6 +183,6 @@ def _whole(arrays: Mapping[str, NDArray[Any]], name: str, below: int) -> NDArray
 
 def _numbers(arrays: Mapping[str, NDArray[Any]], name: str, shape: tuple[int, ...]) -> Floats:
     found = arrays.get(name)
-    if found is None or found.dtype != np.float64 or found.shape != shape:
+    if found is None or found.dtype != np.float64 or found.shape != shape or not np.isfinite(found).all():
         raise ModelFileError(_DAMAGED)
     return found

@@ -99,7 +99,8 @@ def grow(cells: FineCells, n_classes: int, rng: np.random.Generator, n_jobs: int
     X, y = _table(cells, row[judged])
     # Stumps are so quick that threads of theirs would mostly wait for each other.
     with threadpool_limits(limits=1, user_api="openmp"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # scikit-learn wonders at many classes in few rows
+        # Filters are of the whole process: only this one message, so that no other thread loses a warning of ours.
+        warnings.filterwarnings("ignore", message="The number of unique classes is greater than")
         # A class that never came out has no log-odds.
         additive_too = len(cells.axes) > 0 and n_classes <= MANY_CLASSES and len(np.unique(y)) == n_classes
         candidates = [one for one in CANDIDATES if one.kind != "additive" or additive_too]

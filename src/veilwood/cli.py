@@ -261,7 +261,10 @@ def plan(
     """
     forest = _estimator(_load_schema(schema), estimator, epsilon, delta, param, None)
     if search != (rows is not None):
-        raise VeilwoodError("--search and --rows go together. Hint: --search --rows N, with N public or noisy.")
+        raise VeilwoodError(
+            "--search and --rows go together. Hint: --search --rows N, with N public or noisy; the number of rows for "
+            "a private-forest is --param n_rows=N."
+        )
     if rows is None:
         made = forest.plan()
     else:

@@ -99,15 +99,14 @@ class TablePlan:
 def plan_tables(axes: Sequence[Axis], recipe: Recipe, n_classes: int, loss: Loss, neighbours: Neighbours) -> TablePlan:
     """Divide a loss over the choice of columns and their quantiles, if wanted, and the release of all tables.
 
-    One row adds one to one cell of each histogram and of each table. Where columns are chosen, histograms are planned
-    for as many numeric columns as can be chosen, and tables for the widest columns, put together so that they are
-    largest. The score of a column is how many rows the most frequent class of each of its groups has: one row adds 0
-    or 1 to each score, so their range is 1.
+    One row adds one to one cell of each histogram and of each table. Histograms are planned for as many numeric columns
+    as can be measured: the steps follow from public facts, not from which columns chance draws. Where columns are
+    chosen, tables are planned for the widest ones, put together so that they are largest. The score of a column is how
+    many rows the most frequent class of each of its groups has: one row adds 0 or 1 to each score: their range is 1.
     """
     choice_share = exact_number(CHOICE_SHARE) if recipe.selects else Fraction(0)
-    candidates = axes if recipe.selects else axes[: recipe.n_columns]
-    numeric = min(sum(axis.ordered for axis in candidates), recipe.n_columns)  # 0: only categories were drawn
-    histogram_share = exact_number(QUANTILE_SHARE) if recipe.quantiles and numeric else Fraction(0)
+    numeric = min(sum(axis.ordered for axis in axes), recipe.n_columns)
+    histogram_share = exact_number(QUANTILE_SHARE) if recipe.quantiles else Fraction(0)
     largest = sorted(axes, key=lambda axis: -axis.size) if recipe.selects else axes
     tables = tables_of(largest, recipe)
     n_tables = len(tables)
@@ -242,5 +241,5 @@ def evidence(tables: Sequence[CellTable], counts: Sequence[Floats], variance: fl
         shrunk = shrunken_table(noisy.reshape(*table.shape, n_classes), chance, totals).reshape(-1, n_classes)
         cleaned = np.maximum(shrunk, LOWEST_PART * even)
         values.append(weight * np.log(cleaned / even))
-        errors.append(weight * np.sqrt(variance) / np.maximum(cleaned, np.sqrt(variance) + 1.0))
+        errors.append(weight * np.sqrt(variance) / np.maximum(cleaned, np.sqrt(variance) / 2 + 1.0))
     return Learned(np.log(totals / totals.sum()), tables, values, errors)

@@ -18,7 +18,7 @@ from veilwood.structure import Forest
 Floats: TypeAlias = NDArray[np.float64]
 LeafCleaning: TypeAlias = Literal["plain", "empirical-bayes"]
 CLEANINGS: tuple[LeafCleaning, ...] = ("plain", "empirical-bayes")
-STANDS_OUT = 4.0  # standard deviations of the noise
+STANDS_OUT, EMPTY_BELOW = 5.0, 2.0  # standard deviations of the noise
 TINY = 1e-300  # a floor that turns 0 / 0 into 0
 
 
@@ -184,8 +184,9 @@ def density(histogram: NDArray[np.int64] | Floats, noise_variance: float, rows: 
     The rows are divided between the two halves of the histogram, those of each half between its own halves, and so on
     down to single cells. If any division were as likely as any other, the difference of two halves would have a third
     of their squared rows for its variance, so of the noisy difference the part third / (third + noise) is believed
-    (the best linear guess): where the noise rules, rows are divided evenly. A half that would get less than the
-    standard deviation of the noise on its count gets nothing if both halves together have ``STANDS_OUT`` times that.
+    (the best linear guess): where the noise rules, rows are divided evenly. A half that would get less than
+    ``EMPTY_BELOW`` standard deviations of the noise on its count gets nothing if both halves together have
+    ``STANDS_OUT`` of them.
     ``rows`` may be a guess: more than two standard errors from the histogram's own sum it is not believed.
 
     >>> density(np.array([1, -2, 90, 110, 2, 0, -1, 0]), 1.0, 200).round().tolist()
@@ -199,9 +200,9 @@ def density(histogram: NDArray[np.int64] | Floats, noise_variance: float, rows: 
         third = held**2 / 3
         apart = (halves[::2] - halves[1::2]) * third / np.maximum(third + 2 * noise, TINY)
         first = np.clip((held + apart) / 2, 0.0, held)
-        clear = held > STANDS_OUT * noise**0.5
-        first = np.where(clear & (first < noise**0.5), 0.0, first)
-        first = np.where(clear & (held - first < noise**0.5), held, first)
+        clear, least = held > STANDS_OUT * noise**0.5, EMPTY_BELOW * noise**0.5
+        first = np.where(clear & (first < least), 0.0, first)
+        first = np.where(clear & (held - first < least), held, first)
         held = np.column_stack([first, held - first]).ravel()
     return held
 

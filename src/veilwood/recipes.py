@@ -27,7 +27,7 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 
 from veilwood.encoding import EncodedColumn
-from veilwood.privacy import Loss
+from veilwood.privacy import Loss, exact
 from veilwood.sparse_counts import LARGEST_SPARSE_SCALE
 
 Method: TypeAlias = Literal["prior", "tables", "boosting", "cells"]
@@ -35,7 +35,9 @@ Method: TypeAlias = Literal["prior", "tables", "boosting", "cells"]
 EFFECT: Final = 1.0
 DECAY: Final = 0.2
 HARM: Final = 1.0
-HOPELESS: Final = 0.1  # reliability of a single column below which nothing but the classes is measured
+HOPELESS: Final = 0.1  # reliability of a single column below which nothing but the classes is measured,
+# and rows times epsilon, altogether and for each column, below which nothing but the mean of a numeric target is.
+HOPELESS_ROWS, HOPELESS_PER_COLUMN = 400.0, 40.0
 MOST_TABLE_COLUMNS: Final = 4
 MOST_CELLS: Final = 1 << 14
 FEWEST_BINS, MOST_BINS = 3, 16
@@ -74,7 +76,10 @@ MOST_PASSES: Final = 6
 MOST_TREES: Final = 400
 DEPTHS: Final = (3, 6)
 ROWS_SHARE: Final = Fraction(1, 50)  # of the budget, for the number of rows where it is not public
-CUT_SHARE, START_SHARE, SPREAD_SHARE = 0.05, 0.03, 0.01  # of the budget; the last for each measurement of spread
+CUT_SHARE, START_SHARE = 0.05, 0.03  # of the budget
+# Regression: what a histogram of the target, and each of residuals, gets: so many rows times epsilon, between limits.
+TARGET_NEEDS, TARGET_SHARES = 200.0, (0.03, 0.2)
+SPREAD_NEEDS, SPREAD_SHARES = 100.0, (0.01, 0.03)
 COUNT_SHARE: Final = 0.2  # of a round's budget, what the numbers of rows in its cells get
 
 
@@ -85,8 +90,8 @@ class Recipe:
     Attributes
     ----------
     method : {"prior", "tables", "boosting", "cells"}
-        Only how frequent classes are; counted tables of few columns; rounds of gradient steps; an ordinary forest, or
-        an additive model, learned from cells so fine that most rows have one of their own.
+        Only how frequent classes are, or the mean; counted tables of few columns; rounds of gradient steps; an ordinary
+        forest, or an additive model, learned from cells so fine that most rows have one of their own.
     n_rows : int
         The number of rows it was chosen for.
     n_columns, group, bins : int
@@ -117,17 +122,21 @@ class Recipe:
         """Rounds of boosting over a table with so many columns."""
         return self.passes * n_columns + self.trees
 
-    def in_words(self) -> str:
-        """Say what is done and why, for a plan."""
+    def in_words(self, n_columns: int) -> str:
+        """Say what is done and why, for the plan of a table with so many columns."""
         match self.method:
             case "prior":
-                return "so few rows at this epsilon show nothing but how frequent the classes are: that is predicted"
+                return (
+                    "so few rows at this epsilon show nothing but how frequent the classes are, or the mean of the "
+                    "target: that is predicted"
+                )
             case "tables":
                 how = "chosen privately as the most telling" if self.selects else "drawn by chance"
+                measured = _number(self.n_columns, "column") + (f", {how}," if self.n_columns < n_columns else "")
                 width = "between private quantiles" if self.quantiles else "of equal width"
                 numbers = f", numbers in about {self.bins} groups {width}" if self.bins else ""
                 return (
-                    f"few rows for this epsilon, so {_number(self.n_columns, 'column')}, {how}, counted in "
+                    f"few rows for this epsilon, so {measured} counted in "
                     f"tables of up to {_number(self.group, 'column')}{numbers}; their evidence is multiplied"
                 )
             case "cells":
@@ -209,6 +218,8 @@ def choose(
         return Recipe("cells", n_rows, len(columns))
     if method is None:
         size = _size(n_rows, n_classes, epsilon)
+        if not n_classes and size < max(HOPELESS_ROWS, HOPELESS_PER_COLUMN * len(columns)):
+            return Recipe("prior", n_rows)
         method = "boosting" if not n_classes or size >= _boosting_from(columns, loss) else "tables"
     if method == "boosting":
         return _boosting(columns, n_classes, n_rows, loss, epsilon)
@@ -228,6 +239,18 @@ def _boosting_from(columns: Sequence[EncodedColumn], loss: Loss) -> float:
         return BOOSTING_FROM
     values = [math.inf if column.ordered else column.n_codes - 1 for column in columns]
     return sum(min(BOOSTING_PER_COLUMN, BOOSTING_PER_VALUE * number) for number in values)
+
+
+def start_shares(n_classes: int, n_rows: int, loss: Loss) -> tuple[Fraction, Fraction]:
+    """Parts of a budget of boosting for its start and, for a numeric target, for each look at the residuals."""
+    if n_classes or loss.epsilon is None:
+        return exact(START_SHARE), Fraction(0 if n_classes else exact(SPREAD_SHARES[0]))
+    size = n_rows * float(loss.epsilon)
+    target, spread = (
+        exact(round(min(max(needs / size, least), most), 4))
+        for needs, (least, most) in ((TARGET_NEEDS, TARGET_SHARES), (SPREAD_NEEDS, SPREAD_SHARES))
+    )
+    return target, spread
 
 
 def _gradient_norm(n_classes: int) -> float:

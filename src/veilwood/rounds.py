@@ -23,11 +23,12 @@ from veilwood.leaves import density
 from veilwood.plan import Step, counting_step
 from veilwood.privacy import Loss, Neighbours, exact
 from veilwood.progress import track
-from veilwood.recipes import CUT_SHARE, SPREAD_SHARE, START_SHARE, Recipe
+from veilwood.recipes import CUT_SHARE, Recipe, start_shares
 from veilwood.release import Door
 from veilwood.table_trees import COARSE_CELLS, Axis, CellTable, quantile_cuts
 
-SPREAD_AT: Final = (Fraction(0), Fraction(1, 8), Fraction(1, 3))  # of the rounds, when residuals are measured anew
+_START: Final = "histogram of the target"
+SPREAD_AT: Final = (Fraction(1, 8), Fraction(1, 3))  # of the rounds, when residuals are measured anew
 
 Floats = NDArray[np.float64]
 
@@ -41,7 +42,7 @@ class RoundPlan:
     cuts : Step or None
         Histograms of the numeric columns, if there are any.
     start : Step
-        Class counts, or the rotated pair of the target's sum.
+        Class counts, or a histogram of the target.
     spreads : tuple of Step
         Regression: histograms of residuals.
     rounds : tuple of Step
@@ -66,14 +67,16 @@ def plan_rounds(
     columns: Sequence[EncodedColumn], n_classes: int, recipe: Recipe, loss: Loss, neighbours: Neighbours
 ) -> RoundPlan:
     """Divide a loss over cut points, start, spreads and rounds, which all get the same part of what is left."""
+    n_rounds = recipe.rounds(len(columns))
+    if not n_rounds:  # so few rows that only the mean is worth measuring
+        start = counting_step(_START, (COARSE_CELLS,), loss, neighbours, l1=1, squared_l2=1)
+        return RoundPlan(None, start, (), (), 0)
     numeric = sum(column.ordered for column in columns)
     cut_share = exact(CUT_SHARE) if numeric else Fraction(0)
-    spread_share = exact(SPREAD_SHARE) if not n_classes else Fraction(0)
-    left = 1 - cut_share - exact(START_SHARE) - len(SPREAD_AT) * spread_share
-    n_rounds = recipe.rounds(len(columns))
+    start_share, spread_share = start_shares(n_classes, recipe.n_rows, loss)
+    left = 1 - cut_share - start_share - len(SPREAD_AT) * spread_share
     units, l1, squared_l2 = boosting.row_norms(n_classes, recipe.gaussian, neighbours.adjacency == "replace-one")
     outputs = 1 if n_classes <= 2 else n_classes
-    per_row = 1 if n_classes else TARGET_LEVELS
 
     def size(number: int) -> int:
         """The most cells that a round can have."""
@@ -88,8 +91,8 @@ def plan_rounds(
             l1=numeric, squared_l2=numeric,
         ) if numeric else None,
         start=counting_step(
-            "class counts" if n_classes else "rotated sum of the target", (n_classes or 2,),
-            loss.part(exact(START_SHARE)), neighbours, l1=per_row, squared_l2=per_row**2,
+            "class counts" if n_classes else _START, (n_classes or COARSE_CELLS,),
+            loss.part(start_share), neighbours, l1=1, squared_l2=1,
         ),
         spreads=() if n_classes else tuple(
             counting_step(
@@ -129,15 +132,17 @@ def boost(
             feature: quantile_cuts(density(histogram, plan.cuts.variance, recipe.n_rows), recipe.bins)
             for feature, histogram in zip(numeric, histograms, strict=True)
         }
-    start = _start(door.noisy(plan.start, _totals(rows, n_classes)), n_classes)
+    start, spread = start_of(door.noisy(plan.start, _totals(rows, n_classes)), n_classes, plan.start, recipe.n_rows)
     rows.begin(start)
     due = [int(share * len(plan.rounds)) for share in SPREAD_AT]
-    spread, tables, values, errors = 1.0, [], [], []
+    tables, values, errors = [], [], []
     schedule = draw_rounds(columns, recipe, cuts, rng)
     for number, step in enumerate(track(plan.rounds, "boosting")):
         for spread_step, at in zip(plan.spreads, due, strict=False):
             if at == number:
-                spread = boosting.spread_of(door.noisy(spread_step, rows.residual_histogram()))
+                noisy = door.noisy(spread_step, rows.residual_histogram())
+                # Residuals become smaller: what seems to say otherwise is noise.
+                spread = min(spread, boosting.spread_of(noisy, spread_step.variance, recipe.n_rows))
         table = next(schedule)
         exact_sums = np.zeros(step.shape, np.int64)  # cells that were planned and are not there stay empty
         exact_sums[: table.n_cells] = rows.sums(table, n_classes, plan.count_units, spread, n_jobs)
@@ -149,6 +154,8 @@ def boost(
         tables.append(table)
         values.append(value)
         errors.append(np.broadcast_to(error, value.shape))
+    if not tables:
+        return Learned(start, [CellTable(())], [np.zeros((1, 1))], [np.zeros((1, 1))])
     return Learned(start, tables, values, errors)
 
 
@@ -188,15 +195,16 @@ def _side(
 def _totals(rows: Rows, n_classes: int) -> NDArray[np.int64]:
     if n_classes:
         return np.bincount(rows.target, minlength=n_classes).astype(np.int64)
-    total = int(rows.target.sum(dtype=np.int64))
-    return np.array([total, TARGET_LEVELS * len(rows.target) - total])
+    cell = rows.target.astype(np.int64) * COARSE_CELLS // (TARGET_LEVELS + 1)
+    return np.bincount(cell, minlength=COARSE_CELLS).astype(np.int64)
 
 
-def _start(noisy: NDArray[np.int64], n_classes: int) -> Floats:
-    """The score of a row about which nothing is known."""
+def start_of(noisy: NDArray[np.int64], n_classes: int, step: Step, n_rows: int) -> tuple[Floats, float]:
+    """Return the score of a row about which nothing is known, and the spread of residuals from it (1 for classes)."""
     if not n_classes:
-        return np.array([np.clip(noisy[0] / max(float(noisy.sum()), 1.0), 0.0, 1.0)])
+        mean, spread = boosting.target_and_spread(noisy, step.variance, n_rows)
+        return np.array([mean]), spread
     counts = np.maximum(noisy, 1).astype(float)
     shares = np.maximum(counts / counts.sum(), RAREST_CLASS)
     scores = np.log(shares / shares.sum())
-    return np.asarray(scores[1:] - scores[0] if n_classes == 2 else scores)
+    return np.asarray(scores[1:] - scores[0] if n_classes == 2 else scores), 1.0

@@ -334,7 +334,7 @@ def _files(X: Any, schema: Schema | None, texts: Collection[str] = ()) -> list[_
 
 def _stamp(dataset: Any) -> tuple[tuple[int, int], ...]:
     """Return size and time of change of the files behind a dataset, where it has any on this computer."""
-    found = []
+    found = [state for child in getattr(dataset, "children", ()) for state in _stamp(child)]  # of a union
     for name in getattr(dataset, "files", ()):
         with suppress(OSError):
             state = Path(name).stat()

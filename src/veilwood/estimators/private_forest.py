@@ -39,6 +39,7 @@ from veilwood.table_trees import Axis, CellTable, grow_tables
 
 METHODS: Final = ("auto", "tables", "boosting", "cells")
 MOST_ROWS: Final = 10**15
+LARGEST_VALUE: Final = 1e6  # that a leaf, or the start, can have; far more than any fit gives
 SHOWN_SIZES: Final = (1_000, 30_000, 1_000_000)  # for a plan that does not know the number of rows
 
 Floats = NDArray[np.float64]
@@ -108,10 +109,13 @@ class _PrivateForest(BaseForest):
         if loss.epsilon is not None and self._uses_cells(encoding, loss, neighbours):
             loss = Loss.pure(loss.epsilon)  # cells need no delta
             self._check_cells(loss, neighbours)
+        elif self.n_rows is None and loss.epsilon is not None and schema.classes and self.method != "boosting":
+            loss = Loss.pure(loss.epsilon)  # tables may be chosen, and are far better off with Laplace noise
         if self.n_rows is not None:
             return self._work(encoding, int(self.n_rows), loss, neighbours)
         step = counting_step("number of rows", (1,), loss.part(ROWS_SHARE), neighbours, l1=1, squared_l2=1)
-        sizes = {f"at {n:,} rows": self._choose(encoding, n, loss, neighbours).in_words() for n in SHOWN_SIZES}
+        n_columns = len(encoding.columns)
+        sizes = {f"at {n:,} rows": self._choose(encoding, n, loss, neighbours).in_words(n_columns) for n in SHOWN_SIZES}
         plan = self._plan(
             encoding, loss, neighbours, (step,),
             "the number of rows, with noise, and then, with the rest of the budget, what is chosen from it",
@@ -151,22 +155,29 @@ class _PrivateForest(BaseForest):
         elif not recipe.gaussian and loss.delta > 0 and loss.epsilon is not None:
             left = loss = Loss.pure(loss.epsilon)  # Laplace noise is the smaller one here, and needs no delta
         rows = "rows measured" if bought else "rows assumed"
-        structure: dict[str, Any] = {"method": recipe.method, rows: n_rows, "choice": recipe.in_words()}
+        structure: dict[str, Any] = {
+            "method": recipe.method,
+            rows: n_rows,
+            "choice": recipe.in_words(len(encoding.columns)),
+        }
         if 0 < recipe.n_columns < len(encoding.columns):
             left_out = len(encoding.columns) - recipe.n_columns
             structure["not affordable"] = f"{left_out} of {len(encoding.columns)} columns"
-        if recipe.method == "boosting":
+        if recipe.method == "boosting" or not n_classes:
             rounds = plan_rounds(encoding.columns, n_classes, recipe, left, neighbours)
             steps, n_tables = rounds.steps, len(rounds.rounds)
             structure |= {"trees": n_tables, "leaves": sum(step.shape[0] for step in rounds.rounds)}
-            noise = rounds.rounds[-1].variance / rounds.count_units**2
+            noise = rounds.rounds[-1].variance / rounds.count_units**2 if n_tables else steps[-1].variance
             released = f"sums of gradients and of rows in {n_tables} tables, with noise"
+            if not n_tables:
+                released = "a histogram of the target, with noise"
             plan = self._plan(encoding, loss, neighbours, (*bought, *steps), released, structure, noise)
             return _Work(encoding, _NO_FOREST, plan, recipe, [], rounds=rounds)
         if recipe.method == "cells":
             cells = fine_cells.plan_cells(encoding.columns, n_classes, n_rows, left, neighbours)
             structure |= {"trees": cell_forests.n_trees(n_classes), "leaves": 0}
-            released = f"of up to {cells.cells.shape[0]:,} cells those with a positive noisy count, and the counts"
+            released = f"of up to {cells.cells.shape[0]:,} cells those with a positive noisy count, and the counts; "
+            released += "before that, class counts by column, with noise"
             plan = self._plan(encoding, loss, neighbours, (*bought, *cells.steps), released, structure, 0.0)
             return _Work(encoding, _NO_FOREST, plan, recipe, [], cells=cells)
         axes = draw_axes(encoding.columns, recipe, self._public_rng())
@@ -174,6 +185,8 @@ class _PrivateForest(BaseForest):
         n_tables = len(tables_of(axes, recipe))
         structure |= {"trees": n_tables, "leaves": tables.counts.shape[0]}
         released = f"class counts of {n_tables} table{'s' * (n_tables > 1)}, with noise"
+        if tables.histograms:
+            released += ", histograms of numeric columns, by which they are cut"
         if tables.choices:
             released += ", and which columns they are of"
         noise = tables.counts.variance
@@ -203,9 +216,9 @@ class _PrivateForest(BaseForest):
     def _replanned(self) -> Plan:
         """Plan afresh, for as many rows as were bought, or are known."""
         structure, (loss, neighbours) = self.plan_.structure, self._promise()
-        measured = structure["method"] if structure["method"] in METHODS else "tables"
         same: _PrivateForest = copy(self)
-        same.method = measured if self.method == "auto" else self.method  # counting is chosen on a cluster
+        if self.method == "auto" and structure["method"] in METHODS:
+            same.method = structure["method"]  # counting is chosen on a cluster
         work = same._design(self.schema_, loss, neighbours)
         if work.recipe is None:
             work = same._work(work.encoding, structure["rows measured"], work.plan.loss, neighbours, work.plan.steps)
@@ -269,8 +282,8 @@ class _PrivateForest(BaseForest):
             return
         if self.plan_.structure["method"] == "prior":
             warnings.warn(
-                "so few rows at this epsilon show nothing but how frequent the classes are, and that is all this model "
-                "predicts. Hint: spend more epsilon, or gather more rows.",
+                "so few rows at this epsilon show nothing but how frequent the classes are, or the mean of the target, "
+                "and that is all this model predicts. Hint: spend more epsilon, or gather more rows.",
                 UtilityWarning,
                 stacklevel=6,
             )
@@ -330,20 +343,27 @@ class _PrivateForest(BaseForest):
             or start.shape != values.shape[1:]
         ):  # fmt: skip
             raise ModelFileError("the values of the leaves are missing, or not as many numbers as there are leaves.")
+        if not (np.abs(values).max(initial=0) < LARGEST_VALUE and np.abs(start).max(initial=0) < LARGEST_VALUE):
+            raise ModelFileError("the values of the leaves, or the start, are no scores.")
         planned = cell_forests.most_leaves(n_classes) if self._of_cells else max(self.plan_.n_leaves, 1)
         if forest.n_leaves > planned:
             raise ModelFileError(f"{forest.n_leaves} leaves are more than the {planned} planned.")
         self.forest_, self.leaf_values_, self.start_ = forest, values, start
         if self._of_cells:
-            shares, finite = values.sum(axis=1), np.isfinite(values).all() and np.isfinite(start).all()
-            if not finite or (not self._of_shares and abs(np.logaddexp.reduce(start)) > 1e-9):
+            shares = values.sum(axis=1)
+            if not self._of_shares and abs(np.logaddexp.reduce(start)) > 1e-9:
                 raise ModelFileError("the values of the leaves, or the start, are no logarithms of class shares.")
             if self._of_shares and (values.min() < 0 or shares.max() > 1 + 1e-9 or shares.min() <= 0):
                 raise ModelFileError("the values of the leaves are no shares of classes.")
             self.effects_ = cell_effects.from_arrays(arrays, forest, encoding)
             return
         errors = arrays.get("leaf_errors")
-        if errors is None or errors.dtype != np.float64 or errors.shape != values.shape:
+        if (
+            errors is None
+            or errors.dtype != np.float64
+            or errors.shape != values.shape
+            or not np.isfinite(errors).all()
+        ):
             raise ModelFileError("the errors of the leaves are missing, or not as many numbers as there are leaves.")
         self.leaf_errors_ = errors
 
