@@ -7,6 +7,7 @@ The noise on sparse counts is in test_sparse_counts.py, the other methods of Pri
 from __future__ import annotations
 
 import pickle
+import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -1073,3 +1074,15 @@ def test_canaries_in_cells_of_their_own() -> None:
     assert not found.refuted
     assert found.sees
     assert found.sound.epsilon_lower_bound > 1
+
+
+def test_growing_hides_no_warning_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Filters are of the whole process: what is ignored while a forest grows is ignored in every other thread."""
+    X, y = table_of("two", 300)
+    before, during = list(warnings.filters), list(warnings.filters)
+    sound = cell_forests._loss
+    monkeypatch.setattr(cell_forests, "_loss", lambda *args: during.extend(warnings.filters) or sound(*args))  # type: ignore[func-returns-value]
+    forest_of("two", epsilon=20.0, n_rows=300, method="cells").fit(X, y)
+    added = [one for one in during if one not in before]
+    assert added
+    assert all(message is not None for _, message, *_ in added)

@@ -586,6 +586,52 @@ def test_tables_cut_numbers_where_rows_are() -> None:
     assert "histograms of numeric columns" not in [step.name for step in poor.steps]
 
 
+@pytest.mark.parametrize("epsilon", [0.1, 1.0])
+def test_a_target_far_from_its_bounds_is_found_or_its_mean_is_predicted(epsilon: float) -> None:
+    """Bounds a hundred times wider than the target: a mean with noise of that width would miss all of it."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 1, (3000, 3))
+    y = 20 + 5 * X[:, 0] + rng.normal(0, 0.5, 3000)
+    names = [*schema_of("regression").feature_names]
+    columns = [{"name": name, "kind": "numeric", "lower": 0, "upper": 1} for name in names]
+    columns += [{"name": "target", "kind": "numeric", "lower": 0, "upper": 1000}]
+    schema = vw.Schema.from_dict({"name": "wide", "task": "regression", "target": "target", "columns": columns})
+    forest = vw.PrivateForestRegressor(schema, epsilon=epsilon, n_rows=3000, random_state=0)
+    with seeded_for_tests(5):
+        forest.fit(X, y)
+    assert forest.plan_.structure["method"] == ("prior" if epsilon < 0.2 else "boosting")
+    assert np.abs(forest.predict(X) - y).mean() < 6
+    if epsilon < 0.2:
+        assert [step.name for step in forest.plan_.steps] == ["histogram of the target"]
+        assert np.ptp(forest.predict(X)) == 0
+        assert forest.explain().main == ()
+    assert all(check.holds for check in check_model(clone(forest).fit(X, y)))
+
+
+def test_a_delta_is_spent_only_where_it_helps() -> None:
+    X, y = table_of("two", 600)
+    bought = forest_of("two", epsilon=1.0, delta=1e-6).fit(X, y)
+    assert bought.privacy_.delta == 0  # tables: Laplace noise is far smaller, and it was not known that they would do
+    assert forest_of("two", epsilon=1.0, delta=1e-6, method="boosting").fit(X, y).privacy_.delta > 0
+    assert forest_of("regression", epsilon=1.0, delta=1e-6).plan().loss.delta > 0
+
+
+def test_steps_do_not_depend_on_which_columns_are_drawn() -> None:
+    """One number among many categories, of which a few are measured: whether it is drawn must not show in the plan."""
+    columns: list[dict[str, Any]] = [{"name": "x", "kind": "numeric", "lower": 0, "upper": 1}]
+    columns += [{"name": f"c{i}", "kind": "categorical", "values": list("pqrst")} for i in range(13)]
+    columns += [TARGETS["two"]]
+    schema = vw.Schema.from_dict({"name": "s", "task": "classification", "target": "target", "columns": columns})
+    plans = [
+        vw.PrivateForestClassifier(schema, epsilon=1.0, n_rows=200, method="tables", random_state=seed).plan()
+        for seed in range(8)
+    ]
+    assert 0 < recipes.choose(Encoding(schema, "grid").columns, 2, 200, Loss.pure(Fraction(1)), "tables").n_columns < 13
+    assert {tuple((step.name, step.sensitivity) for step in plan.steps) for plan in plans} == {
+        (("histograms of numeric columns", 1), ("class counts of tables", plans[0].steps[-1].sensitivity))
+    }
+
+
 def test_shrinking_keeps_signal_and_drops_noise() -> None:
     rng = np.random.default_rng(0)
     noise = rng.normal(0, 3.0, (400, 1))
@@ -670,6 +716,8 @@ def test_a_file_whose_values_do_not_fit_its_trees_is_refused() -> None:
     for name, wrong in (
         ("leaf_values", arrays["leaf_values"][:-1]), ("leaf_errors", arrays["leaf_errors"][:, :1]),
         ("start", arrays["start"].astype(np.float32)), ("leaf_values", np.zeros((len(arrays["leaf_values"]), 7))),
+        ("start", arrays["start"] * np.nan), ("leaf_values", arrays["leaf_values"] + np.inf),
+        ("leaf_values", arrays["leaf_values"] + 1e308), ("leaf_errors", arrays["leaf_errors"] * np.nan),
     ):  # fmt: skip
         with pytest.raises(vw.VeilwoodError):
             clone(forest).fit(X, y)._restore({**arrays, name: wrong})

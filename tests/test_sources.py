@@ -20,7 +20,7 @@ import pytest
 from veilwood.batches import Source
 from veilwood.columns import Column
 from veilwood.encoding import Encoding
-from veilwood.errors import OutOfSchemaError
+from veilwood.errors import OutOfSchemaError, VeilwoodError
 from veilwood.privacy import Rows, RowsOf
 from veilwood.schema import Schema
 from veilwood.sources import draft, open_source, read_features, read_table
@@ -270,3 +270,22 @@ def test_draft_is_marked_and_loads(tmp_path: Path) -> None:
         draft(tmp_path / "shop.csv.gz", "clas")
     with pytest.raises(OutOfSchemaError, match="column names"):
         draft(np.zeros((2, 2)))
+
+
+@pytest.mark.parametrize("union", [False, True])
+def test_files_behind_a_dataset_that_change_between_two_reads_are_refused(union: bool, tmp_path: Path) -> None:
+    """A second read of other rows would count a person whose rows are capped in the first more often than planned."""
+    path = tmp_path / "rows.feather"
+    frame = pd.DataFrame({"x": [0.1, 0.2, 0.3], "y": ["a", "b", "a"]})
+    pa.feather.write_feather(pa.Table.from_pandas(frame), path)
+    dataset = pa.dataset.dataset(path, format="feather")
+    if union:
+        dataset = pa.dataset.UnionDataset(dataset.schema, [dataset])
+    schema = Schema.from_dict({"name": "s", "task": "classification", "target": "y", "columns": [
+        {"name": "x", "kind": "numeric", "lower": 0, "upper": 1},
+        {"name": "y", "kind": "categorical", "values": ["a", "b"]}]})  # fmt: skip
+    source = open_source(dataset, None, Encoding(schema, "grid"))
+    assert sum(len(batch.target) for batch in source.batches()) == 3
+    pa.feather.write_feather(pa.Table.from_pandas(pd.concat([frame, frame])), path)
+    with pytest.raises(VeilwoodError, match="changed while it was read"):
+        list(source.batches())
