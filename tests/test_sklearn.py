@@ -17,6 +17,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import veilwood as vw
+from veilwood import estimators
 from veilwood.entropy import seeded_for_tests
 
 CLASSES = [
@@ -183,3 +184,10 @@ class TestInput:
         with pytest.raises(vw.VeilwoodError, match=parameter if parameter != "schema" else "schema|nowhere"):
             forest(car, ledger=ledger, **{parameter: value}).fit(car.X, car.y)
         assert ledger.spent.epsilon == 0
+
+
+@pytest.mark.parametrize("name", estimators.__all__)
+@pytest.mark.filterwarnings("error")
+def test_a_notebook_shows_an_estimator_without_a_warning(name: str) -> None:
+    """scikit-learn reads the docstring for the tooltips of its diagram, and wonders at sections it does not know."""
+    assert name in getattr(vw, name)(vw.datasets.iris().schema)._repr_html_()

@@ -33,8 +33,10 @@ _KEYSTREAM_ROWS = 4096  # rows whose tree assignment comes from one call of the 
 class Assignment(NamedTuple):
     """Gives each record to one tree, by a keyed function of its place in the data (Bojarski, disjoint trees).
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     The trees of different records are independent and do not depend on any record's value or on how many records
     there are, so a forest on disjoint records is as private as one tree (proofs/disjoint-trees.md, attacked by
     tests/test_audit.py::test_shuffle_and_cut_is_caught).

@@ -59,8 +59,10 @@ def quality_of_children(totals: Counts, quality: Quality) -> Counts:
 
     The quality of a split is the sum over its children.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     A row added to a child changes its quality by a whole number in a range of length ``quality_range``, which is the
     same for all children and splits (proofs/greedy-forest.md, checked by
     tests/test_greedy.py::test_quality_range_by_enumeration).
@@ -122,8 +124,10 @@ def plan_level(
 ) -> Level:
     """Plan the choice of a split at each of at most ``n_nodes`` nodes at ``depth``, at the price of ``loss`` together.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     A row is in one node of each tree that sees it, so the level costs ``loss`` (proofs/greedy-forest.md, attacked by
     tests/test_greedy.py).
     """

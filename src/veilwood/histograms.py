@@ -149,8 +149,10 @@ def spread(totals: Counts, moments: bool) -> Counts:
     their counts: rows times Gini impurity, that is the squared error of one-hot targets, in ``CLASS_SPREAD_PARTS``
     parts of a row. Exact: no rounded number enters the floor.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     A row added to a cell raises its spread by a whole number between 0 and ``spread_range(moments)``
     (proofs/selection-levels.md, checked by tests/test_histograms.py::test_spread_range_by_enumeration).
 

@@ -106,8 +106,10 @@ class _Balance:
 class Ledger(ABC):
     """What every ledger does; made by ``MemoryLedger``, ``SQLiteLedger`` or ``open_ledger``.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     Neighbouring tables: those named in the entries, the same for all entries of a ledger with a budget.
     Bound: all releases made under reservations of a ledger with budget (epsilon, 0) are together
     epsilon-private, whoever made them and however each was chosen after the others. With budget

@@ -104,8 +104,10 @@ class DiscreteLaplace(_AdditiveNoise):
         ``"veilwood"`` for the built-in sampler, ``"opendp"`` for OpenDP's. OpenDP takes a floating-point scale:
         it is rounded up, so that the noise is never lower than asked for.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     Neighbours: integer vectors that differ by at most s in L1 norm.
     Bound: pure differential privacy with epsilon = s/scale, assuming uniform bits from the operating system.
     Proof: proofs/discrete-laplace.md
@@ -166,8 +168,10 @@ class DiscreteGaussian(_AdditiveNoise):
         ``"veilwood"`` for the built-in sampler, ``"opendp"`` for OpenDP's. OpenDP takes a floating-point scale:
         it is rounded up, so that the noise is never lower than asked for.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     Neighbours: integer vectors that differ by at most sqrt(s) in L2 norm.
     Bound: zero-concentrated differential privacy with rho = s/(2 sigma_squared), assuming uniform bits from the
     operating system.
@@ -294,8 +298,10 @@ class NoisyMax(_Selection):
         replaces the other. For scores that one added record can only raise, by at most 1: 1 under add-remove,
         2 under replace-one.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     Neighbours: score vectors whose difference d has max(d) - min(d) <= score_range.
     Bound: pure differential privacy with the given epsilon, each row of scores by itself.
     Proof: proofs/noisy-max.md
@@ -329,8 +335,10 @@ class PermuteAndFlip(_Selection):
         The r above: the largest amount by which the change of one score can exceed the change of another when
         one neighbour replaces the other.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     Neighbours: score vectors whose difference d has max(d) - min(d) <= score_range.
     Bound: pure differential privacy with the given epsilon, each row of scores by itself.
     Proof: proofs/permute-and-flip.md
@@ -363,8 +371,10 @@ class ExponentialMechanism(_Selection):
         The largest amount by which the change of one score can exceed the change of another when one neighbour
         replaces the other.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     Neighbours: score vectors whose difference d has max(d) - min(d) <= score_range.
     Bound: pure differential privacy with the given epsilon, and zero-concentrated with rho = epsilon^2/8, each row
     of scores by itself.

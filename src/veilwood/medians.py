@@ -59,8 +59,10 @@ def plan_level(
     Half goes to the choice of attributes and half to medians (the paper's section 4), all of it to medians where
     attributes are drawn at random.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     A row is in one node of each tree that sees it, so the level costs ``loss`` (proofs/median-forest.md, attacked by
     tests/test_medians.py).
     """

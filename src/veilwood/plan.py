@@ -171,8 +171,10 @@ def counting_step(
     l1, squared_l2 : int
         Norms of the largest non-negative vector that one row can add to the sums.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     The step costs exactly ``loss``: discrete Laplace of scale sensitivity / epsilon for pure epsilon
     (proofs/discrete-laplace.md), discrete Gaussian with sigma^2 = sensitivity^2 / (2 rho) otherwise
     (proofs/discrete-gaussian.md). Attacked by tests/test_audit.py::test_halved_noise_is_caught.
@@ -192,8 +194,10 @@ def counting_step(
 def sparse_step(name: str, n_cells: int, loss: Loss, neighbours: Neighbours, *, l1: int) -> Step:
     """Plan the release of counts of up to ``n_cells`` cells, nearly all of them empty; ``l1`` as in ``counting_step``.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     The step costs exactly ``loss``, which is pure epsilon (proofs/sparse-counts.md, attacked by
     tests/test_sparse_counts.py).
     """
@@ -224,8 +228,10 @@ def selecting_step(
     selections_per_row : int
         How many of the choices one row of the data can influence: 1 for the nodes of one level of one tree.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     The step costs at most ``loss``. A unit of k rows, or a replaced row, changes scores in several nodes; their
     ranges add up to ``neighbours.score_range(score_range)``, which is the range each choice is calibrated to
     (proofs/selection-levels.md, attacked by tests/test_audit.py::test_levels_of_selections_cost_their_loss).

@@ -272,8 +272,10 @@ def unit_of(value: object) -> Unit:
 class Neighbours:
     """Which two tables must look alike: they differ in one unit, added or removed, or replaced.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     Turns the effect of one row into the effect of one unit (privacy-unit proof: proofs/neighbours.md):
     k rows move a sum k times as far, and a replacement is a removal and an addition. The squared L2 distance
     of a replacement is at most twice that of one row, because the moved vectors have no negative entries.

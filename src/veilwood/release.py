@@ -41,8 +41,10 @@ class Door:
     wrong, what was reserved stays spent, with one exception: input refused (``OutOfSchemaError``) before the first
     noise was drawn, when nothing can have come out.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     What comes out costs at most the plan's loss, and that loss stands in the ledger before any of it can be seen
     (proofs/door.md, attacked by tests/test_release.py).
     """

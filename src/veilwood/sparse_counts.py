@@ -45,8 +45,10 @@ class SparseLaplace:
     scale
         Positive integer or ``Fraction``, at most 4. For epsilon at L1 sensitivity s it is s/epsilon.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     Neighbours: tables of counts that differ by at most s in L1 norm.
     Bound: pure differential privacy with epsilon = s/scale, assuming uniform bits from the operating system.
     Proof: proofs/sparse-counts.md

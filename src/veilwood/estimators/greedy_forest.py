@@ -175,8 +175,10 @@ class GreedyForestClassifier(CountedClassifier, _GreedyForest):
     leaf_counts_ : ndarray of int64
         The released noisy counts; with ``leaf_update="exponential"``, 1 for the released label of each leaf.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     (epsilon, delta)-differential privacy for the unit and adjacency asked for: proofs/greedy-forest.md, attacked by
     tests/test_greedy.py.
 
@@ -263,8 +265,10 @@ class GreedyForestRegressor(CountedRegressor, _GreedyForest):
     selection, branching, split_share, candidates, trees, leaves, random_state, ledger, n_jobs
         As in ``GreedyForestClassifier``.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     (epsilon, delta)-differential privacy for the unit and adjacency asked for: proofs/greedy-forest.md, attacked by
     tests/test_greedy.py.
 

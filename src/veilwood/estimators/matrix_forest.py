@@ -154,8 +154,10 @@ def plan_measurement(
     votes : bool
         Whether the table holds labels of leaves, of which one row can turn one around, rather than counts of rows.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     Weighted marginals are plain counts released one after the other, each at its share of the budget; an explicit
     strategy A is one release of the integers A D. One row adds one column of A in one class; or it takes a leaf's
     vote from one class to another, two columns of A (one where a single class is measured, the other being its
@@ -260,8 +262,10 @@ class MatrixForestClassifier(ClassifierMixin, OnePassForest):  # type: ignore[mi
     forest_, leaf_counts_
         The public structure and the estimated leaf counts.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     (epsilon, delta)-differential privacy for the unit and adjacency asked for: proofs/matrix-forest.md, attacked
     by tests/test_matrix_forest.py.
 

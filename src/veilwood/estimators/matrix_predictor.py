@@ -75,8 +75,10 @@ class MatrixForestPredictor(BaseForest):
     privacy_ : PrivacyStatement
         The certificate of the latest answer; ``ledger_`` has them all.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     Each answer is (epsilon, delta)-private, and answers compose in the ledger (proofs/matrix-forest.md, attacked by
     tests/test_matrix_predictor.py). The queries must be public: nothing protects the people in them.
 

@@ -134,8 +134,10 @@ class MedianForestClassifier(CountedClassifier, _MedianForest):
     classes_, n_features_in_, feature_names_in_, privacy_, plan_, forest_, leaf_counts_
         As in ``RandomTreesClassifier``.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     (epsilon, delta)-differential privacy for the unit and adjacency asked for: proofs/median-forest.md, attacked by
     tests/test_medians.py.
 
@@ -195,8 +197,10 @@ class MedianForestRegressor(CountedRegressor, _MedianForest):
     variant, selection, split_share, candidates, trees, leaves, random_state, ledger, n_jobs
         As in ``MedianForestClassifier``.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     (epsilon, delta)-differential privacy for the unit and adjacency asked for: proofs/median-forest.md, attacked by
     tests/test_medians.py.
 

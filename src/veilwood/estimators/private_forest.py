@@ -401,8 +401,10 @@ _PARAMETERS = """
 class PrivateForestClassifier(ClassifierMixin, _PrivateForest):  # type: ignore[misc]  # noqa: D101
     __doc__ = f"""The classifier most people should use: it needs a schema and an epsilon and chooses the rest.
 {_PARAMETERS}
+    Notes
+    -----
     Guarantee
-    ---------
+
     Everything in the fitted model is computed from steps of the plan, whose losses add up to at most (epsilon, delta)
     (proofs/private-forest.md, attacked by tests/test_private_forest.py, tests/test_fine_cells.py
     and tests/test_audit.py).
@@ -441,8 +443,10 @@ class PrivateForestClassifier(ClassifierMixin, _PrivateForest):  # type: ignore[
 class PrivateForestRegressor(RegressorMixin, _PrivateForest):  # type: ignore[misc]  # noqa: D101
     __doc__ = f"""The regressor most people should use: it needs a schema and an epsilon and chooses the rest.
 {_PARAMETERS}
+    Notes
+    -----
     Guarantee
-    ---------
+
     As for ``PrivateForestClassifier`` (proofs/private-forest.md, attacked by tests/test_private_forest.py).
 
     Examples

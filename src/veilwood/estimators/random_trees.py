@@ -135,8 +135,10 @@ class RandomTreesClassifier(CountedClassifier, _RandomTrees):
     forest_, leaf_counts_
         The public structure and the released noisy counts.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     (epsilon, delta)-differential privacy for the unit and adjacency asked for: proofs/random-trees.md, attacked by
     tests/test_audit.py.
 
@@ -191,8 +193,10 @@ class RandomTreesRegressor(CountedRegressor, _RandomTrees):
     n_jobs : int or None
         Threads; -1 for all cores.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     (epsilon, delta)-differential privacy for the unit and adjacency asked for: proofs/random-trees.md, attacked by
     tests/test_audit.py.
 

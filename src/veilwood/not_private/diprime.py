@@ -129,8 +129,10 @@ class DiPriMeClassifierAsPublishedNotPrivate(_DiPriMe, MedianForestClassifier):
     n_estimators, max_depth, split_share, candidates, random_state, ledger, n_jobs
         As in ``MedianForestClassifier``; ``split_share`` is the paper's rho, ``candidates`` its K.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     None. ``privacy_.is_private`` is False and ``privacy_.epsilon`` is None.
 
     Examples
@@ -166,8 +168,10 @@ class DiPriMeRegressorAsPublishedNotPrivate(_DiPriMe, MedianForestRegressor):
     schema, epsilon_in_paper, variant, n_estimators, max_depth, split_share, candidates, random_state, ledger, n_jobs
         As in ``DiPriMeClassifierAsPublishedNotPrivate``.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     None. ``privacy_.is_private`` is False and ``privacy_.epsilon`` is None.
     """
 

@@ -39,8 +39,10 @@ class ExactHiddenSplitTreeNotPrivate:
     max_depth : int
         Levels of splits.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     None. ``privacy_.is_private`` is False and ``privacy_.epsilon`` is None.
 
     Examples

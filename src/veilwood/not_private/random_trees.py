@@ -49,8 +49,10 @@ class RandomTreesAsPrintedNotPrivate(AsPublished, RandomTreesClassifier):
     n_jobs : int or None
         Threads; -1 for all cores.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     None. ``privacy_.is_private`` is False and ``privacy_.epsilon`` is None.
 
     Examples

@@ -24,8 +24,10 @@ from veilwood.secure.records import Domain, Records
 def trees_of_rows(engine: Engine, n_rows: int, n_trees: int) -> Ints:
     """Give each row to one tree, by a key that the servers draw together; they see it, owners and users do not.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     The tree of a row is drawn by its place alone, independently of all rows' values, so a forest costs what one
     tree costs (proofs/disjoint-trees.md, attacked by tests/test_secure_forests.py).
     """
@@ -61,8 +63,10 @@ def grow_extra_trees(
 ) -> list[PlainTree]:
     """Train trees on random features and disjoint records: the classes of leaves are chosen with noise and opened.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     The structure comes from public randomness. A record changes one count of one leaf by one, so all trees together
     cost 1/leaf_scale under add-remove, and twice that under replace-one (proofs/secure.md, attacked by
     tests/test_secure_forests.py).

@@ -103,8 +103,10 @@ class HiddenTree:
 def grow(engine: Engine, records: Records, recipe: Recipe, added: TreeNoise) -> HiddenTree:
     """Train a hidden tree level by level, all nodes of a level in the same rounds.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     A server sees uniformly random shares only, whatever the rows. With geometric noise at every level and at the
     leaves the tree, and so any number of its predictions, costs the sum over the levels of 1/scale
     (proofs/secure.md, attacked by tests/test_secure_trees.py).

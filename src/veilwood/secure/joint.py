@@ -88,8 +88,10 @@ def release_sums(engine: Engine, owners: Sequence[Shared], plan: Plan, law: Law 
     Dealt noise takes one round: each server draws a part, and two parts suffice. Sampled noise is known to nobody and
     has two thirds of the variance.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     What is opened costs the plan's loss, also towards one of the servers (proofs/secure.md, attacked by
     tests/test_secure_forests.py).
     """
@@ -162,8 +164,10 @@ def joint_plan(plan: Plan, law: Law) -> Plan:
 class JointDoor(Door):
     """The door of a joint fit: it charges the ledger as any door does, and the noise comes from the servers.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     The loss stands in the ledger before the servers are asked (proofs/secure.md, attacked by
     tests/test_secure_forests.py).
     """

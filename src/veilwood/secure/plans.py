@@ -65,8 +65,10 @@ def plan_hidden_forest(
 ) -> HiddenPlan:
     """Plan a hidden tree, or a forest of hidden trees each grown on records of its own.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     Every prediction, and all of them together, is a function of the hidden forest, which costs ``plan.loss``: the
     levels of one tree add up, and a record is in one tree only (proofs/secure.md, attacked by
     tests/test_secure_trees.py::test_hidden_splits_cost_their_loss).

@@ -243,8 +243,10 @@ class HiddenForest(Program):
 class PrivateVotes(HiddenForest):
     """Exact trees on disjoint rows, hidden; each answer is the noisy majority of their votes, and costs.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     One row is in one tree, so it moves at most one vote from one class to another: the scores of a noisy maximum
     change by -1 and +1, a range of 2 (4 if a row is replaced). Each question costs ``query_epsilon``, questions add
     up, whatever was asked before, and the plan's epsilon is the most that is ever answered. That needs queries that

@@ -144,8 +144,10 @@ def are_one_hot(engine: Engine, features: Shared, domain: Domain) -> bool:
 
     In a ring of 2^k elements x (1 - x) = 0 has the roots 0 and 1 alone, because one of its factors is odd.
 
+    Notes
+    -----
     Guarantee
-    ---------
+
     One row then moves one count of each feature by one, which the sensitivities rest on (proofs/secure.md, attacked
     by tests/test_secure_trees.py::test_rows_that_are_not_one_hot_are_refused).
     """
