@@ -995,6 +995,8 @@ def test_boosting_is_chosen_by_what_each_column_needs() -> None:
         delta = Loss(Fraction(1), Fraction(1, 10**6), Fraction(1, 50))
         assert choose(columns, 2, 4000, delta).method == "boosting"
         assert choose(columns, 2, 3999, delta).method == "tables"
+    assert choose([pair] * 123, 2, 2000, delta).method == "boosting"  # of which tables could carry five
+    assert choose([pair] * 123, 2, 1999, delta).method == "tables"
 
 
 def test_bits_are_those_of_the_planned_cells() -> None:

@@ -39,7 +39,7 @@ from veilwood.table_trees import (
 
 LOWEST_PART: Final = 0.1  # of an even part, below which no cell falls: one table alone never rules a class out
 OVERLAP: Final = 0.25  # q tables count as q^(1 - OVERLAP) independent ones: columns of different tables depend too
-SAMPLED: Final = 0.75  # of a count's variance were rows drawn by chance: less for classes that follow from the columns
+SAMPLED: Final = 0.5  # of a count's variance were rows drawn by chance: less for classes that follow from the columns
 RAREST_CLASS: Final = 0.02  # of an even part, below which no class falls
 
 Floats = NDArray[np.float64]

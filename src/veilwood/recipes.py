@@ -65,9 +65,10 @@ COLUMN_SHARE: Final = Fraction(1, 10)  # of the budget, for what each column tel
 FINDS_PER_ROW: Final = 0.5  # empty cells that turn up by chance, mostly far from all rows,
 MOST_FINDS: Final = 1 << 22  # and so many at most, however many rows there are said to be
 
-# Size from which correlations between tables hurt more than rounds cost: with a delta; without one, for each column, or
-# for each value but one of a column of few values,
-BOOSTING_FROM: Final = 4000.0
+# Size from which correlations between tables hurt more than rounds cost: with a delta, and with one where tables could
+# carry less than the part FEW_CARRIED of the columns; without a delta, for each column, or for each value but one of a
+# column of few values,
+BOOSTING_FROM, BOOSTING_WIDE_FROM, FEW_CARRIED = 4000.0, 2000.0, 1 / 8
 BOOSTING_PER_COLUMN, BOOSTING_PER_VALUE = 800.0, 200.0
 ONE_TABLE_FROM: Final = 40_000.0  # and, where one table holds all columns, from which its cells are too coarse
 BOOSTING_BINS: Final = (8, 32)
@@ -220,7 +221,8 @@ def choose(
         size = _size(n_rows, n_classes, epsilon)
         if not n_classes and size < max(HOPELESS_ROWS, HOPELESS_PER_COLUMN * len(columns)):
             return Recipe("prior", n_rows)
-        method = "boosting" if not n_classes or size >= _boosting_from(columns, loss) else "tables"
+        enough = size >= _boosting_from(columns, _carried(n_rows, epsilon), loss)
+        method = "boosting" if not n_classes or enough else "tables"
     if method == "boosting":
         return _boosting(columns, n_classes, n_rows, loss, epsilon)
     return _tables(columns, n_classes, n_rows, epsilon)
@@ -231,12 +233,17 @@ def _size(n_rows: int, n_classes: int, epsilon: float) -> float:
     return n_rows * epsilon / max(1.0, n_classes / 2)
 
 
-def _boosting_from(columns: Sequence[EncodedColumn], loss: Loss) -> float:
-    """The size from which boosting is better than tables."""
+def _carried(n_rows: int, epsilon: float) -> int:
+    """How many columns tables can carry."""
+    return math.isqrt(int(n_rows * epsilon / ROWS_PER_CHOICE))
+
+
+def _boosting_from(columns: Sequence[EncodedColumn], carried: int, loss: Loss) -> float:
+    """The size from which boosting is better than tables that can carry so many columns."""
     if len(columns) <= MOST_TABLE_COLUMNS:
         return ONE_TABLE_FROM
     if loss.delta > 0:
-        return BOOSTING_FROM
+        return BOOSTING_WIDE_FROM if carried < FEW_CARRIED * len(columns) else BOOSTING_FROM
     values = [math.inf if column.ordered else column.n_codes - 1 for column in columns]
     return sum(min(BOOSTING_PER_COLUMN, BOOSTING_PER_VALUE * number) for number in values)
 
@@ -274,7 +281,7 @@ def _tables(columns: Sequence[EncodedColumn], n_classes: int, n_rows: int, epsil
             worth = _worth(n_rows, n_classes, epsilon, usual, shown, n_columns, group)
             if worth > best_worth:
                 best, best_worth = Recipe("tables", n_rows, n_columns, group, bins), worth
-    affordable = math.isqrt(int(n_rows * epsilon / ROWS_PER_CHOICE))
+    affordable = _carried(n_rows, epsilon)
     if len(columns) >= WIDE and 0 < affordable < len(columns):
         pairs = affordable > 1 and widest[0] * widest[1] * n_classes <= MOST_CELLS  # any two may be chosen
         best = Recipe("tables", n_rows, min(affordable, len(columns)), 1 + pairs, bins, selects=True)
