@@ -375,6 +375,32 @@ def test_gradient_sums_keep_their_epsilon_and_halved_noise_is_caught() -> None:
         assert gradient_attack(Fraction(1, 2)) > 1.7
 
 
+def histogram_attack(step: Step, exact: NDArray[np.int64], scale: Fraction, runs: int = 60_000) -> float:
+    """One row in a table: the entries it is counted in come out as large as they truly are, with it and without."""
+    assert isinstance(step.mechanism, DiscreteLaplace)
+    assert step.loss.epsilon is not None
+    present = exact[exact > 0]
+    assert present.sum() == step.sensitivity
+    noise, hits = DiscreteLaplace(step.mechanism.scale * scale), []
+    for truth in (present, np.zeros_like(present)):
+        noisy = noise.perturb(np.broadcast_to(truth, (runs, len(truth))).astype(np.int64))
+        hits.append(int((noisy >= present).all(axis=1).sum()))
+    return audit.epsilon_lower_bound(hits[0], runs, hits[1], runs) / float(step.loss.epsilon)
+
+
+def test_histograms_keep_their_epsilon_and_halved_noise_is_caught() -> None:
+    recipe = Recipe("tables", 1000, 2, 2, 4, quantiles=True)
+    axes = draw_axes((NUMBER, NUMBER), recipe, np.random.default_rng(0))
+    columns = plan_tables(axes, recipe, 2, Loss.pure(Fraction(10)), Neighbours()).histograms
+    assert columns is not None
+    row = rows_of(np.full((2, 1), 7, np.uint16), [1], [[0.0]])
+    mean = rounds.plan_rounds([NUMBER], 0, Recipe("prior", 10), Loss.pure(Fraction(2)), Neighbours()).start
+    for step, exact in ((columns, row.histograms([0, 1])), (mean, rounds._totals(row, 0))):
+        for scale, least, most in ((Fraction(1), 0.9, 1.0), (Fraction(1, 2), 1.7, 2.0)):
+            with seeded_for_tests(1):
+                assert least < histogram_attack(step, exact, scale) <= most
+
+
 @pytest.mark.parametrize(("task", "method"), METHODS)
 @pytest.mark.parametrize("epsilon", [0.3, 2.0])  # tables: with groups of equal width, and between private quantiles
 def test_public_choices_do_not_depend_on_the_data(task: str, method: str, epsilon: float) -> None:

@@ -250,9 +250,9 @@ def _boosting_from(columns: Sequence[EncodedColumn], carried: int, loss: Loss) -
 
 def start_shares(n_classes: int, n_rows: int, loss: Loss) -> tuple[Fraction, Fraction]:
     """Parts of a budget of boosting for its start and, for a numeric target, for each look at the residuals."""
-    if n_classes or loss.epsilon is None:
-        return exact(START_SHARE), Fraction(0 if n_classes else exact(SPREAD_SHARES[0]))
-    size = n_rows * float(loss.epsilon)
+    if n_classes:
+        return exact(START_SHARE), Fraction(0)
+    size = math.inf if loss.epsilon is None else n_rows * float(loss.epsilon)
     target, spread = (
         exact(round(min(max(needs / size, least), most), 4))
         for needs, (least, most) in ((TARGET_NEEDS, TARGET_SHARES), (SPREAD_NEEDS, SPREAD_SHARES))

@@ -124,9 +124,8 @@ class SparseLaplace:
         noisy = DiscreteLaplace(self.scale).sample(counts.shape)
         noisy += counts
         found = self._chance_finds(n_cells)
-        found = found[
-            np.append(cells, -1)[np.searchsorted(cells, found)] != found
-        ]  # not among the ascending cells: empty
+        taken = np.append(cells, -1)[np.searchsorted(cells, found)] == found  # cells ascend
+        found = found[~taken]
         found_counts = 1 + samplers.geometric(self.scale, len(found))
         out = noisy > 0
         cells, noisy = cells[out], noisy[out]

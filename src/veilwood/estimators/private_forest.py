@@ -39,6 +39,7 @@ from veilwood.table_trees import Axis, CellTable, grow_tables
 
 METHODS: Final = ("auto", "tables", "boosting", "cells")
 MOST_ROWS: Final = 10**15
+ROWS: Final = "number of rows"  # the step that buys it
 LARGEST_VALUE: Final = 1e6  # that a leaf, or the start, can have; far more than any fit gives
 SHOWN_SIZES: Final = (1_000, 30_000, 1_000_000)  # for a plan that does not know the number of rows
 
@@ -113,7 +114,7 @@ class _PrivateForest(BaseForest):
             loss = Loss.pure(loss.epsilon)  # tables may be chosen, and are far better off with Laplace noise
         if self.n_rows is not None:
             return self._work(encoding, int(self.n_rows), loss, neighbours)
-        step = counting_step("number of rows", (1,), loss.part(ROWS_SHARE), neighbours, l1=1, squared_l2=1)
+        step = counting_step(ROWS, (1,), loss.part(ROWS_SHARE), neighbours, l1=1, squared_l2=1)
         n_columns = len(encoding.columns)
         sizes = {f"at {n:,} rows": self._choose(encoding, n, loss, neighbours).in_words(n_columns) for n in SHOWN_SIZES}
         plan = self._plan(
@@ -168,7 +169,9 @@ class _PrivateForest(BaseForest):
             steps, n_tables = rounds.steps, len(rounds.rounds)
             structure |= {"trees": n_tables, "leaves": sum(step.shape[0] for step in rounds.rounds)}
             noise = rounds.rounds[-1].variance / rounds.count_units**2 if n_tables else steps[-1].variance
-            released = f"sums of gradients and of rows in {n_tables} tables, with noise"
+            begins = "class counts" if n_classes else "histograms of the target and of residuals"
+            released = f"sums of gradients and of rows in {n_tables} tables, {begins}"
+            released += f"{', histograms of numeric columns' if rounds.cuts else ''}, with noise"
             if not n_tables:
                 released = "a histogram of the target, with noise"
             plan = self._plan(encoding, loss, neighbours, (*bought, *steps), released, structure, noise)
@@ -202,7 +205,7 @@ class _PrivateForest(BaseForest):
             loss=loss,
             neighbours=neighbours,
             steps=steps,
-            released=released,
+            released=f"the number of rows, with noise; {released}" if steps[1:] and steps[0].name == ROWS else released,
             schema_name=encoding.schema.name,
             schema_hash=encoding.schema.fingerprint(),
             structure={**structure, "records": ALL_TO_EVERY_TREE},
