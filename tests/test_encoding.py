@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.exceptions import DataConversionWarning
 
+from veilwood.canonical import text_of
 from veilwood.columns import Column
 from veilwood.encoding import DEFAULT_BINS, GRID_CELLS, TARGET_LEVELS, Encoding, class_labels
 from veilwood.errors import OutOfSchemaError
@@ -239,22 +241,42 @@ def test_targets_of_regression() -> None:
 
 
 @pytest.mark.parametrize(
-    ("classes", "y", "labels", "kind"),
+    ("classes", "dtype"),
     [
-        ((0, 1), np.array([1, 0]), [0, 1], "i"),
-        ((0, 1), np.array([1, 0], dtype=np.uint8), [0, 1], "u"),
-        ((0, 1), [1.0, 0.0], [0.0, 1.0], "f"),
-        ((-1, 1), pd.Series([1, -1]), [-1, 1], "i"),
-        ((False, True), [True], [False, True], "b"),
-        ((0, 1), np.array([0, 1], dtype=object), ["0", "1"], "O"),  # one row must not change the type
-        (("0", "01"), [1], ["0", "01"], "O"),
-        (("no", "yes"), [1], ["no", "yes"], "O"),
-        ((0, 1), ["0"], ["0", "1"], "U"),
-        ((0, 1), None, ["0", "1"], "O"),
-        ((0, 1), pd.Series(["0"]), ["0", "1"], "O"),
+        ((0, 1), np.int64),
+        (np.array([0, 1], np.uint8), np.int64),
+        ((-1, 1), np.int64),
+        ((0.0, 1.0), np.float64),
+        ((0, 1.5), np.float64),
+        (np.array([0.1, 1], np.float32), np.float64),
+        ((False, True), bool),
+        (("0", "01"), object),
+        (("0.0", "1.0"), object),
+        (("no", "yes"), object),
+        ((1, "a"), object),
+        ((0, 2**63), object),
+        ((0.5, 2**53 + 1), object),
+        ((True, 1), object),
     ],
 )
-def test_labels_take_the_type_of_y(classes: Any, y: Any, labels: list[Any], kind: str) -> None:
-    found = class_labels(Schema.numeric((0, 1), classes=classes, n_features=1), y)
-    assert found.tolist() == labels
-    assert found.dtype.kind == kind
+def test_labels_have_the_type_the_schema_declares(classes: Any, dtype: Any) -> None:
+    schema = Schema.numeric((0, 1), classes=classes, n_features=1)
+    found = class_labels(schema)
+    assert found.dtype == dtype
+    assert [text_of(label) for label in found] == list(schema.classes)
+    again = Schema.from_dict(json.loads(json.dumps(schema.to_dict())))
+    assert again == schema
+    assert again.fingerprint() == schema.fingerprint()
+    np.testing.assert_array_equal(class_labels(again), found)
+    assert class_labels(again).dtype == dtype
+    assert Encoding(schema).encode_target(found).tolist() == [0, 1]
+
+
+def test_declared_texts_stay_as_they_are() -> None:
+    schema = Schema.numeric((0, 1), classes=["1.0", "2.50"], n_features=1)
+    assert class_labels(schema).tolist() == ["1.0", "2.50"]
+    assert schema.classes == ("1", "2.5")
+    assert schema.to_dict()["columns"][-1]["values"] == ["1.0", "2.50"]  # so that fingerprints of before hold
+    whole, fractions = (Schema.numeric((0, 1), classes=kind, n_features=1) for kind in ([0, 1], [0.0, 1.0]))
+    assert whole != fractions
+    assert whole.fingerprint() != fractions.fingerprint()

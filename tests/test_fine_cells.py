@@ -646,7 +646,7 @@ def test_columns_that_act_one_by_one_are_learned_one_by_one(monkeypatch: pytest.
 def in_batches(codes: NDArray[np.uint16], target: NDArray[np.int32], sizes: list[int]) -> Source:
     """A source that gives so many rows at a time."""
     parts = np.split(np.arange(len(target)), np.cumsum(sizes))
-    return Source(np.arange(3), lambda: iter([partial(Batch, codes[part], target[part], 0, 0) for part in parts]))
+    return Source(lambda: iter([partial(Batch, codes[part], target[part], 0, 0) for part in parts]))
 
 
 @pytest.mark.parametrize("sizes", [[], [0, 100], [1, 150, 149]])

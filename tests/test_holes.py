@@ -20,7 +20,7 @@ import pytest
 
 import veilwood as vw
 from veilwood.counting import Assignment, leaf_totals
-from veilwood.encoding import Encoding, class_labels
+from veilwood.encoding import Encoding
 from veilwood.entropy import seeded_for_tests
 from veilwood.mechanisms import DiscreteGaussian, DiscreteLaplace
 from veilwood.partitions import Part, count_bucket, encoded_schema
@@ -41,15 +41,12 @@ def schema(**feature: object) -> vw.Schema:
 
 
 class TestNoRowDecidesHowOthersAreRead:
-    def test_a_list_of_several_types_is_refused(self) -> None:
+    def test_a_list_of_several_types_is_read_row_by_row(self) -> None:
         encoding = Encoding(schema())
         assert encoding.encode_target([1.0, 1.0]).tolist() == [0, 0]
         assert encoding.encode_target([True, True]).tolist() == [2, 2]
-        for y in ([1.0, 1.0, "x"], (True, True, 2)):
-            with pytest.raises(vw.OutOfSchemaError, match="several types"):
-                encoding.encode_target(y)
-            with pytest.raises(vw.OutOfSchemaError, match="several types"):
-                class_labels(schema(), y)
+        assert encoding.encode_target([1.0, 1.0, "x"]).tolist() == [0, 0, 2]
+        assert encoding.encode_target((True, True, 2)).tolist() == [2, 2, 1]
 
     @pytest.mark.parametrize("frame", [pl.DataFrame, pa.table])
     def test_a_null_leaves_whole_numbers_whole(self, frame: object) -> None:

@@ -305,7 +305,7 @@ def test_an_error_on_one_thread_ends_the_pass() -> None:
     model = forest()
     count = model._count(model._design(SCHEMA, *model._promise()))
     with pytest.raises(Broken):
-        Source(np.array([]), read).add_up(count, n_jobs=2)
+        Source(read).add_up(count, n_jobs=2)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])

@@ -74,6 +74,9 @@ def test_values_are_canonical_texts() -> None:
     by_name = {column.name: column for column in Schema.from_dict(CLINIC).features}
     assert by_name["smoker"].values == ("True", "False")
     assert by_name["grade"].values == ("1", "2", "3", "0.5")
+    assert by_name["smoker"].labels == (True, False)
+    assert by_name["grade"].labels == ("1", "2", "3", "0.5")  # texts and numbers together are texts
+    assert Column("n", "categorical", values=("1.0", "2"), other="1").to_dict()["other"] == "1.0"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +97,14 @@ def test_values_are_canonical_texts() -> None:
         (changed("ward", values=[], other=None), "no values"),
         (changed("ward", values="ABC"), "not a list"),
         (changed("ward", values=["A", "A", "rest"]), "appears twice"),
-        (changed("grade", values=[1, "1"]), "appears twice"),
+        (changed("grade", values=[1, "1"]), "1 and '1' are one category"),
+        (
+            changed("grade", values=["250.1", "x", "250.10"]),
+            "'250.1' and '250.10' are one category.*letter before codes",
+        ),
+        (changed("grade", values=[True, "true"]), "one category"),
+        (changed("grade", values=[1, float("nan")]), "not finite"),
+        (changed("grade", values=[1, float("inf")]), "not finite"),
         (changed("ward", values=["A", None]), "neither text nor number"),
         (changed("ward", values=["", "rest"]), "empty text"),
         (changed("ward", other="else"), "not one of its values"),

@@ -188,7 +188,7 @@ def test_columns_of_the_same_rows(tmp_path: Path) -> None:
         assert bank.schema.feature_names == (names[0], names[2])
         assert not bank.holds_target
         bank.contribute(X[[names[0], names[2]]])
-        with pytest.raises(PartyError, match=r"client clinic sent 624 rows, and client bank holds 625") as caught:
+        with pytest.raises(PartyError, match="another number of rows than client bank") as caught:
             clinic.contribute(X[[names[1], names[3]]][1:], Y[1:])
         assert caught.value.party == "client clinic"
         clinic.contribute(X[[names[1], names[3]]], Y)
@@ -274,7 +274,7 @@ def test_private_votes_refuse_questions_that_count_twice(here: Place) -> None:
         call.go()
         call.say(rows=3)
         call.send_shares({"features": features * 1000}, np.uint32)
-        with pytest.raises(PartyError, match="user analyst sent questions that are not one-hot"):
+        with pytest.raises(PartyError, match="user analyst sent questions that are no rows of the schema"):
             call.receive()
     assert not any(list(server.config.folder.glob("answers-*.db")) for server in here.servers)
 
@@ -500,7 +500,7 @@ def test_numbers_of_rows_that_are_none(trained: Place, rows: Any) -> None:
 
 
 def test_more_rows_than_a_server_takes_are_refused_unread(trained: Place) -> None:
-    with pytest.raises(PartyError, match="more than this server takes"):
+    with pytest.raises(PartyError, match="more rows than this server takes"):
         first_word(trained.config("client-north"), TASK, "contribute", rows=1 << 30)
 
 
@@ -691,7 +691,7 @@ def test_messages_beyond_the_limit_are_refused_unread(tmp_path: Path) -> None:
         far.limit = 1000
         near._post(0, bytes(1001))
         near._write()
-        with pytest.raises(PartyError, match="announced a message of 1001 bytes where at most 1000") as caught:
+        with pytest.raises(PartyError, match="announced a message longer than is allowed") as caught:
             far.receive()
         assert caught.value.party == "server 0"
 
@@ -836,7 +836,7 @@ def test_logs_hold_no_values(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
         here.train()
         with here.user() as analyst:
             analyst.predict(X[:7])
-    assert "trained in" in caplog.text
+    assert "scale: trained" in caplog.text
     assert not any(f" {label} " in caplog.text for label in SCHEMA.classes)
     assert not any(name in caplog.text for name in SCHEMA.feature_names)
 
@@ -868,7 +868,7 @@ def test_configurations_are_read_as_written(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"epsilon": "0"}, "must be above 0"),
-        ({"epsilon": "lots"}, "is no number"),
+        ({"epsilon": "lots"}, "is not a finite number"),
         ({"owners": {}}, "has no owners"),
         ({"schema": SCHEMA.to_dict() | {"inferred": True}}, "unreviewed draft"),
         ({"owners": {"north": None, "Süd": None}}, "is no name"),

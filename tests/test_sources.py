@@ -105,11 +105,11 @@ def test_folders_globs_and_datasets(tmp_path: Path) -> None:
     assert contents(open_source(some, None, ENCODING))[1] == [1] * sum(EXPECTED[1])
 
 
-def test_labels_follow_the_target() -> None:
+def test_the_target_may_come_apart_and_as_numbers_or_texts() -> None:
     frame = make_frame()
-    assert open_source(frame, None, ENCODING).labels.tolist() == [0, 1]
     y = frame.pop("class")
-    assert open_source(pl.from_pandas(frame), y.astype(str), ENCODING).labels.tolist() == ["0", "1"]
+    assert contents(open_source(pl.from_pandas(frame), y.astype(str), ENCODING)) == EXPECTED
+    assert contents(open_source(frame, y.astype(float).tolist(), ENCODING)) == EXPECTED
     assert contents(open_source(frame[["code", "size"]].to_numpy(), y, ENCODING, unit=Rows(3))) == EXPECTED
 
 
@@ -261,9 +261,10 @@ def test_draft_is_marked_and_loads(tmp_path: Path) -> None:
     assert all(column["bounds"].startswith("from data: review") for column in found["columns"])
     schema = Schema.from_dict(found)
     assert [column.kind for column in schema.features] == ["categorical", "categorical", "numeric", "categorical"]
-    assert schema.features[1].values == ("true",)
-    assert schema.classes == ("0", "1")
-    X, _ = read_table(tmp_path / "shop.csv.gz", schema)
+    assert schema.features[1].values == ("True",)
+    assert (schema.classes, schema.target.labels) == (("0", "1"), (0, 1))
+    X, y = read_table(tmp_path / "shop.csv.gz", schema)
+    assert y.dtype == np.int64
     Encoding(schema).encode(X)
     assert draft(tmp_path / "shop.csv.gz", "size")["task"] == "regression"
     with pytest.raises(OutOfSchemaError, match="Did you mean 'class'"):

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -60,15 +60,12 @@ class Source:
 
     Attributes
     ----------
-    labels : ndarray
-        The classes in the type of the target that was given; empty for regression.
     once : bool
         The exception: an iterator of batches, which is gone after one pass.
     n_partitions : int
         Partitions are numbered below this.
     """
 
-    labels: npt.NDArray[Any]
     _read: Callable[[], Iterator[Callable[[], Batch]]]  # batches yet to be encoded, by whoever takes them
     once: bool = False
     n_partitions: int = 1

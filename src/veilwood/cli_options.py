@@ -4,18 +4,44 @@
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from veilwood.bounded import rational, read_json
 from veilwood.errors import VeilwoodError
 
-__all__ = ["AsJson", "Delta", "Epsilon", "Force", "ModelPath", "Params", "check_output", "read_value", "say"]
+__all__ = [
+    "AsJson",
+    "Delta",
+    "Epsilon",
+    "Force",
+    "ModelPath",
+    "Params",
+    "check_output",
+    "read_number",
+    "read_value",
+    "say",
+]
 
-Epsilon = Annotated[float, typer.Option("--epsilon", metavar="E", help="Privacy loss; inf adds no noise: NOT PRIVATE.")]
-Delta = Annotated[float, typer.Option("--delta", metavar="D", help="Above 0, Gaussian instead of Laplace noise.")]
+
+def read_number(given: object) -> float:
+    """Read a number, or the default that is one; only the word inf means infinity, not a number of many digits."""
+    text = str(given)
+    return math.inf if text == "inf" else float(rational(text))
+
+
+Epsilon = Annotated[
+    float,
+    typer.Option("--epsilon", metavar="E", parser=read_number, help="Privacy loss; inf adds no noise: NOT PRIVATE."),
+]
+Delta = Annotated[
+    float,
+    typer.Option("--delta", metavar="D", parser=read_number, help="Above 0, Gaussian instead of Laplace noise."),
+]
 Params = Annotated[
     list[str] | None,
     typer.Option("--param", "-p", metavar="KEY=VALUE", help="A parameter of the estimator; may be repeated."),
@@ -39,8 +65,8 @@ def read_value(text: str) -> Any:
     (5, 'majority')
     """
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):  # ValueError also for numbers of more digits than Python reads
+        return read_json(text)
+    except VeilwoodError:
         return text
 
 

@@ -101,7 +101,7 @@ def server(
     folder: Folder,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log details of failures.")] = False,
 ) -> None:
-    """Run one of the three servers until interrupted. Logs go to stderr and never hold a value.
+    """Run one of the three servers until interrupted. Logs go to stderr and hold no value and no number of rows.
 
     \b
     Example:
@@ -110,7 +110,11 @@ def server(
     from veilwood.secure.config import Config
     from veilwood.secure.server import Server
 
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, format="%(asctime)s %(message)s")
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(message)s",
+        datefmt="%Y-%m-%d %H:%M:%S",  # whole seconds: how long a training took would tell how many rows there were
+    )
     running = Server(Config.load(folder))
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
@@ -155,7 +159,7 @@ def client(
         X = read_features(table, owner.schema)
         owner.contribute(X, pad_to=pad_to)
     if not as_json:
-        print(f"{len(X)} rows are shared, and checked by the three servers.", flush=True)
+        print("The rows are shared, and checked by the three servers.", flush=True)
     if not wait:
         return None
     statement = owner.wait()

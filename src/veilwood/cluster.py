@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from veilwood import entropy
 from veilwood.batches import Count, Source, Sums
-from veilwood.encoding import Encoding, check_names, class_labels
+from veilwood.encoding import Encoding, check_names
 from veilwood.errors import OutOfSchemaError, VeilwoodError
 from veilwood.partitions import (
     BATCH_ROWS,
@@ -154,7 +154,7 @@ class ClusterSource(Source):
         salt = 0 if cap is None else int(entropy.words(1)[0])
         on_workers = partial(_pass, engine, frame, encoding, cap, salt, {})
         # How many partitions there are is known after a pass only: leave room for any number.
-        return cls(class_labels(encoding.schema), read, n_partitions=1 << 32, _pass=on_workers)
+        return cls(read, n_partitions=1 << 32, _pass=on_workers)
 
     def add_up(self, count: Count, doing: str = "counting", *, n_jobs: int | None = 1) -> Sums:
         """Count on the workers; threads are theirs, so ``n_jobs`` has no effect."""

@@ -17,10 +17,11 @@ import pandas as pd
 import pyarrow as pa
 from sklearn.utils.validation import column_or_1d
 
+from veilwood.canonical import Nothing
 from veilwood.columns import TRANSFORMS, Column, closest
 from veilwood.errors import OutOfSchemaError
 from veilwood.schema import Schema
-from veilwood.tables import Floats, Table, category_codes, numbers, text_of, to_pandas
+from veilwood.tables import Cells, Floats, Table, category_codes, numbers, to_pandas
 
 __all__ = ["DEFAULT_BINS", "GRID_CELLS", "TARGET_LEVELS", "EncodedColumn", "Encoding", "class_labels"]
 
@@ -32,6 +33,8 @@ DEFAULT_BINS: Final = 5
 """Bins of a numeric column whose schema gives neither ``bins`` nor ``cutoffs``, where a method needs few."""
 TARGET_LEVELS: Final = 65535
 """A regression target is rounded to the integers 0 (its lower bound) to TARGET_LEVELS (its upper bound)."""
+
+_LABEL_TYPES: Final[dict[str, Any]] = {"text": object, "int": np.int64, "float": np.float64, "bool": np.bool_}
 
 HAVE_NUMBA: Final = importlib.util.find_spec("numba") is not None
 _BLOCK_ROWS: Final = 8192  # a block of an array with a few dozen columns stays in the cache
@@ -89,9 +92,9 @@ class _Coder:
 
     def encode_arrow(self, values: pa.ChunkedArray, codes: Codes) -> None:
         """Encode one column of an Arrow table without a detour, where its type allows."""
-        if self.column.kind == "categorical" and (places := _arrow_places(self.column, values)) is not None:
-            codes[:] = places
-        elif self.column.kind == "numeric" and self.edges is None and HAVE_NUMBA and _is_plain_number(values.type):
+        if self.column.kind == "categorical":
+            codes[:] = _category_places(self.column, values)
+        elif self.edges is None and HAVE_NUMBA and _is_plain_number(values.type):
             from veilwood.encoding_kernels import grid_codes
 
             lower, upper = self.column.bounds
@@ -260,14 +263,10 @@ class Encoding:
     def encode_target(self, y: Any) -> npt.NDArray[np.int32]:
         """Encode the target: class numbers, or integers 0 to ``TARGET_LEVELS`` for regression."""
         target = self.schema.target
-        if isinstance(y, pa.ChunkedArray):
-            if target.kind == "categorical" and (places := _arrow_places(target, y)) is not None:
-                return places.astype(np.int32)
-            y = to_pandas(y)
-        values = _target_values(y, classes=target.kind == "categorical")
+        values = _target_values(y)
         if target.kind == "categorical":
             try:
-                return _category_places(target, values).astype(np.int32)
+                return _category_places(target, values)
             except OutOfSchemaError as error:
                 if error.value is None:
                     raise
@@ -279,7 +278,7 @@ class Encoding:
                     column=target.name,
                     value=error.value,
                 ) from None
-        found = numbers(values, target.name)
+        found = numbers(to_pandas(values) if isinstance(values, pa.ChunkedArray) else values, target.name)
         if np.isnan(found).any():
             raise _missing(target)
         if np.isinf(found).any():
@@ -330,72 +329,50 @@ def check_names(
             )
 
 
-def class_labels(schema: Schema, y: Any = None) -> npt.NDArray[Any]:
-    """Return the classes of the schema, in the type of ``y`` where every class can be written in it.
+def class_labels(schema: Schema) -> npt.NDArray[Any]:
+    """Return the classes as the schema declares them, in the type that it declares: no row has a say.
 
     Examples
     --------
-    >>> schema = Schema.numeric((0, 1), classes=["0", "1"], n_features=1)
-    >>> class_labels(schema, np.array([1, 1, 0]))
+    >>> class_labels(Schema.numeric((0, 1), classes=[0, 1], n_features=1))
     array([0, 1])
-    >>> class_labels(schema, ["1", "0"])
-    array(['0', '1'], dtype='<U1')
+    >>> class_labels(Schema.numeric((0, 1), classes=["0", "1"], n_features=1))
+    array(['0', '1'], dtype=object)
     """
-    texts = np.array(schema.classes, dtype=object)
-    if y is None:
-        return texts
-    if isinstance(y, list | tuple):
-        _target_values(y, classes=bool(schema.classes))  # refuses values of several types
-    given = y if hasattr(y, "dtype") and isinstance(y.dtype, np.dtype) else np.asarray(y)
-    dtype = given.dtype
-    if dtype.kind == "O":
-        return texts  # what is inside an object column is the rows' business: one row must not change the type
-    if dtype.kind == "U":
-        return texts.astype(str)
-    try:
-        labels = (texts == "True") if dtype.kind == "b" else texts.astype(dtype)
-    except (ValueError, OverflowError):
-        return texts
-    return labels if [text_of(label) for label in labels] == list(texts) else texts
+    return np.array(schema.target.labels, dtype=_LABEL_TYPES[schema.target.label_type])
 
 
-def _target_values(y: Any, *, classes: bool) -> pd.Series[Any]:
+def _target_values(y: Any) -> Cells:
     """Return the target as a column in which no row decides how another is read."""
-    if isinstance(y, pd.Series):
+    if isinstance(y, pd.Series | pa.ChunkedArray):
         return y
+    if isinstance(y, pa.Array):
+        return pa.chunked_array([y])
     if isinstance(y, np.ma.MaskedArray):
         raise OutOfSchemaError("y is a masked array. Hint: drop the masked rows and pass y.data.")
     if isinstance(y, list | tuple) and not (len(y) and isinstance(y[0], list | tuple | np.ndarray)):
-        types = sorted({type(value).__name__ for value in y if value is not None})
-        if (
-            classes and len(types) > 1
-        ):  # numpy would turn all of them into one type, which a single row could then change
-            raise OutOfSchemaError(
-                f"y holds values of several types: {', '.join(types)}. Hint: give all the same type."
-            )
-        return pd.Series(list(y), dtype=object)
-    return pd.Series(column_or_1d(y, warn=True))
+        return pd.Series(list(y), dtype=object)  # numpy would turn all of them into one type
+    try:
+        values = column_or_1d(y, warn=True)
+    except ValueError as error:
+        raise OutOfSchemaError(f"y is not one value for each row: {error}") from None
+    return pd.Series(values, dtype=object if values.dtype.kind in "OU" else values.dtype)
 
 
-def _category_places(column: Column, values: pd.Series[Any]) -> npt.NDArray[np.int32]:
+def _category_places(column: Column, values: Cells) -> npt.NDArray[np.int32]:
     """Return the place of each value among the column's categories; missing values come after the last."""
     codes, texts = category_codes(values)
-    return _places(column, codes, texts)
-
-
-def _arrow_places(column: Column, values: pa.ChunkedArray) -> npt.NDArray[np.int32] | None:
-    """The same for an Arrow column of texts or whole numbers; None for types that need more care."""
-    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
-        return None
-    if not pa.types.is_dictionary(values.type):
-        values = values.dictionary_encode()
-    coded = _one_chunk(values)
-    texts = coded.dictionary
-    if isinstance(coded, pa.ChunkedArray) or texts.null_count:
-        return None
-    codes = coded.indices.fill_null(-1) if coded.null_count else coded.indices
-    return _places(column, codes.to_numpy(), [text_of(text) for text in texts.to_pylist()])
+    known = {text: place for place, text in enumerate(column.values)}
+    default = -1 if column.other is None else known[column.other]
+    places = [known.get(text, default) for text in texts]
+    places += [-1, len(known) if column.nullable else -1]  # these serve the codes -2 (unusable) and -1 (missing)
+    out: npt.NDArray[np.int32] = np.array(places, np.int32).take(codes)
+    if out.size and out.min() < 0:
+        code = int(codes[out.argmin()])
+        if code >= 0:
+            raise _unknown(column, texts[code])
+        raise _missing(column) if code == Nothing.MISSING.value else unusable(column)
+    return out
 
 
 def _one_chunk(values: pa.ChunkedArray) -> Any:
@@ -406,22 +383,19 @@ def _is_plain_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_float32(kind) or pa.types.is_float64(kind))
 
 
-def _places(column: Column, codes: npt.NDArray[Any], texts: list[str]) -> npt.NDArray[np.int32]:
-    known = {text: place for place, text in enumerate(column.values)}
-    default = -1 if column.other is None else known[column.other]
-    places = [known.get(text, default) for text in texts]
-    places.append(len(known) if column.nullable else -1)  # serves the code -1, a missing value
-    out: npt.NDArray[np.int32] = np.array(places, np.int32).take(codes)
-    if min(places) < 0 and out.size and out.min() < 0:
-        code = int(codes[out.argmin()])
-        raise _missing(column) if code < 0 else _unknown(column, texts[code])
-    return out
-
-
 def _missing(column: Column) -> OutOfSchemaError:
     return OutOfSchemaError(
         f"column {column.name!r} has a missing value (NaN or null), which the schema does not allow. "
         'Hint: set "nullable": true for it in the schema, or fill or drop such rows.',
+        column=column.name,
+    )
+
+
+def unusable(column: Column) -> OutOfSchemaError:
+    """Say that a cell can be no category."""
+    return OutOfSchemaError(
+        f"column {column.name!r} has a cell that is neither text nor number nor date, such as a list. "
+        "Hint: turn the column into texts.",
         column=column.name,
     )
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from veilwood.errors import PrivacyWarning, VeilwoodError
 
-__all__ = ["digit_bits", "is_seeded", "secret_key", "seeded_for_tests", "words"]
+__all__ = ["check", "digit_bits", "is_seeded", "secret_key", "seeded_for_tests", "words"]
 
 DIGIT_BITS = 16
 
@@ -52,6 +52,11 @@ def words(n: int, bits: int = 64) -> NDArray[np.unsignedinteger[Any]]:
     drawn: NDArray[np.unsignedinteger[Any]] = np.frombuffer(_bytes(n * size), dtype=f"u{size}")
     surplus = 8 * size - bits
     return np.right_shift(drawn, drawn.dtype.type(surplus)) if surplus else drawn
+
+
+def check() -> None:
+    """Refuse to go on where no random bits can be had: asked before anything is spent on noise."""
+    _bytes(1)
 
 
 def secret_key() -> bytes:
@@ -117,4 +122,12 @@ def seeded_for_tests(seed: int, digit_bits: int = DIGIT_BITS) -> Iterator[None]:
 def _bytes(count: int) -> bytes:
     """Return `count` fresh random bytes."""
     stream = _stream.get()
-    return os.urandom(count) if stream is None else stream.generator.bytes(count)
+    if stream is not None:
+        return stream.generator.bytes(count)
+    try:
+        return os.urandom(count)
+    except (OSError, NotImplementedError) as error:
+        raise VeilwoodError(
+            f"the operating system gives no random bits ({error}), and without them nothing is private. "
+            "Hint: try again later, or on another machine."
+        ) from None

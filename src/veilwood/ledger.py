@@ -20,16 +20,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self
 
-from veilwood.errors import BudgetExceededError, LedgerError, PrivacyWarning
-from veilwood.privacy import Loss, exact, requested_loss, zcdp_rho
+from veilwood.bounded import MOST_DIGITS_OF_A_SUM, rational, read_json, shorten, shown
+from veilwood.errors import BudgetExceededError, LedgerError, PrivacyWarning, VeilwoodError
+from veilwood.privacy import Loss, check_budget, exact, requested_loss, zcdp_rho
 
 __all__ = ["Entry", "Ledger", "MemoryLedger", "Reservation", "SQLiteLedger", "open_ledger"]
 
 _BUSY_SECONDS = 120.0  # each of 50 waiting processes needs a few milliseconds of disk time
+_LARGEST_PART = 10**30  # of a loss: far more than all releases together can cost
+_LONGEST_RECORD = 1 << 20  # bytes; SQLite refuses to read or write a longer one
+_PARTS = {("table", "events"), ("index", "events_of_entry"), ("table", "balance")}  # no view or trigger runs code
 _APPLICATION_ID = 0x5645494C  # "VEIL", in the file header: tells a ledger from any other database
 _TABLES = f"""
     BEGIN IMMEDIATE;
@@ -158,8 +161,12 @@ class Ledger(ABC):
                     f"{neighbours!r} cannot be added to them. Hint: use another ledger."
                 )
             facts = {"what": what, "neighbours": neighbours, "plan": plan, "not_private": not_private}
+            try:
+                spent = Loss.total((before.spent, loss))
+            except VeilwoodError as error:
+                raise LedgerError(f"{self.name}: {error}") from None
             entry, head = _append(connection, before.head, {"event": "reserved", "loss": asdict(loss), **facts})
-            _keep(connection, _Balance(before.budget, before.spent + loss, before.neighbours or neighbours, head))
+            _keep(connection, _Balance(before.budget, spent, before.neighbours or neighbours, head))
         return Reservation(self, entry)
 
     def _settle(self, entry: int, state: Literal["committed", "cancelled"]) -> None:
@@ -167,7 +174,7 @@ class Ledger(ABC):
         with self._transaction(write=True) as connection:
             query = "SELECT body FROM events WHERE entry = ? ORDER BY number DESC LIMIT 1"
             row = connection.execute(query, (entry,)).fetchone()
-            found = "missing" if row is None else json.loads(row[0])["event"]
+            found = "missing" if row is None else read_json(row[0])["event"]
             if found != "reserved":
                 raise LedgerError(f"entry {entry} of {self.name} is {found}: only a reserved one can be {state}.")
             before = _balance(connection)
@@ -219,21 +226,24 @@ class Ledger(ABC):
         budget, head = None, ""
         rows = connection.execute("SELECT number, entry, body, hash FROM events ORDER BY number")
         for expected, (number, entry, body, digest) in enumerate(rows, start=1):
-            event = json.loads(body)
+            event = read_json(body)
             state, known = event.pop("event"), entries.get(entry)
             if number != expected or event.pop("entry") != entry or digest != _hash(head, body):
                 raise LedgerError(f"{self.name} was altered: event {expected} does not follow the one before it.")
             if state == "opened" and number == 1:
-                budget = event["budget"] and _loss(event["budget"])
+                budget = _read_budget(event["budget"])
             elif state == "reserved" and known is None:
-                entries[entry] = Entry(id=entry, state=state, loss=_loss(event.pop("loss")), **event)
+                loss = _loss(event.pop("loss"))
+                if not isinstance(entry, int) or not all(isinstance(fact, str | None) for fact in event.values()):
+                    raise TypeError("a fact of an entry is no text")
+                entries[entry] = Entry(id=entry, state=state, loss=loss, **event)
             elif state in ("committed", "cancelled") and known is not None and known.state == "reserved":
                 entries[entry] = replace(known, state=state)
             else:
                 raise LedgerError(f"{self.name} was altered: event {expected} is out of place.")
             head = digest
         counted = [entry for entry in entries.values() if entry.state != "cancelled"]
-        spent = sum((entry.loss for entry in counted), start=Loss.zero())
+        spent = Loss.total(entry.loss for entry in counted)
         neighbours = counted[0].neighbours if counted else None
         return list(entries.values()), _Balance(budget, spent, neighbours, head)
 
@@ -274,8 +284,8 @@ class Ledger(ABC):
             raise
         except sqlite3.Error as error:
             raise LedgerError(f"{self.name} cannot be {'written' if write else 'read'}: {error}.") from error
-        except (KeyError, TypeError, ValueError) as error:
-            raise LedgerError(f"{self.name} is damaged: a record cannot be read ({error!r}).") from error
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+            raise LedgerError(f"{self.name} is damaged: a record cannot be read ({shown(error)}).") from error
 
 
 class MemoryLedger(Ledger):
@@ -334,15 +344,17 @@ class SQLiteLedger(Ledger):
 
     def __init__(self, path: str | os.PathLike[str], epsilon: object = None, delta: object = None) -> None:
         self.path = Path(os.path.abspath(path))
-        self.name = f"ledger {self.path.name}"
+        self.name = f"ledger {shorten(self.path.name)}"
         asked = _budget(epsilon, delta or 0)
-        if self.path.is_dir():
+        if os.path.isdir(self.path):
             raise LedgerError(f"{self.path} is a folder. Hint: give the path of a file, such as spends.db.")
-        if not self.path.exists():
+        if not os.path.exists(self.path):
             self._make(asked)
         with self._transaction() as connection:
             if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
                 raise LedgerError(f"{self.path} is not a ledger. Hint: give the path of a new file.")
+            if set(connection.execute("SELECT type, name FROM sqlite_master LIMIT 10")) != _PARTS:
+                raise LedgerError(f"{self.name} is damaged: it holds other tables than a ledger.")
         if asked is not None and asked != self.budget:
             raise LedgerError(
                 f"{self.name} was made with the budget {self.budget or 'without limit'}, not {asked}. "
@@ -365,8 +377,9 @@ class SQLiteLedger(Ledger):
                 folder = os.open(self.path.parent, os.O_RDONLY)
                 os.fsync(folder)
                 os.close(folder)
-        except (OSError, sqlite3.Error) as error:
-            raise LedgerError(f"{self.name} cannot be made in {self.path.parent}: {error}.") from error
+        except (OSError, ValueError, sqlite3.Error) as error:  # ValueError: the name holds a null character
+            reason = getattr(error, "strerror", None) or error
+            raise LedgerError(f"{self.name} cannot be made in {shown(str(self.path.parent))}: {reason}.") from error
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
@@ -392,20 +405,22 @@ def open_ledger(ledger: Ledger | str | os.PathLike[str] | None) -> Ledger:
         if path and not re.match(r"\w+:", path[1:]):  # from the second letter on: C:\ is a path
             if not os.path.exists(path):
                 warnings.warn(
-                    f"there was no ledger {path!r}: a new one without a limit was made. Hint: if the path is mistyped, "
-                    "nothing was charged where it should be; SQLiteLedger(path, epsilon=...) makes one with a limit.",
+                    f"there was no ledger {shown(path)}: a new one without a limit was made. Hint: if the path is "
+                    "mistyped, nothing was charged where it should be; SQLiteLedger(path, epsilon=...) makes one with "
+                    "a limit.",
                     PrivacyWarning,
                     stacklevel=3,
                 )
             return SQLiteLedger(path)
     raise LedgerError(
-        f"ledger={ledger!r} is not understood. Hint: a path such as 'spends.db' or 'sqlite:///spends.db'."
+        f"ledger={shown(ledger)} is not understood. Hint: a path such as 'spends.db' or 'sqlite:///spends.db'."
     )
 
 
 def _connect(path: Path) -> sqlite3.Connection:
     """Open an existing file: mode=rw never makes one, so a ledger that was removed is not born again empty."""
     connection = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_RECORD)
     # EXTRA also flushes the folder after the rollback journal is deleted: without it a power failure just
     # after COMMIT could bring the journal back and undo a spend whose noise was already drawn.
     connection.execute("PRAGMA synchronous = EXTRA")
@@ -436,19 +451,18 @@ def _keep(connection: sqlite3.Connection, balance: _Balance) -> None:
 
 
 def _balance(connection: sqlite3.Connection) -> _Balance:
-    fields = json.loads(connection.execute("SELECT body FROM balance").fetchone()[0])
-    budget = fields["budget"] and _loss(fields["budget"])
-    return _Balance(budget, _loss(fields["spent"]), fields["neighbours"], fields["head"])
+    fields = read_json(connection.execute("SELECT body FROM balance").fetchone()[0])
+    return _Balance(_read_budget(fields["budget"]), _loss(fields["spent"]), fields["neighbours"], fields["head"])
 
 
 def _budget(epsilon: object, delta: object) -> Loss | None:
     if epsilon is None:
         if delta:
-            raise LedgerError(f"delta={delta} was given without epsilon. Hint: a budget is epsilon, or both.")
+            raise LedgerError(f"delta={shown(delta)} was given without epsilon. Hint: a budget is epsilon, or both.")
         return None
     budget = requested_loss(epsilon, delta)
     if budget.epsilon is None:
-        raise LedgerError(f"epsilon={epsilon} is no budget. Hint: leave epsilon out for a ledger without limit.")
+        raise LedgerError(f"epsilon={shown(epsilon)} is no budget. Hint: leave epsilon out for a ledger without limit.")
     return Loss(budget.epsilon, budget.delta)
 
 
@@ -456,12 +470,24 @@ def _checked(loss: Loss) -> Loss:
     """Return ``loss`` in exact numbers; a negative part would be a refund and is refused."""
     parts = {name: part if part is None else exact(part, name) for name, part in asdict(loss).items()}
     if any(part is not None and part < 0 for part in parts.values()):
-        raise LedgerError(f"loss={loss!r} has a negative part: a spend cannot be negative.")
-    return _loss(parts)
+        raise LedgerError(f"loss={shown(loss)} has a negative part: a spend cannot be negative.")
+    return _loss({name: part if part is None else str(part) for name, part in parts.items()})
 
 
 def _loss(parts: Mapping[str, Any]) -> Loss:
-    return Loss(**{name: part if part is None else Fraction(part) for name, part in parts.items()})  # type: ignore[arg-type]
+    """Read a loss as it stands in a record."""
+    read = {name: part if part is None else rational(part, name, MOST_DIGITS_OF_A_SUM) for name, part in parts.items()}
+    if any(part is not None and part > _LARGEST_PART for part in read.values()):
+        raise VeilwoodError("a loss is larger than that of any release.")
+    return Loss(**read)  # type: ignore[arg-type]
+
+
+def _read_budget(parts: Mapping[str, Any] | None) -> Loss | None:
+    """Read a budget as it stands in a record."""
+    budget = None if parts is None else _loss(parts)
+    if budget is not None and budget.epsilon is not None:
+        check_budget(budget.epsilon, budget.delta)
+    return budget
 
 
 def _canonical(value: object) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from veilwood import samplers
+from veilwood.bounded import check_digits, shown
 from veilwood.errors import VeilwoodError
 
 __all__ = [
@@ -474,9 +475,9 @@ def _rational(name: str, value: Fraction | int) -> Fraction:
     """Return `value` as a Fraction, refusing what is not exact."""
     if isinstance(value, bool) or not isinstance(value, int | Fraction | np.integer):
         raise VeilwoodError(
-            f"{name} must be an integer or a Fraction, got {value!r}. Hint: write Fraction('0.1'), not 0.1."
+            f"{name} must be an integer or a Fraction, got {shown(value)}. Hint: write Fraction('0.1'), not 0.1."
         )
-    return Fraction(value) if isinstance(value, Fraction) else Fraction(int(value))
+    return check_digits(Fraction(value) if isinstance(value, Fraction) else Fraction(int(value)), name)
 
 
 def _positive(name: str, value: Fraction | int, largest: int) -> Fraction:
@@ -484,7 +485,7 @@ def _positive(name: str, value: Fraction | int, largest: int) -> Fraction:
     exact = _rational(name, value)
     if not 0 < exact <= largest:
         limit = f"2**{largest.bit_length() - 1}"
-        raise VeilwoodError(f"{name} must be above 0 and at most {limit}, got {value}. Hint: check its unit.")
+        raise VeilwoodError(f"{name} must be above 0 and at most {limit}, got {shown(value)}. Hint: check its unit.")
     return exact
 
 
@@ -492,7 +493,7 @@ def _not_negative(name: str, value: Fraction | int) -> Fraction:
     """Return `value` as a Fraction, refusing negative ones."""
     exact = _rational(name, value)
     if exact < 0:
-        raise VeilwoodError(f"{name} must not be negative, got {value}. Hint: a sensitivity is a distance.")
+        raise VeilwoodError(f"{name} must not be negative, got {shown(value)}. Hint: a sensitivity is a distance.")
     return exact
 
 
@@ -504,5 +505,5 @@ def _size(shape: Shape) -> int:
 def _known(backend: Backend) -> Backend:
     """Return the name of a sampler we have, or refuse."""
     if backend not in ("veilwood", "opendp"):
-        raise VeilwoodError(f"backend must be 'veilwood' or 'opendp', got {backend!r}. Hint: leave it out.")
+        raise VeilwoodError(f"backend must be 'veilwood' or 'opendp', got {shown(backend)}. Hint: leave it out.")
     return backend

@@ -10,6 +10,8 @@ import hashlib
 import json
 import math
 import os
+import re
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from decimal import Decimal
@@ -27,6 +29,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from veilwood import estimators
 from veilwood._version import __version__
+from veilwood.bounded import MOST_DIGITS, is_whole, read_json, shorten, shown
+from veilwood.canonical import texts_of
 from veilwood.encoding import class_labels
 from veilwood.errors import ModelFileError, VeilwoodError
 from veilwood.estimators.base import BaseForest
@@ -47,6 +51,8 @@ Arrays: TypeAlias = dict[str, NDArray[Any]]
 _FAMILIES: Final[dict[str, type[BaseForest]]] = {name: getattr(estimators, name) for name in estimators.__all__}
 # The schema has an entry of its own; a ledger belongs to a place, and the certificate names it.
 _NOT_PARAMETERS: Final = ("schema", "ledger")
+_MOST_TOLD: Final = 1000  # characters of what is wrong with a file
+_MOST_CHARACTERS: Final = 10_000  # of a text that is a parameter
 _DAMAGED: Final = "the file is damaged or was edited: {}. Hint: copy or save it again."
 
 
@@ -123,13 +129,13 @@ def load(path: str | PathLike[str]) -> BaseForest:
     try:
         return _construct(_parse(_read(Path(path))))
     except VeilwoodError as error:
-        raise ModelFileError(f"cannot load {str(path)!r}: {error}") from None
+        raise ModelFileError(f"cannot load {shown(str(path))}: {shorten(str(error), _MOST_TOLD)}") from None
 
 
 def write_file(path: str | PathLike[str], content: bytes) -> None:
     """Write a file whole or not at all: under another name first, then renamed."""
     path = Path(path)
-    unfinished = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}-{time.monotonic_ns()}.part")
     try:
         with open(unfinished, "xb") as file:
             file.write(content)
@@ -140,7 +146,8 @@ def write_file(path: str | PathLike[str], content: bytes) -> None:
         with suppress(OSError):
             unfinished.unlink(missing_ok=True)
         raise ModelFileError(
-            f"cannot write {str(path)!r}: {error.strerror or error}. Hint: choose another place, or make room there."
+            f"cannot write {shown(str(path))}: {error.strerror or error}. "
+            "Hint: choose another place, or make room there."
         ) from None
 
 
@@ -156,11 +163,15 @@ class _Parts(NamedTuple):
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        if not path.exists() or path.is_file() or path.is_dir():
+            return path.read_bytes()
     except FileNotFoundError:
         raise ModelFileError("there is no such file. Hint: check the path.") from None
     except OSError as error:
         raise ModelFileError(f"{error.strerror or error}. Hint: give the path of a readable model file.") from None
+    except ValueError:
+        raise ModelFileError("that is no path. Hint: give the path of a model file.") from None
+    raise ModelFileError("it is no ordinary file and may have no end. Hint: give the path of a model file.")
 
 
 def _parse(content: bytes) -> _Parts:
@@ -168,17 +179,19 @@ def _parse(content: bytes) -> _Parts:
         header = _from_json(content[8 : 8 + int.from_bytes(content[:8], "little")].decode())
         metadata = header["__metadata__"]
         number = int(metadata["format"])
-    except (ModelFileError, KeyError, TypeError, ValueError):
+        if not all(isinstance(text, str) for text in metadata.values()):
+            raise TypeError
+    except (ModelFileError, KeyError, TypeError, ValueError, AttributeError):
         raise ModelFileError("this is not a Veilwood model, or its beginning is damaged or cut off.") from None
     if number != FORMAT:
         raise ModelFileError(
-            f"it has format {number} and this version ({__version__}) reads format {FORMAT}: it was written by a "
-            "newer Veilwood. Hint: pip install --upgrade veilwood"
+            f"it has format {shown(number)} and this version ({__version__}) reads format {FORMAT}: it was written "
+            "by a newer Veilwood. Hint: pip install --upgrade veilwood"
         )
     try:
         arrays = parse_safetensors(content)
-    except (SafetensorError, KeyError, ValueError) as error:
-        raise ModelFileError(_DAMAGED.format(error)) from None
+    except (SafetensorError, KeyError, TypeError, ValueError, OverflowError, MemoryError) as error:
+        raise ModelFileError(_DAMAGED.format(shorten(str(error)))) from None
     claimed = metadata.pop("sha256", None)
     if claimed != _digest(metadata, arrays):
         raise ModelFileError(_DAMAGED.format("its contents do not match its check sum"))
@@ -195,7 +208,9 @@ def _construct(parts: _Parts) -> BaseForest:
             raise ModelFileError(_DAMAGED.format(f"array {name!r} holds something other than finite numbers"))
     family = _FAMILIES.get(_entry(metadata, "estimator"))
     if family is None:
-        raise ModelFileError(f"it holds a {metadata['estimator']!r}, which this version ({__version__}) does not know.")
+        raise ModelFileError(
+            f"it holds a {shown(metadata['estimator'])}, which this version ({__version__}) does not know."
+        )
     parameters = _from_json(_entry(metadata, "parameters"))
     known = set(family._get_param_names()).difference(_NOT_PARAMETERS)
     if not isinstance(parameters, dict) or not known.issuperset(parameters):
@@ -212,14 +227,16 @@ def _construct(parts: _Parts) -> BaseForest:
     _check_certificate(statement, planned, plan, schema)
     if schema.task != family._task:
         raise ModelFileError(_DAMAGED.format(f"{family.__name__} does not do {schema.task}"))
-    labels = class_labels(schema, np.empty(0, _label_dtype(_entry(metadata, "classes_dtype"))))
+    label_dtype = _label_dtype(_entry(metadata, "classes_dtype"))
 
     estimator = family(schema=schema, **parameters)
     if not _as_promised(estimator, plan):
         raise ModelFileError(_DAMAGED.format("the parameters ask for another guarantee than the plan gives"))
     estimator.privacy_ = statement
     estimator.plan_ = plan
-    estimator._set_public(schema, labels)
+    estimator._set_public(schema)
+    if schema.classes:
+        estimator.classes_ = _labels(schema, label_dtype)
     estimator._restore(arrays)
     return estimator
 
@@ -260,11 +277,24 @@ def _entry(metadata: Mapping[str, str], key: str) -> str:
 
 def _label_dtype(text: str) -> np.dtype[Any]:
     """Return the dtype of class labels: numbers, booleans or text; regression has none."""
-    with suppress(TypeError, ValueError):
-        dtype = np.dtype(text or "O")
-        if dtype.kind in "biufUO":
-            return dtype
-    raise ModelFileError(_DAMAGED.format(f"classes of type {text!r}"))
+    if re.fullmatch(r"([<>|=]?[biufUO][0-9]{0,6})?", text):
+        with suppress(TypeError, ValueError):
+            return np.dtype(text or "O")
+    raise ModelFileError(_DAMAGED.format(f"classes of type {shown(text)}"))
+
+
+def _labels(schema: Schema, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the classes; files of earlier versions may have them in another type than the schema declares."""
+    labels = class_labels(schema)
+    if schema.target.label_type != "text" or dtype.kind == "O":
+        return labels
+    if dtype.kind == "U":
+        return labels.astype(str)
+    try:
+        earlier = labels == "True" if dtype.kind == "b" else labels.astype(dtype)
+    except (ValueError, OverflowError):
+        return labels
+    return earlier if texts_of(earlier) == list(schema.classes) else labels
 
 
 # -- to and from JSON ----------------------------------------------------------------------------------------------
@@ -284,7 +314,11 @@ def _plain(name: str, value: Any) -> Any:
             return _plain(name, value.item())
         case float() if math.isinf(value):
             return "inf"
-        case None | bool() | int() | float() | str():
+        case None | bool() | float():
+            return value
+        case int() if is_whole(value, -(10 ** (MOST_DIGITS - 1)), 10 ** (MOST_DIGITS - 1)):
+            return value
+        case str() if len(value) <= _MOST_CHARACTERS:
             return value
         case Fraction() | Decimal():
             return str(value)
@@ -296,7 +330,7 @@ def _plain(name: str, value: Any) -> Any:
             return [_plain(name, entry) for entry in value]
         case dict():
             return {str(key): _plain(name, entry) for key, entry in value.items()}
-    raise VeilwoodError(f"{name}={value!r} cannot be saved. Hint: give numbers or text.")
+    raise VeilwoodError(f"{name}={shown(value)} cannot be saved. Hint: give numbers or text.")
 
 
 def _digest(metadata: Mapping[str, str], arrays: Mapping[str, NDArray[Any]]) -> str:
@@ -313,10 +347,7 @@ def _to_json(value: Any) -> str:
 
 
 def _from_json(text: str) -> Any:
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is not a number")
-
     try:
-        return json.loads(text, parse_constant=refuse)
-    except (ValueError, RecursionError) as error:
+        return read_json(text)
+    except VeilwoodError as error:
         raise ModelFileError(_DAMAGED.format(error)) from None

@@ -183,12 +183,15 @@ def _read_categories(graph: _Graph, column: Column) -> tuple[str, str | None]:
     """Look up codes; what the schema does not allow gets code -1."""
     unknown = -1 if column.other is None else column.values.index(column.other)
     missing = len(column.values) if column.nullable else -1
+    # A graph cannot rewrite texts: categories are known as the schema declares them, and by the text they compare by.
+    known = {str(label): place for place, label in enumerate(column.labels)}
+    known |= {text: place for place, text in enumerate(column.values)} | {"": missing}
     code = graph.add(
         "LabelEncoder",
         graph.input(column.name, "STRING"),
         domain="ai.onnx.ml",
-        keys_strings=[*column.values, ""],
-        values_int64s=[*range(len(column.values)), missing],
+        keys_strings=list(known),
+        values_int64s=list(known.values()),
         default_int64=unknown,
     )
     value = graph.add("Cast", code, to=graph.onnx.TensorProto.DOUBLE)
@@ -253,7 +256,8 @@ def _tree_attributes(forest: Forest, encoding: Encoding) -> dict[str, Any]:
 
 def _classify(graph: _Graph, estimator: CountedClassifier, shares: str, refused: str) -> None:
     nan = graph.constant(np.float64(np.nan))
-    classes = estimator.schema_.classes
+    target = estimator.schema_.target
+    classes = target.labels if target.label_type == "text" else target.values
     if estimator.voting != "probabilistic":
         best = graph.add("ArgMax", shares, axis=1, keepdims=1)
         chosen = graph.add("Where", refused, graph.constant(np.int64(len(classes))), best)

@@ -21,8 +21,8 @@ from veilwood.batches import Batch, Count, Sums
 from veilwood.encoding import Encoding
 from veilwood.errors import OutOfSchemaError
 from veilwood.privacy import RowsOf
-from veilwood.sources import encode_batch
-from veilwood.tables import Table, category_codes
+from veilwood.sources import encode_batch, id_codes, no_id
+from veilwood.tables import Table
 
 BUCKETS: Final = 256  # all rows of an id are in one of them; a bucket is one partition
 REFUSED: Final = -1  # the bucket of a message that takes the place of rows
@@ -84,15 +84,16 @@ def count_bucket(count: Count, cap: RowsOf, salt: int, encoded: pa.Table) -> Par
 def encode_with_id(encoding: Encoding, cap: RowsOf, tables: Iterable[Any]) -> Iterator[pa.Table]:
     """Encode rows for the engine's own group-by: bucket, id as text, target and codes.
 
-    Ids are compared as text, as in ``sources``: an engine would take 7 and "7" for two people.
+    Ids are compared by the rule of ``canonical``, as everywhere: an engine would take 7 and "7.0" for two people.
     """
     schema = encoded_schema(encoding)
     try:
         for piece in _pieces(tables):
             table = Table.of(piece)
-            ids, texts = category_codes(table.column((table.names or ()).index(cap.id)))
-            if ids.min(initial=0) < 0:
-                raise OutOfSchemaError(f"column {cap.id!r} has a missing value. Hint: drop such rows.", column=cap.id)
+            column = table.named(cap.id)
+            if column is None:
+                raise no_id(cap)
+            ids, texts = id_codes(column, cap)
             buckets = np.array([zlib.crc32(text.encode()) % BUCKETS for text in texts], np.int32)
             batch = encode_batch(encoding, table, 0, 0, allowed_extra=(cap.id,))
             numbers = [batch.target, *batch.codes.T.astype(np.int32)]

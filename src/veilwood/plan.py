@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias
 
+from veilwood.bounded import is_whole, rational, shorten, shown
 from veilwood.errors import VeilwoodError
 from veilwood.mechanisms import DiscreteGaussian, DiscreteLaplace, ExponentialMechanism, NoisyMax, PermuteAndFlip
 from veilwood.privacy import Loss, Neighbours, RowsOf, unit_of
@@ -33,6 +34,7 @@ BACKEND_VARIABLE = "VEILWOOD_NOISE_BACKEND"
 
 _WORDS = 32  # a longer text about the structure gets a line of its own
 _STEPS_SHOWN = 12  # a person reads the first steps of a plan; all are in its JSON
+_MOST_CELLS = 10**30  # in any direction: more than any step has; what a file says beyond it is no plan
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Step:
     def __post_init__(self) -> None:
         if self.loss.epsilon is not None and not self.keeps_its_loss:
             raise VeilwoodError(
-                f"step {self.name!r} promises {self.cost}, and {self.describe} at sensitivity {self.sensitivity} "
+                f"step {shown(self.name)} promises {self.cost}, and {self.describe} at sensitivity {self.sensitivity} "
                 "does not keep that. Hint: counting_step, sparse_step and selecting_step choose the noise."
             )
 
@@ -121,10 +123,12 @@ class Step:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Step:
         """Read what ``to_dict`` wrote."""
-        exact = data["exact"]
+        exact, name, shape = data["exact"], data["name"], tuple(data["shape"])
+        numbers = (*shape, data["sensitivity"], data["choices"])
+        if not isinstance(name, str) or not all(is_whole(number, 0, _MOST_CELLS) for number in numbers):
+            raise VeilwoodError(f"step {shorten(str(name))!r} is not made of whole numbers.")
         mechanism = _mechanism_from_dict(exact["mechanism"])
-        shape = tuple(data["shape"])
-        return cls(data["name"], _loss_from_dict(exact), mechanism, data["sensitivity"], shape, data["choices"])
+        return cls(name, _loss_from_dict(exact), mechanism, data["sensitivity"], shape, data["choices"])
 
 
 def _rho_divisor(choice: Selection | type[Selection]) -> int:
@@ -142,7 +146,9 @@ def _loss_to_dict(loss: Loss) -> dict[str, str | None]:
 
 
 def _loss_from_dict(data: Mapping[str, Any]) -> Loss:
-    epsilon, delta, rho = (None if data[key] is None else Fraction(data[key]) for key in ("epsilon", "delta", "rho"))
+    epsilon, delta, rho = (
+        None if data[key] is None else rational(data[key], key) for key in ("epsilon", "delta", "rho")
+    )
     return Loss(epsilon, Fraction(0) if delta is None else delta, rho)
 
 
@@ -156,7 +162,7 @@ def _mechanism_from_dict(data: Mapping[str, str] | None) -> Noise | Selection | 
     if data is None:
         return None
     (kind,) = (known for known in _MECHANISMS if known.__name__ == data["kind"])
-    numbers = {key: value if key == "backend" else Fraction(value) for key, value in data.items() if key != "kind"}
+    numbers = {key: value if key == "backend" else rational(value, key) for key, value in data.items() if key != "kind"}
     made: Noise | Selection = kind(**numbers)  # type: ignore[arg-type]
     return made
 
@@ -289,7 +295,7 @@ class Plan:
             raise VeilwoodError("a plan has steps, and every step a sensitivity of at least 1.")
         if len({step.name for step in self.steps}) < len(self.steps):
             raise VeilwoodError("two steps of a plan have the same name: the door could not tell them apart.")
-        total = sum((step.loss for step in self.steps), Loss.zero())
+        total = Loss.total(step.loss for step in self.steps)
         by_rho = self.loss.delta > 0 and self.loss.rho is not None
         if by_rho and not Loss(None, Fraction(0), self.loss.rho).fits(self.loss):
             raise VeilwoodError(f"rho={float(self.loss.rho or 0):.4g} is more than {self.loss} allows.")
@@ -339,6 +345,12 @@ class Plan:
     def from_dict(cls, data: Mapping[str, Any]) -> Plan:
         """Read what ``to_dict`` wrote."""
         try:
+            texts = (data["estimator"], data["released"], data["schema"], data["schema_hash"])
+            structure, noise = dict(data["structure"]), data["expected_leaf_mse"]
+            if not all(isinstance(text, str) for text in texts) or not is_whole(structure["leaves"], 0, _MOST_CELLS):
+                raise VeilwoodError("this is not a plan: a text or the number of leaves is missing.")
+            if isinstance(noise, bool) or not isinstance(noise, int | float) or not 0 <= noise < math.inf:
+                raise VeilwoodError("this is not a plan: its noise is not a finite number.")
             return cls(
                 estimator=data["estimator"],
                 loss=_loss_from_dict(data),
@@ -347,13 +359,13 @@ class Plan:
                 released=data["released"],
                 schema_name=data["schema"],
                 schema_hash=data["schema_hash"],
-                structure=dict(data["structure"]),
-                expected_leaf_mse=data["expected_leaf_mse"],
+                structure=structure,
+                expected_leaf_mse=noise,
             )
         except VeilwoodError:
             raise
-        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-            raise VeilwoodError(f"this is not a plan: {type(error).__name__} {error}.") from None
+        except (KeyError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
+            raise VeilwoodError(f"this is not a plan: {type(error).__name__} {shorten(str(error))}.") from None
 
     def to_json(self) -> str:
         """Return the plan as JSON text."""

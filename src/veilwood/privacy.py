@@ -12,7 +12,7 @@ No noise is drawn here (``mechanisms``) and nothing is recorded (``ledger``). Bu
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -20,38 +20,38 @@ from functools import cache
 from numbers import Integral, Rational, Real
 from typing import Literal, TypeAlias
 
+import numpy as np
 from scipy.optimize import minimize_scalar
 
+from veilwood.bounded import MOST_DIGITS_OF_A_SUM, check_digits, rational, shown
 from veilwood.errors import VeilwoodError
 
 Adjacency: TypeAlias = Literal["add-remove", "replace-one"]
 ADJACENCIES: tuple[Adjacency, ...] = ("add-remove", "replace-one")
 LARGEST_DELTA = Fraction(1, 100)
+SMALLEST_EPSILON, LARGEST_EPSILON = Fraction(1, 10**6), Fraction(10**6)
+SMALLEST_DELTA = Fraction(1, 10**30)
+MOST_ROWS_OF_A_UNIT = 10**9
 SAMPLING_DELTA = Fraction(1, 10**12)  # below it lies what noise sampled in shares adds to delta (proofs/secure.md)
 
 
 def exact(value: object, name: str = "value") -> Fraction:
     """Return the rational number a person means by ``value``: 0.1 is one tenth, not its binary neighbour.
 
+    Numerator and denominator have at most ``bounded.MOST_DIGITS`` digits each; a longer number is refused.
+
     >>> exact(0.1)
     Fraction(1, 10)
     >>> exact("1/3")
     Fraction(1, 3)
     """
-    if isinstance(value, bool):
-        raise VeilwoodError(f"{name}={value!r} is not a number.")
-    if isinstance(value, Rational):
-        return Fraction(int(value.numerator), int(value.denominator))
-    if isinstance(value, Real):
-        text = repr(float(value))
-    elif isinstance(value, str | Decimal):
-        text = str(value)
-    else:
-        raise VeilwoodError(f"{name}={value!r} is not a number.")
-    try:
-        return Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        raise VeilwoodError(f"{name}={value!r} is not a finite number.") from None
+    if isinstance(value, Rational) and not isinstance(value, bool):
+        return check_digits(Fraction(int(value.numerator), int(value.denominator)), name)
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return rational(repr(float(value)), name)
+    if isinstance(value, str | Decimal):
+        return rational(str(value), name)
+    raise VeilwoodError(f"{name}={shown(value)} is not a number.")
 
 
 def zcdp_epsilon(rho: Fraction, delta: Fraction) -> Fraction:
@@ -113,11 +113,11 @@ class Loss:
 
     def __post_init__(self) -> None:
         if self.epsilon is not None and self.epsilon < 0:
-            raise VeilwoodError(f"epsilon={self.epsilon} is negative.")
+            raise VeilwoodError(f"epsilon={shown(self.epsilon)} is negative.")
         if not 0 <= self.delta < 1:
-            raise VeilwoodError(f"delta={float(self.delta)} must be at least 0 and below 1.")
+            raise VeilwoodError(f"delta={shown(self.delta)} must be at least 0 and below 1.")
         if self.rho is not None and self.rho < 0:
-            raise VeilwoodError(f"rho={self.rho} is negative.")
+            raise VeilwoodError(f"rho={shown(self.rho)} is negative.")
 
     @classmethod
     def pure(cls, epsilon: Fraction) -> Loss:
@@ -138,6 +138,21 @@ class Loss:
     def unbounded(cls) -> Loss:
         """No guarantee at all."""
         return cls(None)
+
+    @classmethod
+    def total(cls, losses: Iterable[Loss]) -> Loss:
+        """Compose any number of losses.
+
+        Sums of fractions can grow without end, and with them the time that the next one takes. Decimals such as 0.1
+        never come near the limit, ``bounded.MOST_DIGITS_OF_A_SUM``.
+        """
+        total = cls.zero()
+        for loss in losses:
+            total = total + loss
+            for part in (total.epsilon, total.delta, total.rho):
+                if part is not None:
+                    check_digits(part, "the sum of the losses", MOST_DIGITS_OF_A_SUM)
+        return total
 
     @property
     def is_bounded(self) -> bool:
@@ -190,30 +205,35 @@ class Loss:
 def requested_loss(epsilon: object, delta: object) -> Loss:
     """Return the loss a user asks for by ``epsilon`` and ``delta``; ``epsilon=inf`` asks for no noise.
 
-    With delta above 0 the whole budget is held as rho, so that steps compose under zCDP.
+    With delta above 0 the whole budget is held as rho, so that steps compose under zCDP. Epsilon lies between 10^-6 and
+    10^6, delta is 0 or between 10^-30 and 1/100.
 
     >>> str(requested_loss(1.0, 0.0)), str(requested_loss(float("inf"), 0))
     ('epsilon=1', 'unbounded (NOT PRIVATE)')
     """
-    if isinstance(epsilon, Real) and math.isinf(float(epsilon)) and float(epsilon) > 0:
+    if isinstance(epsilon, float | np.floating) and epsilon == math.inf:
         return Loss.unbounded()
     epsilon_, delta_ = exact(epsilon, "epsilon"), exact(delta, "delta")
-    if epsilon_ <= 0:
+    check_budget(epsilon_, delta_)
+    return Loss.pure(epsilon_) if delta_ == 0 else Loss(epsilon_, delta_, zcdp_rho(epsilon_, delta_))
+
+
+def check_budget(epsilon: Fraction, delta: Fraction) -> None:
+    """Refuse an epsilon or a delta that no budget has."""
+    if epsilon <= 0:
         raise VeilwoodError(
-            f"epsilon={epsilon} must be above 0. Hint: 0.1 to 2 is usual; float('inf') means no noise and no privacy."
+            f"epsilon={float(epsilon)} must be above 0. Hint: 0.1 to 2 is usual; float('inf') means no noise and "
+            "no privacy."
         )
-    if epsilon_ < Fraction(1, 10**6) or epsilon_ > 10**6:
-        raise VeilwoodError(f"epsilon={epsilon} is not a useful budget. Hint: choose between 1e-6 and 1e6.")
-    if not 0 <= delta_ <= LARGEST_DELTA:
+    if not SMALLEST_EPSILON <= epsilon <= LARGEST_EPSILON:
+        raise VeilwoodError(f"epsilon={float(epsilon)} is not a useful budget. Hint: choose between 1e-6 and 1e6.")
+    if not 0 <= delta <= LARGEST_DELTA:
         raise VeilwoodError(
-            f"delta={delta} must be between 0 and {float(LARGEST_DELTA)}: with that probability all is revealed. "
-            "Hint: 0 (pure epsilon), or less than one in the number of people, about 1e-6."
+            f"delta={float(delta)} must be between 0 and {float(LARGEST_DELTA)}: with that probability all is "
+            "revealed. Hint: 0 (pure epsilon), or less than one in the number of people, about 1e-6."
         )
-    if delta_ == 0:
-        return Loss.pure(epsilon_)
-    if delta_ < Fraction(1, 10**30):
-        raise VeilwoodError(f"delta={delta} is too small to be told from 0. Hint: use delta=0.")
-    return Loss(epsilon_, delta_, zcdp_rho(epsilon_, delta_))
+    if 0 < delta < SMALLEST_DELTA:
+        raise VeilwoodError(f"delta={float(delta)} is too small to be told from 0. Hint: use delta=0.")
 
 
 @dataclass(frozen=True)
@@ -251,19 +271,23 @@ def unit_of(value: object) -> Unit:
     >>> unit_of("row"), unit_of(3), unit_of({"id": "patient", "at_most": 5})
     (Rows(k=1), Rows(k=3), RowsOf(id='patient', at_most=5))
     """
-    if value == "row":
+    if isinstance(value, str) and value == "row":
         return Rows(1)
     if isinstance(value, Mapping) and set(value) == {"id", "at_most"}:
-        value = RowsOf(str(value["id"]), value["at_most"])
+        value = RowsOf(value["id"], value["at_most"])
     elif isinstance(value, Integral) and not isinstance(value, bool):
         value = Rows(int(value))
+    if isinstance(value, RowsOf) and not isinstance(value.id, str):
+        raise VeilwoodError(f"privacy_unit: the id {shown(value.id)} is no name of a column. Hint: a text.")
     if isinstance(value, Rows | RowsOf):
-        if isinstance(value.at_most, Integral) and value.at_most >= 1:
+        if isinstance(value.at_most, Integral) and 1 <= value.at_most <= MOST_ROWS_OF_A_UNIT:
             n = int(value.at_most)  # a number of numpy could overflow where sensitivities are multiplied
             return Rows(n) if isinstance(value, Rows) else RowsOf(value.id, n)
-        raise VeilwoodError(f"privacy_unit={value!r} must allow at least one row.")
+        raise VeilwoodError(
+            f"privacy_unit={shown(value)} must allow at least one row and at most {MOST_ROWS_OF_A_UNIT:,}."
+        )
     raise VeilwoodError(
-        f"privacy_unit={value!r} is not understood. Hint: 'row', a number of rows such as 3, "
+        f"privacy_unit={shown(value)} is not understood. Hint: 'row', a number of rows such as 3, "
         "or {'id': 'patient_id', 'at_most': 5}."
     )
 
@@ -285,8 +309,8 @@ class Neighbours:
     unit: Unit = Rows(1)
 
     def __post_init__(self) -> None:
-        if self.adjacency not in ADJACENCIES:
-            raise VeilwoodError(f"adjacency={self.adjacency!r} is unknown. Hint: 'add-remove' or 'replace-one'.")
+        if not isinstance(self.adjacency, str) or self.adjacency not in ADJACENCIES:
+            raise VeilwoodError(f"adjacency={shown(self.adjacency)} is unknown. Hint: 'add-remove' or 'replace-one'.")
 
     @property
     def _sides(self) -> int:

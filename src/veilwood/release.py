@@ -60,6 +60,7 @@ class Door:
         self._closed = False
 
     def __enter__(self) -> Self:
+        entropy.check()  # while nothing is spent
         if entropy.is_seeded():
             self._reasons.append(SEEDED)
         self._reservation = self._ledger.reserve(

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is public about a table: its columns, bounds, categories and classes, and their JSON form.
 
-Nothing here keeps a number of rows, a count or a row; turning rows into integers is in ``encoding``.
+Nothing here keeps a number of rows, a count or a row; turning rows into integers is in ``encoding``, and when two
+cells are the same category or the same id is decided in ``canonical``.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ import pandas as pd
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
+from veilwood.bounded import read_json, read_text, shown
+from veilwood.canonical import texts_of
 from veilwood.columns import COLUMN_KEYS, Column, closest
-from veilwood.errors import SchemaError, UndeclaredSchemaError
-from veilwood.tables import Table, category_codes, numbers, text_of
+from veilwood.errors import SchemaError, UndeclaredSchemaError, VeilwoodError
+from veilwood.tables import Table, category_codes, numbers
 
 __all__ = ["UNREVIEWED", "Schema", "Task"]
 
@@ -50,6 +53,17 @@ class Schema:
         The columns to predict it from.
     inferred : bool, default False
         Whether bounds and categories were read off the data, which voids every guarantee.
+
+    Notes
+    -----
+    **Categories and ids are compared as text**, by one rule for every format and engine. Numbers are compared as
+    numbers: 7, 7.0, Decimal("7.00") and the texts "7", "7.0" are one category and one person, in CSV as in Parquet;
+    "007" and " 7" are others. Booleans are "True" and "False", an empty text is a missing value, dates are ISO 8601.
+    The whole rule is the table at the top of ``veilwood.canonical``.
+
+    **The declared classes decide the type of predictions**, and nothing in the data does: ``"values": [0, 1]`` gives
+    ``classes_`` of int64, ``[0.5, 1.5]`` of float64, ``[false, true]`` of bool, and ``["0", "1"]`` texts as declared.
+    Labels given to ``fit`` and ``score`` may be written in any of these ways.
 
     Examples
     --------
@@ -140,13 +154,18 @@ class Schema:
     def load(cls, path: str | PathLike[str]) -> Schema:
         """Read a schema from a JSON file."""
         try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
+            text = read_text(path)
         except FileNotFoundError:
-            raise SchemaError(f"there is no schema file {str(path)!r}. Hint: veilwood schema draft TABLE") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise SchemaError(f"cannot read schema file {str(path)!r}: {error}.") from None
-        except json.JSONDecodeError as error:
-            raise SchemaError(f"{str(path)!r} is not valid JSON: {error}.") from None
+            raise SchemaError(
+                f"there is no schema file {shown(str(path))}. Hint: veilwood schema draft TABLE"
+            ) from None
+        except (OSError, VeilwoodError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise SchemaError(f"cannot read schema file {shown(str(path))}: {reason}.") from None
+        try:
+            data = read_json(text)
+        except VeilwoodError as error:
+            raise SchemaError(f"{shown(str(path))} is not valid JSON: {error}") from None
         return cls.from_dict(data)
 
     def to_dict(self) -> dict[str, Any]:
@@ -234,7 +253,7 @@ class Schema:
             for label, low, high in zip(labels, lows, highs, strict=True)
         ]
         if classes is not None:
-            column = Column(target, "categorical", values=tuple(map(text_of, classes)))
+            column = Column(target, "categorical", values=tuple(classes))  # type: ignore[arg-type]
             return cls("numeric", "classification", column, tuple(features))
         assert target_bounds is not None
         column = Column(target, "numeric", lower=target_bounds[0], upper=target_bounds[1])
@@ -262,7 +281,8 @@ class Schema:
                 check_classification_targets(labels)
             except ValueError as error:
                 raise SchemaError(str(error)) from None
-            goal = Column(target, "categorical", values=tuple(map(text_of, np.unique(labels))))
+            found = [label for label in np.unique(labels).tolist() if not pd.isna(label)]
+            goal = Column(target, "categorical", values=tuple(dict(zip(texts_of(found), found, strict=True)).values()))
         return cls("inferred", task, goal, features, inferred=True)
 
     def __repr__(self) -> str:
@@ -323,4 +343,4 @@ def _infer_column(name: str, values: pd.Series[Any]) -> Column:
             upper = lower + max(1.0, abs(lower))
         return Column(name, "numeric", lower=lower, upper=upper, nullable=bool(missing.any()))
     _, texts = category_codes(values)
-    return Column(name, "categorical", values=tuple(sorted(texts)), nullable=bool(missing.any()))
+    return Column(name, "categorical", values=tuple(sorted(set(texts))), nullable=bool(missing.any()))

@@ -27,12 +27,13 @@ import pyarrow.dataset
 
 from veilwood import entropy
 from veilwood.batches import Batch, Source
-from veilwood.columns import closest
-from veilwood.encoding import Encoding, check_names, class_labels
+from veilwood.canonical import Nothing, id_of
+from veilwood.columns import Column, closest
+from veilwood.encoding import Encoding, check_names, class_labels, unusable
 from veilwood.errors import OutOfSchemaError, VeilwoodError
 from veilwood.privacy import RowsOf, Unit
 from veilwood.schema import UNREVIEWED, Schema, Task
-from veilwood.tables import Table, category_codes, numbers, to_pandas
+from veilwood.tables import Cells, Table, category_codes, numbers
 
 __all__ = ["draft", "encode_batch", "open_source", "read_features", "read_table"]
 
@@ -77,7 +78,7 @@ def open_source(
     unit : Rows or RowsOf, optional
         With ``RowsOf(id, at_most=k)``, k rows of each id are chosen at random and the others dropped; the
         column ``id`` need not be in the schema. The choice is made once and holds for every pass. Ids are
-        compared as text, so 7, 7.0 and "7" are one id, and "007" is another.
+        compared by the rule of ``veilwood.canonical``: 7, 7.0, "7" and "7.0" are one id, and "007" is another.
     batch_rows : int
         The most rows in a batch.
     estimator : str
@@ -112,7 +113,7 @@ def _open_memory(
     table = Table.of(X)
     if y is None:
         name = encoding.schema.target.name
-        y = _column(table, name)
+        y = table.named(name)
         if y is None:
             raise OutOfSchemaError(
                 "fit requires y to be passed, but the target y is None. "
@@ -137,16 +138,7 @@ def _open_memory(
             rows = slice(start, start + batch_rows)
             yield partial(Batch, codes[rows], target[rows], 0, start)
 
-    if isinstance(y, pa.ChunkedArray):
-        y = to_pandas(y.slice(0, 0))  # its type is enough
-    return Source(class_labels(encoding.schema, y), read)
-
-
-def _column(table: Table, name: str) -> Any:
-    """Find a column, in Arrow's form where the table is Arrow's."""
-    if table.arrow is not None and name in table.arrow.column_names:
-        return table.arrow.column(name)
-    return table.named(name)
+    return Source(read)
 
 
 def _open_iterator(pieces: Iterator[Any], encoding: Encoding, cap: RowsOf | None) -> Source:
@@ -155,7 +147,6 @@ def _open_iterator(pieces: Iterator[Any], encoding: Encoding, cap: RowsOf | None
             f"at most {cap.at_most} rows of each {cap.id!r} cannot be chosen while rows stream by. "
             "Hint: pass files or a table, which can be read twice."
         )
-    labels = class_labels(encoding.schema)
 
     def read() -> Iterator[Unread]:
         first_row = 0
@@ -168,7 +159,7 @@ def _open_iterator(pieces: Iterator[Any], encoding: Encoding, cap: RowsOf | None
         if not first_row:
             raise OutOfSchemaError("the iterator held no batches. Hint: has it been read before?")
 
-    return Source(labels, read, once=True)
+    return Source(read, once=True)
 
 
 def _encode_piece(table: Table, y: Any, encoding: Encoding, first_row: int) -> Batch:
@@ -203,7 +194,7 @@ def _open_files(X: Any, encoding: Encoding, cap: RowsOf | None, batch_rows: int)
         if empty:
             raise OutOfSchemaError(f"{files[0].where} holds no rows. Hint: check the path.")
 
-    return Source(class_labels(schema), read, n_partitions=len(files))
+    return Source(read, n_partitions=len(files))
 
 
 def encode_batch(
@@ -216,7 +207,7 @@ def encode_batch(
     allowed_extra: Collection[str] = (),
 ) -> Batch:
     """Encode features and target of a table, or of its chosen rows."""
-    target = _column(table, encoding.schema.target.name)
+    target = table.named(encoding.schema.target.name)
     codes = encoding.encode(table, allowed_extra=allowed_extra)
     batch = Batch(codes, encoding.encode_target(target), partition, first_row)
     return batch if chosen is None else batch._replace(codes=batch.codes[chosen], target=batch.target[chosen])
@@ -225,7 +216,7 @@ def encode_batch(
 # -- at most k rows of an id ----------------------------------------------------------------------------
 
 
-def _choose_rows(partitions: Iterable[Iterable[pd.Series[Any]]], cap: RowsOf) -> list[npt.NDArray[np.bool_]]:
+def _choose_rows(partitions: Iterable[Iterable[Cells]], cap: RowsOf) -> list[npt.NDArray[np.bool_]]:
     """Choose at random which rows of each id to keep, given the id columns of all partitions.
 
     The kept rows of one id depend on its own rows and on fresh random bits, so that taking an id away
@@ -236,13 +227,7 @@ def _choose_rows(partitions: Iterable[Iterable[pd.Series[Any]]], cap: RowsOf) ->
     for partition in partitions:
         pieces = [np.empty(0, np.int64)]
         for values in partition:
-            codes, texts = category_codes(values)
-            if codes.min(initial=0) < 0:
-                raise OutOfSchemaError(
-                    f"column {cap.id!r} has a missing value, so whose row it is cannot be told. "
-                    "Hint: drop such rows, or give each an id of its own.",
-                    column=cap.id,
-                )
+            codes, texts = id_codes(values, cap)
             ids = np.array([numbering.setdefault(text, len(numbering)) for text in texts])
             pieces.append(ids[codes])
         columns.append(np.concatenate(pieces))
@@ -253,6 +238,21 @@ def _choose_rows(partitions: Iterable[Iterable[pd.Series[Any]]], cap: RowsOf) ->
     kept = np.empty(len(grouped), dtype=bool)
     kept[order] = rank < cap.at_most
     return np.split(kept, np.cumsum([len(column) for column in columns])[:-1])
+
+
+def id_codes(values: Cells, cap: RowsOf) -> tuple[npt.NDArray[np.intp], list[str]]:
+    """Number the ids of a column; refuse rows of which it cannot be told whose they are."""
+    codes, texts = category_codes(values, id_of)
+    worst = codes.min(initial=0)
+    if worst < 0:
+        problem = "a missing value" if worst == Nothing.MISSING.value else "an id that is no text or whole number"
+        rounded = "" if worst == Nothing.MISSING.value else " (floats beyond 2^53 are rounded)"
+        raise OutOfSchemaError(
+            f"column {cap.id!r} has {problem}{rounded}, so whose row it is cannot be told. "
+            "Hint: drop such rows, or give each an id of its own.",
+            column=cap.id,
+        )
+    return codes, texts
 
 
 def no_id(cap: RowsOf) -> OutOfSchemaError:
@@ -299,10 +299,10 @@ class _File(NamedTuple):
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(self.where, error) from None
 
-    def column(self, name: str, batch_rows: int) -> Iterator[pd.Series[Any]]:
+    def column(self, name: str, batch_rows: int) -> Iterator[Cells]:
         """Read one column."""
         for table in self.batches([name], batch_rows):
-            yield table.column(0)
+            yield table.arrow.column(0)  # type: ignore[union-attr]
 
     def load(self, columns: list[str]) -> Any:
         """Read some columns whole, as an Arrow table."""
@@ -408,7 +408,7 @@ def read_table(
     X : pandas.DataFrame
         The features in the order of the schema: texts as plain ``str`` (object dtype), numbers as float64.
     y : pandas.Series
-        The target, texts or floats likewise.
+        The target: floats, or classes as the schema declares them, which is how they are predicted.
     """
     schema = Schema.resolve(schema)
     frame = _read_frame(path, schema, target=True)
@@ -429,15 +429,23 @@ def _read_frame(path: str | PathLike[str], schema: Schema, *, target: bool) -> p
         tables.append(Table.of(file.load(names)))
     series: dict[str, pd.Series[Any]] = {}
     for place, column in enumerate(columns):
-        read = _texts if column.kind == "categorical" else numbers
-        values = np.concatenate([read(table.column(place), column.name) for table in tables])
+        if column.kind == "categorical":
+            values = np.concatenate([_texts(table.named(column.name), column) for table in tables])
+            labels = class_labels(schema)
+            known = dict(zip(column.values, labels, strict=True)) if column is schema.target else {}
+            if known.keys() >= set(values.tolist()):  # others are for the estimator to refuse
+                values = np.array([known[text] for text in values], dtype=labels.dtype)
+        else:
+            values = np.concatenate([numbers(table.column(place), column.name) for table in tables])
         series[column.name] = pd.Series(values, dtype=values.dtype)  # else pandas 3 makes texts its own type
     return pd.DataFrame(series)
 
 
-def _texts(values: pd.Series[Any], name: str) -> npt.NDArray[np.object_]:
-    """Return a column as plain texts, None where missing."""
+def _texts(values: Any, column: Column) -> npt.NDArray[np.object_]:
+    """Return a column as plain texts, by which categories are compared, None where missing."""
     codes, texts = category_codes(values)
+    if codes.min(initial=0) == Nothing.UNUSABLE.value:
+        raise unusable(column)
     out: npt.NDArray[np.object_] = np.array([*texts, None], dtype=object)[codes]
     return out
 

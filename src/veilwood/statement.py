@@ -11,6 +11,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from veilwood.bounded import shorten
 from veilwood.errors import ModelFileError
 
 _WEAK: Final = 8.0  # epsilon from which a statement says so,
@@ -76,9 +77,16 @@ class PrivacyStatement:
             data = dict(data)
             data["composition"] = tuple(data["composition"])
             data["assumptions"] = tuple(data["assumptions"])
-            return cls(**data)
-        except (TypeError, KeyError) as error:
-            raise ModelFileError(f"the certificate is incomplete or has unknown fields ({error}).") from None
+            made = cls(**data)
+        except (TypeError, KeyError, ValueError) as error:
+            told = shorten(str(error))
+            raise ModelFileError(f"the certificate is incomplete or has unknown fields ({told}).") from None
+        for name, kinds in _KINDS.items():
+            if not isinstance(getattr(made, name), kinds):
+                raise ModelFileError(f"the certificate's {name!r} is of the wrong kind.")
+        if not all(isinstance(step, dict) and {*_STEP} <= set(step) for step in made.composition):
+            raise ModelFileError("the certificate's steps cannot be read.")
+        return made
 
     def to_markdown(self) -> str:
         """Return a one-page statement for people."""
@@ -105,7 +113,7 @@ class PrivacyStatement:
         }
         lines += [f"| {name} | {value} |" for name, value in facts.items()]
         lines += ["", "## Composition", "", "| step | mechanism | sensitivity | loss |", "|---|---|---|---|"]
-        lines += [f"| {s['name']} | {s['mechanism']} | {s['sensitivity']} | {s['loss']} |" for s in self.composition]
+        lines += [f"| {' | '.join(str(step[key]) for key in _STEP)} |" for step in self.composition]
         lines += ["", "## Assumptions", "", *(f"- {assumption}" for assumption in self.assumptions)]
         return "\n".join(lines) + "\n"
 
@@ -114,6 +122,17 @@ class PrivacyStatement:
             return f"NOT PRIVATE: {self.reason}"
         bound = f"epsilon={self.epsilon:g}" + (f", delta={self.delta:g}" if self.delta else "")
         return f"{bound}, {self.adjacency}, protects {self.unit}; {self.mechanism}"
+
+
+_STEP: Final = ("name", "mechanism", "sensitivity", "loss")  # what is shown of each
+_KINDS: Final[dict[str, Any]] = {
+    **dict.fromkeys(("adjacency", "unit", "mechanism", "released", "ledger"), str),
+    **dict.fromkeys(("schema_hash", "plan_hash", "version"), str),
+    **dict.fromkeys(("epsilon", "delta"), float | int | None),
+    "is_private": bool,
+    "reason": str | None,
+    "ledger_entry": int,
+}
 
 
 def _factor(epsilon: float) -> str:

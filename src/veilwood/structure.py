@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood.bounded import is_whole, shown
 from veilwood.errors import DomainTooLargeError, ModelFileError, VeilwoodError
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ Ints: TypeAlias = NDArray[np.int32]
 
 LEAF = -1  # the "feature" of a leaf
 MAX_NODES = 1 << 28  # about 3 GB of structure: beyond it something was mistyped
+MAX_TREES = 100_000  # each is grown by itself
+MAX_DEPTH = 1024  # of a tree read from a file: what walks level by level stays fast
+LARGEST_SEED = 2**128 - 1
 # A missing number sits above the upper bound; this is how often a split sets it apart from all numbers.
 MISSING_SPLIT_CHANCE = 0.25
 
@@ -161,13 +165,14 @@ def _audit(arrays: Mapping[str, NDArray[Any]], n_codes: NDArray[np.int64]) -> No
     require((owner == tree[leaves]).all(), "a leaf belongs to another tree")
 
     branches = np.full(n_nodes, 2)
-    for column, width in enumerate(n_codes):
+    for column, width in enumerate(n_codes.tolist()):
         here = (feature == column) & (cut >= 0)
         require((cut[here] < width).all(), "a cut is out of range")
         table = np.flatnonzero((feature == column) & (cut < 0))
         start = -1 - cut[table]
         require((start + width <= len(lookup)).all(), "a lookup is out of range")
-        branches[table] = lookup[start[:, None] + np.arange(width)].max(axis=1).astype(np.int64) + 1
+        if len(table):
+            branches[table] = _window_maxima(lookup, width)[start].astype(np.int64) + 1
     # In level order the children of successive inner nodes follow one another and are all nodes but the roots.
     below = np.setdiff1d(np.arange(n_nodes), roots)
     last = np.cumsum(branches[inner]) - 1
@@ -177,20 +182,44 @@ def _audit(arrays: Mapping[str, NDArray[Any]], n_codes: NDArray[np.int64]) -> No
     require((first_child + branches[inner] - 1 == last_child).all(), "siblings are apart")
     require(((child[inner] > inner) & (tree[last_child] == tree[inner])).all(), "a child is outside its tree")
 
+    parent = np.arange(n_nodes)
+    parent[below] = np.repeat(inner, branches[inner])
+    for _ in range(MAX_DEPTH.bit_length() - 1):  # twice as far up each time
+        parent = parent[parent]
+    require((parent == roots[tree]).all(), "a tree is too deep")
+
+
+def _window_maxima(values: NDArray[np.uint16], width: int) -> NDArray[np.uint16]:
+    """Return the largest of the ``width`` values from each place on, in time that does not grow with the width."""
+    reach = 1
+    while 2 * reach <= width:
+        values = np.maximum(values[:-reach], values[reach:])
+        reach *= 2
+    rest = width - reach
+    return np.maximum(values[: len(values) - rest], values[rest:])
+
 
 def public_generators(random_state: object, n: int) -> list[np.random.Generator]:
     """Return ``n`` generators of public randomness; tree i does not change when more trees are asked for."""
+    check_random_state(random_state)
     if random_state is None:
         root = np.random.SeedSequence()
     elif isinstance(random_state, np.random.RandomState):
         root = np.random.SeedSequence([int(w) for w in random_state.randint(0, 2**31 - 1, 4)])
     elif isinstance(random_state, np.random.Generator):
         root = np.random.SeedSequence([int(w) for w in random_state.integers(0, 2**31 - 1, 4)])
-    elif isinstance(random_state, int | np.integer) and not isinstance(random_state, bool) and random_state >= 0:
-        root = np.random.SeedSequence(int(random_state))
     else:
-        raise VeilwoodError(f"random_state={random_state!r} is not a non-negative integer, a generator or None.")
+        root = np.random.SeedSequence(int(random_state))  # type: ignore[call-overload]
     return [np.random.default_rng(child) for child in root.spawn(n)]
+
+
+def check_random_state(random_state: object) -> None:
+    """Refuse what no public randomness can be drawn from."""
+    known = random_state is None or isinstance(random_state, np.random.RandomState | np.random.Generator)
+    if not known and not is_whole(random_state, 0, LARGEST_SEED):
+        raise VeilwoodError(
+            f"random_state={shown(random_state)} is not a non-negative integer below 2^128, a generator or None."
+        )
 
 
 @dataclass(frozen=True)
@@ -222,6 +251,7 @@ def grow_multiway(
     columns: Sequence[EncodedColumn], n_trees: int, max_depth: int, random_state: object = None
 ) -> Forest:
     """Grow multiway trees (ID3): a random attribute not yet on the path, one branch for each of its values."""
+    check_counts(n_estimators=n_trees, max_depth=max_depth)
     if max_depth > len(columns):
         raise VeilwoodError(
             f"max_depth={max_depth} exceeds the {len(columns)} features: a multiway tree uses each once on a path. "
@@ -275,11 +305,17 @@ def leaf_masks(forest: Forest, n_codes: Sequence[int]) -> NDArray[np.bool_]:
     return masks[forest.leaf_node]
 
 
+def check_counts(**values: object) -> None:
+    """Refuse what is no number of trees or levels, or beyond all of them."""
+    for name, value in values.items():
+        if not is_whole(value, 1, MAX_TREES):
+            told = f"{name}={shown(value)} must be a whole number of at least 1 and at most {MAX_TREES:,}."
+            raise DomainTooLargeError(told) if is_whole(value, MAX_TREES) else VeilwoodError(told)
+
+
 def check_size(n_trees: int, max_depth: int, branching: int) -> None:
     """Refuse numbers of trees and depths that make no sense or no forest of a reasonable size."""
-    for name, value in (("n_estimators", n_trees), ("max_depth", max_depth)):
-        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-            raise VeilwoodError(f"{name}={value!r} must be a whole number of at least 1.")
+    check_counts(n_estimators=n_trees, max_depth=max_depth)
     # Python integers do not overflow, and a depth beyond 64 is not even raised to a power.
     if max_depth > 64 or int(n_trees) * branching ** int(max_depth) > MAX_NODES:
         raise DomainTooLargeError(

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """One view of whatever table a user holds: named columns as pandas Series, numbers, or category texts.
 
-Nothing here knows a schema; every value is read by itself, never in the light of other rows.
+Nothing here knows a schema; every value is read by itself, never in the light of other rows. What text an id or a
+category has is decided in ``canonical``.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import narwhals as nw
 import numpy as np
@@ -18,20 +18,15 @@ import pandas as pd
 import pyarrow as pa
 from scipy import sparse
 
+from veilwood.canonical import Nothing, Read, text_of, texts_of
 from veilwood.errors import OutOfSchemaError
 
-__all__ = ["Table", "category_codes", "numbers", "text_of", "to_pandas"]
+__all__ = ["Table", "category_codes", "numbers", "to_pandas"]
 
 Floats = npt.NDArray[np.float64]
+Cells: TypeAlias = "pd.Series[Any] | pa.ChunkedArray"
 
 _NUMBER_TYPES = ("integer", "floating", "mixed-integer-float", "boolean", "decimal", "empty")
-
-
-def text_of(value: object) -> str:
-    """Return the canonical text of a category: ``1``, ``1.0`` and ``"1"`` are all ``"1"``."""
-    if isinstance(value, float | np.floating) and math.isfinite(value) and value == int(value):
-        return str(int(value))
-    return str(value)
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,9 +40,12 @@ class Table:
     array: npt.NDArray[Any] | None = None  # the table itself, where it is an array of numbers
     arrow: pa.Table | None = None  # the table itself, where it is Arrow's
 
-    def named(self, name: str) -> pd.Series[Any] | None:
-        """Return the column of that name, or None where there is none."""
-        return self.column(self.names.index(name)) if self.names and name in self.names else None
+    def named(self, name: str) -> Cells | None:
+        """Return the column of that name, in Arrow's form where the table is Arrow's, or None where there is none."""
+        if not self.names or name not in self.names:
+            return None
+        place = self.names.index(name)
+        return self.column(place) if self.arrow is None else self.arrow.column(place)
 
     @classmethod
     def of(cls, X: Any) -> Table:
@@ -116,7 +114,12 @@ def _of_array(X: Any) -> Table:
         )
     numeric = array if array.dtype.kind in "biuf" else None
     n_rows, n_columns = array.shape
-    return Table(None, n_rows, n_columns, lambda place: pd.Series(array[:, place]), numeric)
+    return Table(None, n_rows, n_columns, lambda place: _series(array[:, place]), numeric)
+
+
+def _series(values: npt.NDArray[Any]) -> pd.Series[Any]:
+    """Take an array's column as it is: pandas would make texts its own type, which cannot hold every text."""
+    return pd.Series(values, dtype=object if values.dtype.kind in "OU" else values.dtype)
 
 
 def numbers(values: pd.Series[Any], name: str) -> Floats:
@@ -128,7 +131,13 @@ def numbers(values: pd.Series[Any], name: str) -> Floats:
     if real or pd.api.types.infer_dtype(values, skipna=True) in _NUMBER_TYPES or bool(values.isna().all()):
         missing = values.isna().to_numpy(dtype=bool)
         out = np.full(len(values), np.nan)
-        out[~missing] = values[~missing].to_numpy(dtype=np.float64)
+        try:
+            out[~missing] = values[~missing].to_numpy(dtype=np.float64)
+        except (ValueError, TypeError, OverflowError):
+            raise OutOfSchemaError(
+                f"column {name!r} has a number that no float can hold. Hint: clip it to the bounds of the schema.",
+                column=name,
+            ) from None
         return out
     odd = next((v for v in values if isinstance(v, str)), None)
     odd = values[values.notna()].iloc[0] if odd is None else odd
@@ -140,11 +149,61 @@ def numbers(values: pd.Series[Any], name: str) -> Floats:
     )
 
 
-def category_codes(values: pd.Series[Any]) -> tuple[npt.NDArray[np.intp], list[str]]:
-    """Number the categories of a column: a code for each row (-1 where missing), and the text of each code."""
+def category_codes(values: Cells, read: Read = text_of) -> tuple[npt.NDArray[np.intp], list[str]]:
+    """Number the categories of a column: a code for each row, and the text of each code.
+
+    The code is -1 where a value is missing and -2 where it is unusable. Several codes may have the same text.
+
+    Examples
+    --------
+    >>> category_codes(pd.Series([7, "7.0", None, [7]], dtype=object))
+    (array([ 0,  0, -1, -2]), ['7'])
+    """
+    if not isinstance(values, pa.ChunkedArray) and isinstance(values.dtype, pd.ArrowDtype):
+        values = pa.chunked_array(pa.array(values.array))
+    if isinstance(values, pa.ChunkedArray):
+        return _arrow_codes(values, read)
+    # True == 1 == 1.0 to a hash table, so which text such a value gets would depend on the rows before it.
     mixed = values.dtype == object and pd.api.types.infer_dtype(values, skipna=True) not in ("string", "integer")
-    if mixed:
-        # True == 1 == 1.0 to a hash table, so which text such a value gets would depend on the rows before it.
-        values = pd.Series([None if pd.isna(v) else text_of(v) for v in values], dtype=object)
+    if mixed or values.dtype in (np.float16, np.longdouble):  # of which pandas changes the precision
+        return _codes_of_each(values.to_numpy(), read)
     codes, uniques = pd.factorize(values)
-    return codes, [text_of(value) for value in np.asarray(uniques)]
+    return _checked(codes, texts_of(np.asarray(uniques), read))
+
+
+def _arrow_codes(values: pa.ChunkedArray, read: Read) -> tuple[npt.NDArray[np.intp], list[str]]:
+    try:
+        coded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+        coded = coded.chunk(0) if coded.num_chunks == 1 else coded.combine_chunks()
+        codes = coded.indices.cast(pa.int64()).fill_null(-1).to_numpy()  # they may be unsigned
+    except (pa.ArrowException, AttributeError):  # a type that cannot be numbered, or one that holds nulls alone
+        return _codes_of_each((cell for chunk in values.chunks for cell in _arrow_cells(chunk)), read)
+    return _checked(codes.astype(np.intp), texts_of(_arrow_cells(coded.dictionary), read))
+
+
+def _arrow_cells(values: Any) -> Any:
+    """Return Arrow's cells without losing their precision, their nanoseconds or their time zone."""
+    types, kind = pa.types, values.type
+    if types.is_timestamp(kind) and kind.tz is not None:
+        return [None if np.isnat(moment) else f"{moment}+00:00" for moment in values.to_numpy(zero_copy_only=False)]
+    if types.is_floating(kind) or types.is_timestamp(kind) or types.is_date(kind) or types.is_duration(kind):
+        return values.to_numpy(zero_copy_only=False)
+    if types.is_time(kind):
+        return values.cast(pa.string()).to_pylist()
+    return values.to_pylist()
+
+
+def _codes_of_each(cells: Iterable[Any], read: Read) -> tuple[npt.NDArray[np.intp], list[str]]:
+    numbering: dict[str | Nothing, int] = {}
+    codes = np.array([numbering.setdefault(read(cell), len(numbering)) for cell in cells], np.intp)
+    return _checked(codes, list(numbering))
+
+
+def _checked(codes: npt.NDArray[np.intp], texts: list[str | Nothing]) -> tuple[npt.NDArray[np.intp], list[str]]:
+    """Give what has no text the code of its reason."""
+    kept = [text for text in texts if isinstance(text, str)]
+    if len(kept) < len(texts):
+        place = iter(range(len(kept)))
+        moved = [text.value if isinstance(text, Nothing) else next(place) for text in texts]
+        codes = np.array([*moved, Nothing.MISSING.value], np.intp)[codes]
+    return codes, kept

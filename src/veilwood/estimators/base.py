@@ -13,12 +13,14 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 
 from veilwood.batches import Source
+from veilwood.bounded import is_whole, shown
 from veilwood.cluster import open_rows
-from veilwood.encoding import Encoding
+from veilwood.encoding import Encoding, class_labels
 from veilwood.errors import PrivacyWarning, VeilwoodError
 from veilwood.ledger import open_ledger
 from veilwood.plan import Plan
@@ -26,7 +28,9 @@ from veilwood.privacy import Loss, Neighbours, RowsOf, requested_loss, unit_of
 from veilwood.release import INFERRED, Door
 from veilwood.schema import Schema, Task
 from veilwood.statement import PrivacyStatement
-from veilwood.structure import Forest
+from veilwood.structure import Forest, check_random_state
+
+MOST_THREADS = 4096
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,18 @@ class JointRows(Protocol):
 
     def teach(self, estimator: Any) -> None:
         """Fit the estimator from what the servers release."""
+
+
+class Classifies(ClassifierMixin):  # type: ignore[misc]
+    """Predicts classes of the schema."""
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the share of rows whose class is predicted.
+
+        Classes are compared as in ``fit``, whether ``y`` has them as numbers or as text.
+        """
+        encode = self._encoding().encode_target
+        return float(accuracy_score(encode(y), encode(self.predict(X)), sample_weight=sample_weight))
 
 
 class BaseForest(BaseEstimator):  # type: ignore[misc]
@@ -126,19 +142,17 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         sources = [open_rows(X, y, design.encoding, unit=neighbours.unit)]
         sources[0].check_passes(self._several_passes, type(self).__name__)
         # Taken out of the list, so that the encoded rows are gone from memory before anything is learned.
-        self._carry_out(design, sources[0].labels, not_private, lambda door: self._measure(design, sources.pop(), door))
+        self._carry_out(design, not_private, lambda door: self._measure(design, sources.pop(), door))
         return self
 
     # -- shared by the families --------------------------------------------------------------------------------
 
-    def _carry_out(
-        self, design: Design, labels: NDArray[Any], not_private: str | None, measure: Callable[[Door], Any]
-    ) -> None:
+    def _carry_out(self, design: Design, not_private: str | None, measure: Callable[[Door], Any]) -> None:
         """Open the door, measure, and take in what came out."""
         door = Door(design.plan, open_ledger(self.ledger), not_private=not_private)
-        self._go_through(door, design, labels, measure)
+        self._go_through(door, design, measure)
 
-    def _go_through(self, door: Door, design: Design, labels: NDArray[Any], measure: Callable[[Door], Any]) -> None:
+    def _go_through(self, door: Door, design: Design, measure: Callable[[Door], Any]) -> None:
         """Measure inside a door, and take in what came out."""
         earlier = {name: getattr(self, name) for name in self._fitted()}
         with door:
@@ -146,7 +160,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         self._forget(list(earlier))  # only now: a refused or interrupted refit keeps the model that was paid for
         try:
             self._certify(door)
-            self._set_public(design.encoding.schema, labels)
+            self._set_public(design.encoding.schema)
             self._learn(design, released)
         except BaseException as error:
             self._forget(self._fitted())
@@ -178,10 +192,12 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 
     def _promise(self) -> tuple[Loss, Neighbours]:
         """Read what is asked for; wrong values are refused here, before anything is spent."""
-        if self.n_jobs is not None and (not isinstance(self.n_jobs, int | np.integer) or self.n_jobs == 0):
+        if self.n_jobs is not None and (not is_whole(self.n_jobs, -MOST_THREADS, MOST_THREADS) or self.n_jobs == 0):
             raise VeilwoodError(
-                f"n_jobs={self.n_jobs!r} is no number of threads. Hint: 1, 2, ..., or -1 for all cores."
+                f"n_jobs={shown(self.n_jobs)} is no number of threads. "
+                f"Hint: 1, 2, ... up to {MOST_THREADS}, or -1 for all cores."
             )
+        check_random_state(self.random_state)
         return requested_loss(self.epsilon, self.delta), Neighbours(self.adjacency, unit_of(self.privacy_unit))
 
     def _declared_schema(self, X: Any, y: Any) -> tuple[Schema, str | None]:
@@ -200,12 +216,13 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
             )
         return schema
 
-    def _set_public(self, schema: Schema, labels: NDArray[Any]) -> None:
+    def _set_public(self, schema: Schema) -> None:
+        """Set what follows from the schema alone."""
         self.schema_ = schema
         self.n_features_in_ = len(schema.features)
         self.feature_names_in_ = np.array(schema.feature_names, dtype=object)
         if self._task == "classification":
-            self.classes_ = labels
+            self.classes_ = class_labels(schema)
 
     def _replanned(self) -> Plan:
         """Plan a fitted forest afresh from its parameters, for an audit."""
@@ -232,8 +249,8 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 
     def _one_of(self, name: str, allowed: tuple[str, ...]) -> str:
         value = getattr(self, name)
-        if value not in allowed:
-            raise VeilwoodError(f"{name}={value!r} is not known. Hint: one of {', '.join(map(repr, allowed))}.")
+        if not isinstance(value, str) or value not in allowed:
+            raise VeilwoodError(f"{name}={shown(value)} is not known. Hint: one of {', '.join(map(repr, allowed))}.")
         return str(value)
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:

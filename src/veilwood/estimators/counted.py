@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.base import RegressorMixin
 
 from veilwood import leaves as cleaning
 from veilwood.batches import Count, Source
@@ -21,7 +21,7 @@ from veilwood.counting import Assignment, leaf_totals, sum_over_trees
 from veilwood.encoding import TARGET_LEVELS, Encoding
 from veilwood.entropy import secret_key
 from veilwood.errors import ModelFileError, UtilityWarning
-from veilwood.estimators.base import BaseForest, Design
+from veilwood.estimators.base import BaseForest, Classifies, Design
 from veilwood.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Step, counting_step
 from veilwood.privacy import Loss, Neighbours
 from veilwood.schema import Schema, Task
@@ -155,7 +155,7 @@ class CountedForest(BaseForest):
         self.forest_, self.leaf_counts_ = forest, counts
 
 
-class CountedClassifier(ClassifierMixin, CountedForest):  # type: ignore[misc]
+class CountedClassifier(Classifies, CountedForest):
     """Predictions of classes from noisy counts."""
 
     _task: ClassVar[Task] = "classification"

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.batches import AddUp, Source
+from veilwood.bounded import shown
 from veilwood.counting import Assignment
 from veilwood.encoding import Encoding
 from veilwood.errors import DomainTooLargeError, VeilwoodError
@@ -26,7 +27,7 @@ from veilwood.plan import Plan, Step
 from veilwood.privacy import Loss, Neighbours, exact
 from veilwood.release import Door
 from veilwood.schema import Schema
-from veilwood.structure import Forest, public_generators
+from veilwood.structure import Forest, check_counts, public_generators
 
 SELECTIONS = ("flip", "exponential")
 MAX_LEAVES = 1 << 24  # noise is planned for every leaf that could be grown
@@ -62,7 +63,8 @@ class GrownForest(CountedForest):
 
     def _level_shares(self) -> Sequence[Fraction]:
         """How the budget for splits is divided over the levels."""
-        return [Fraction(1, self.max_depth)] * self.max_depth
+        depth = int(self.max_depth)
+        return [Fraction(1, depth)] * depth
 
     def _most_nodes(self, encoding: Encoding, depth: int) -> int:
         """The most nodes that all trees together can have at a depth."""
@@ -90,14 +92,11 @@ class GrownForest(CountedForest):
     def _check_choices(self) -> None:
         super()._check_choices()
         self._one_of("selection", SELECTIONS)
-        for name in ("n_estimators", "max_depth", "candidates"):
-            value = getattr(self, name)
-            if name == "candidates" and value is None:
-                continue
-            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-                raise VeilwoodError(f"{name}={value!r} must be a whole number of at least 1.")
+        check_counts(n_estimators=self.n_estimators, max_depth=self.max_depth)
+        if self.candidates is not None:
+            check_counts(candidates=self.candidates)
         if not 0 < exact(self.split_share, "split_share") < 1:
-            raise VeilwoodError(f"split_share={self.split_share!r} must be above 0 and below 1. Hint: 0.5.")
+            raise VeilwoodError(f"split_share={shown(self.split_share)} must be above 0 and below 1. Hint: 0.5.")
 
     def _n_candidates(self, encoding: Encoding) -> int:
         return len(encoding.columns) if self.candidates is None else min(int(self.candidates), len(encoding.columns))

@@ -17,15 +17,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassifierMixin
 
 from veilwood import leaves as cleaning
 from veilwood.batches import Batch, Count
+from veilwood.bounded import is_whole, shown
 from veilwood.cluster import anywhere
 from veilwood.counting import sum_over_trees
 from veilwood.encoding import Encoding
 from veilwood.errors import DomainTooLargeError, VeilwoodError
-from veilwood.estimators.base import Design
+from veilwood.estimators.base import Classifies, Design
 from veilwood.estimators.one_pass import OnePassForest
 from veilwood.plan import Plan, Step, counting_step
 from veilwood.privacy import Loss, Neighbours
@@ -33,7 +33,15 @@ from veilwood.release import Door
 from veilwood.schema import Schema, Task
 from veilwood.strategies import Marginals, Noise, Strategy, expected_error
 from veilwood.strategy_search import optimize
-from veilwood.structure import Forest, grow_binary, grow_multiway, join_forests, leaf_masks, public_generators
+from veilwood.structure import (
+    Forest,
+    check_counts,
+    grow_binary,
+    grow_multiway,
+    join_forests,
+    leaf_masks,
+    public_generators,
+)
 from veilwood.workloads import PathWorkload, Workload
 
 MECHANISMS = ("optimized", "laplace")
@@ -63,11 +71,10 @@ def grow_ensembles(
 ) -> tuple[list[Ensemble], Forest]:
     """Grow q ensembles, each over its own random features (Algorithm 3, lines 1 to 4), and the forest of them all."""
     n_features = len(encoding.columns)
-    if not isinstance(n_ensembles, int | np.integer) or n_ensembles < 1:
-        raise VeilwoodError(f"n_ensembles={n_ensembles!r} must be a whole number of at least 1.")
+    check_counts(n_ensembles=n_ensembles)
     width = n_features if max_features is None else max_features
-    if not isinstance(width, int | np.integer) or not 1 <= width <= n_features:
-        raise VeilwoodError(f"max_features={max_features!r} must be between 1 and the {n_features} features.")
+    if not is_whole(width, 1, n_features):
+        raise VeilwoodError(f"max_features={shown(max_features)} must be between 1 and the {n_features} features.")
     n_trees = _per_ensemble("n_estimators", n_estimators, n_ensembles)
     depths = _per_ensemble("max_depth", max_depth, n_ensembles)
     grow = grow_multiway if branching == "multiway" else grow_binary
@@ -88,9 +95,10 @@ def _check_domain(sizes: Sequence[int], n_trees: int, depth: int, branching: str
     widest = sorted(sizes, reverse=True)[:depth]
     leaves = n_trees * (math.prod(widest) if branching == "multiway" else 2**depth)
     if leaves * sum(sizes) > MOST_ENTRIES:
+        many = f"{leaves:,}" if leaves < 10**18 else "more than 10^18"
         raise DomainTooLargeError(
-            f"{n_trees} trees of max_depth={depth} can have {leaves:,} leaves over {sum(sizes):,} values of features "
-            f"(widest: {', '.join(map(str, widest))}); the limit is {MOST_ENTRIES:,} leaves times values. "
+            f"{n_trees} trees of max_depth={depth} can have {many} leaves over {sum(sizes):,} values of features "
+            f"(widest: {', '.join(map(str, widest[:8]))}); the limit is {MOST_ENTRIES:,} leaves times values. "
             "Hint: lower max_depth or n_estimators, give numeric columns fewer bins, or use several ensembles over "
             "fewer features (n_ensembles, max_features)."
         )
@@ -98,12 +106,13 @@ def _check_domain(sizes: Sequence[int], n_trees: int, depth: int, branching: str
 
 def _per_ensemble(name: str, value: Any, n_ensembles: int) -> list[int]:
     """Return one number per ensemble: a list as it is, a total number of trees shared out, a depth repeated."""
-    if isinstance(value, Sequence) and not isinstance(value, str):
+    if isinstance(value, list | tuple):
         if len(value) != n_ensembles:
-            raise VeilwoodError(f"{name}={value!r} must have one entry for each of the {n_ensembles} ensembles.")
-        return [int(v) for v in value]
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-        raise VeilwoodError(f"{name}={value!r} must be a whole number of at least 1, or a list of them.")
+            raise VeilwoodError(f"{name}={shown(value)} must have one entry for each of the {n_ensembles} ensembles.")
+        for entry in value:
+            check_counts(**{name: entry})
+        return [int(entry) for entry in value]
+    check_counts(**{name: value})
     if name == "max_depth":
         return [int(value)] * n_ensembles
     if value < n_ensembles:
@@ -225,7 +234,7 @@ def _measured_tables(design: MatrixDesign, batches: Iterable[Batch], *, n_jobs: 
     return np.concatenate([total.ravel() for sums in totals for total in sums])
 
 
-class MatrixForestClassifier(ClassifierMixin, OnePassForest):  # type: ignore[misc]
+class MatrixForestClassifier(Classifies, OnePassForest):
     """Random multiway trees whose leaves are estimated together, with noise optimised across all trees.
 
     Every leaf of every tree is a sum over cells of one contingency table. Instead of noising each tree at an equal

@@ -175,7 +175,7 @@ class MatrixForestPredictor(BaseForest):
         self._neighbours, self._not_private = neighbours, "; ".join(r for r in (inferred, seeded) if r) or None
         self._ensembles, self.forest_, self._exact, self.ledger_ = ensembles, forest, exact, ledger
         self._stored: dict[bytes, tuple[NDArray[np.int64], PrivacyStatement, Plan]] = {}
-        self._set_public(schema, source.labels)
+        self._set_public(schema)
         return self
 
     def plan_answer(self, X: Any, epsilon: float | None = None) -> Plan:

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.batches import Batch, Count, Source
+from veilwood.bounded import shorten, shown
+from veilwood.canonical import texts_of
 from veilwood.cluster import open_rows
 from veilwood.entropy import is_seeded
 from veilwood.errors import BudgetExceededError, VeilwoodError
@@ -23,7 +25,6 @@ from veilwood.estimators.counted import CountedForest
 from veilwood.ledger import open_ledger
 from veilwood.privacy import RowsOf
 from veilwood.release import SEEDED, Door
-from veilwood.tables import text_of
 
 
 @dataclass(repr=False)
@@ -32,7 +33,6 @@ class _Unfinished:
 
     design: Design
     params: dict[str, Any]
-    labels: NDArray[Any]
     count: Count
     sums: NDArray[np.int64]
     n_partitions: int
@@ -102,13 +102,14 @@ class OnePassForest(CountedForest):
         else:
             self._check_params(current)
         schema = current.design.encoding.schema
-        if classes is not None and set(map(text_of, np.asarray(classes).tolist())) != set(schema.classes):
-            raise VeilwoodError(f"classes={classes!r} are not those of the schema: {', '.join(schema.classes)}.")
+        if classes is not None and _texts(classes) != set(schema.classes):
+            raise VeilwoodError(
+                f"classes={shown(classes)} are not those of the schema: {shorten(', '.join(schema.classes))}."
+            )
         source = open_rows(X, y, current.design.encoding, estimator=type(self).__name__)
         sums = source.add_up(partial(_moved, current.count, current.n_partitions), n_jobs=self.n_jobs)
         # Only now, after the whole batch was accepted: a refused one leaves no trace.
         if self._unfinished is None:
-            current.labels = source.labels
             self._unfinished = current
             if not hasattr(self, "privacy_"):
                 self.n_features_in_ = len(schema.features)
@@ -133,7 +134,6 @@ class OnePassForest(CountedForest):
         design = current.design
         self._carry_out(
             design,
-            current.labels,
             "; ".join(current.not_private) or None,
             lambda door: self._release(design, current.sums, door),
         )
@@ -160,7 +160,7 @@ class OnePassForest(CountedForest):
             )
         count = self._count(design)
         reasons = [reason for reason in (not_private, SEEDED if is_seeded() else None) if reason]
-        return _Unfinished(design, self.get_params(deep=False), np.empty(0), count, count([]), 0, reasons)
+        return _Unfinished(design, self.get_params(deep=False), count, count([]), 0, reasons)
 
     def _check_params(self, current: _Unfinished) -> None:
         """What is released must be what was counted."""
@@ -170,6 +170,14 @@ class OnePassForest(CountedForest):
             raise VeilwoodError(
                 f"{', '.join(changed)} changed since the first partial_fit. Hint: set it back, or begin with a clone."
             )
+
+
+def _texts(classes: Any) -> set[Any] | None:
+    """Return the texts of some classes; None for what is no list of classes."""
+    try:
+        return None if isinstance(classes, str) else set(texts_of(list(classes)))
+    except TypeError:
+        return None
 
 
 def _moved(count: Count, by: int, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> NDArray[np.int64]:

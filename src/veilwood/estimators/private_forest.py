@@ -15,18 +15,19 @@ from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from veilwood import boosting, cell_effects, cell_forests, counted_tables, fine_cells, recipes
 from veilwood.batches import Batch, Source
+from veilwood.bounded import is_whole, shown
 from veilwood.cluster import anywhere, on_cluster
 from veilwood.counted_tables import Learned, TablePlan, draw_axes, plan_tables, tables_of
 from veilwood.counting import sum_over_trees
 from veilwood.effects import Effects, effects_of
 from veilwood.encoding import TARGET_LEVELS, Encoding
 from veilwood.errors import ModelFileError, UtilityWarning, VeilwoodError
-from veilwood.estimators.base import BaseForest, Design
+from veilwood.estimators.base import BaseForest, Classifies, Design
 from veilwood.fine_cells import CellPlan, FineCells
 from veilwood.plan import ALL_TO_EVERY_TREE, Plan, Step, counting_step
 from veilwood.privacy import Loss, Neighbours
@@ -95,11 +96,10 @@ class _PrivateForest(BaseForest):
 
     def _promise(self) -> tuple[Loss, Neighbours]:
         self._one_of("method", METHODS)
-        known = self.n_rows is None or (isinstance(self.n_rows, int | np.integer) and not isinstance(self.n_rows, bool))
-        if not known or (self.n_rows is not None and not 1 <= self.n_rows <= MOST_ROWS):
+        if self.n_rows is not None and not is_whole(self.n_rows, 1, MOST_ROWS):
             raise VeilwoodError(
-                f"n_rows={self.n_rows!r} must be a whole number of at least 1 and at most 10^15: the number of rows, "
-                "or a guess at it, if that is public. Hint: leave it out, and a little budget buys it."
+                f"n_rows={shown(self.n_rows)} must be a whole number of at least 1 and at most 10^15: the number of "
+                "rows, or a guess at it, if that is public. Hint: leave it out, and a little budget buys it."
             )
         if self._task == "regression" and self.method in ("tables", "cells"):
             raise VeilwoodError(f"method={self.method!r} is for classes. Hint: leave method out.")
@@ -244,7 +244,7 @@ class _PrivateForest(BaseForest):
         -------
         self
         """
-        if not on_cluster(X) or self.method == "tables":
+        if not on_cluster(X) or self._one_of("method", METHODS) == "tables":
             return super().fit(X, y, **unsupported)
         if self._task == "regression" or self.method in ("boosting", "cells"):
             raise VeilwoodError(
@@ -401,7 +401,7 @@ _PARAMETERS = """
 """
 
 
-class PrivateForestClassifier(ClassifierMixin, _PrivateForest):  # type: ignore[misc]  # noqa: D101
+class PrivateForestClassifier(Classifies, _PrivateForest):  # noqa: D101
     __doc__ = f"""The classifier most people should use: it needs a schema and an epsilon and chooses the rest.
 {_PARAMETERS}
     Notes

@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from veilwood.bounded import rational, read_json, read_text
 from veilwood.errors import VeilwoodError
 from veilwood.schema import Schema
 from veilwood.secure.identity import Authority, Identity, Name, Role, new_secret, write_private
@@ -108,10 +109,7 @@ class Task:
     @property
     def loss(self) -> Fraction:
         """Epsilon, exactly."""
-        try:
-            return Fraction(self.epsilon)
-        except (ValueError, ZeroDivisionError):
-            raise VeilwoodError(f"epsilon {self.epsilon!r} is no number. Hint: write 0.5 or 1/2.") from None
+        return rational(self.epsilon, "epsilon")
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of everything above: roles that mean the same task share it."""
@@ -224,14 +222,14 @@ class Config:
         """Read a configuration from its file, or from the folder it is in."""
         file = Path(path) / CONFIG if Path(path).is_dir() else Path(path)
         try:
-            data = json.loads(file.read_text(encoding="utf-8"))
+            data = read_json(read_text(file))
             data["servers"] = tuple(Address(**address) for address in data["servers"])
             data["tasks"] = tuple(map(Task.from_dict, data["tasks"]))
             data["refused"] = tuple(data.get("refused", ()))
             found = cls(folder=file.parent, **data)
         except FileNotFoundError:
             raise VeilwoodError(f"there is no configuration {str(file)!r}. Hint: veilwood secure setup.") from None
-        except (OSError, TypeError, KeyError, json.JSONDecodeError) as error:
+        except (OSError, TypeError, KeyError, AttributeError, ValueError) as error:
             raise VeilwoodError(f"configuration {str(file)!r} cannot be read: {error}.") from None
         if len(found.servers) != 3:
             raise VeilwoodError(f"configuration {str(file)!r} names {len(found.servers)} servers; there are three.")

@@ -13,7 +13,6 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -41,7 +40,6 @@ class Story:
     accuracy: float
     majority: float
     statement: PrivacyStatement
-    stats: dict[str, Any]
 
 
 def run(folder: Path | None = None, console: Console | None = None) -> Story:
@@ -71,11 +69,7 @@ def run(folder: Path | None = None, console: Console | None = None) -> Story:
         tell(f"[bold]owners[/bold]   north splits its {len(north)} rows into shares, south its {len(south)}")
         certificates = [json.loads(_finish(owner)) for owner in owners]
         statement = PrivacyStatement.from_dict(certificates[0])
-        stats = here.client("north").status()[0]["stats"]
-        tell(
-            f"[bold]servers[/bold]  checked that rows are one-hot and trained a hidden tree: {stats['rounds']} rounds, "
-            f"{stats['bytes_sent'] / 1e6:.1f} MB sent by each, {stats['seconds']:.1f} s"
-        )
+        tell("[bold]servers[/bold]  checked that rows are one-hot and trained a hidden tree")
         answers = Path(scratch, "answers.csv")
         _finish(_start("user", here.folder / "user-analyst", Path(scratch, "questions.csv"), "-o", str(answers)))
         labels = pd.read_csv(answers, dtype=str)[schema.target.name].to_numpy()
@@ -97,7 +91,7 @@ def run(folder: Path | None = None, console: Console | None = None) -> Story:
     for line in log.splitlines():
         out.print(f"  {line}", markup=False)
     out.print(f"\nAll of it in {seconds:.0f} seconds. How to place real servers: docs/secure.md")
-    return Story(seconds, accuracy, majority, statement, stats)
+    return Story(seconds, accuracy, majority, statement)
 
 
 def _who_saw_what(north: int, south: int) -> Table:

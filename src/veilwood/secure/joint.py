@@ -17,7 +17,6 @@ from typing import Any, Literal
 import numpy as np
 
 from veilwood.cluster import open_rows
-from veilwood.encoding import class_labels
 from veilwood.errors import VeilwoodError
 from veilwood.estimators.base import Design
 from veilwood.estimators.one_pass import OnePassForest
@@ -142,8 +141,7 @@ class Parties(ABC):
         nothing = np.zeros(sum(math.prod(step.shape) for step in plan.steps), np.int64)
         # Sums of several steps lie one after the other; those of a single one have its shape, as ``_count`` gives them.
         exact = nothing.reshape(plan.steps[0].shape) if len(plan.steps) == 1 else nothing
-        labels = class_labels(design.encoding.schema)
-        estimator._go_through(door, design, labels, lambda door: estimator._release(design, exact, door))
+        estimator._go_through(door, design, lambda door: estimator._release(design, exact, door))
 
 
 def joint_plan(plan: Plan, law: Law) -> Plan:

@@ -144,7 +144,7 @@ class LocalServers:
         return _LocalParties(self, tables, law)
 
     def log(self, party: int) -> str:
-        """What a server wrote: names, numbers of rows, times; never a value."""
+        """What a server wrote: names and times; never a value or a number of rows."""
         file = self.folder / f"server-{party}" / "log.txt"
         return file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
 

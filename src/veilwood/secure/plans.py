@@ -37,7 +37,11 @@ ONE_CORRUPT = "towards a server the guarantee is that of secret sharing: what it
 SAMPLED_JOINTLY = "noise is drawn from biased secret bits; its distance from the exact law is contained in delta"
 DEALT_JOINTLY = "each server adds its own part of the noise: the guarantee holds towards a server that knows its part"
 ONE_HOT = "every row was checked, in shares, to hold one value for each feature and at most one class"
-ROWS_SEEN = "servers see how many rows each owner sent, padding included"
+ROWS_SEEN = (
+    "servers see how many rows each owner sent, padding included; whoever watches their network or times the training "
+    "can guess it"
+)
+ROWS_ALIGNED = "owners of columns know how many rows there are: they send the same ones"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -33,6 +33,7 @@ from veilwood.secure.hidden_tree import HiddenTree, Recipe, predict, votes
 from veilwood.secure.plans import (
     DEALT_JOINTLY,
     NO_COLLUSION,
+    ROWS_ALIGNED,
     SAMPLED_JOINTLY,
     HiddenPlan,
     hidden_statement,
@@ -42,7 +43,9 @@ from veilwood.secure.plans import (
 from veilwood.secure.records import Domain, Records
 from veilwood.statement import PrivacyStatement
 
-__all__ = ["PROTOCOLS", "HiddenForest", "JointForest", "Outcome", "PrivateVotes", "Program", "program_of"]
+__all__ = [
+    "PROTOCOLS", "HiddenForest", "JointForest", "Outcome", "PrivateVotes", "Program", "program_of", "refused_questions",
+]  # fmt: skip
 
 Arrays = dict[str, NDArray[Any]]
 Shapes = dict[str, tuple[int, ...]]
@@ -129,7 +132,8 @@ class HiddenForest(Program):
 
     def statement(self, ledger: str, entry: int) -> PrivacyStatement:
         """The certificate of the trained model."""
-        return hidden_statement(self._planned, ledger=ledger, ledger_entry=entry)
+        found = hidden_statement(self._planned, ledger=ledger, ledger_entry=entry)
+        return replace(found, assumptions=(*found.assumptions, ROWS_ALIGNED)) if self.task.by_columns else found
 
     # -- owners --------------------------------------------------------------------------------------------------
 
@@ -233,7 +237,19 @@ class HiddenForest(Program):
         ]
 
     def check_queries(self, engine: Engine, user: str, query: Shares) -> None:
-        """Check nothing: whatever is asked, the answer is a function of a tree that is paid for."""
+        """Refuse, by name, a user whose questions are no rows; the model is not touched before.
+
+        Notes
+        -----
+        Guarantee
+
+        A user learns the classes of rows, and nothing else of a tree: answers are multilinear in a question, so that
+        others would read its splits (proofs/secure.md, attacked by
+        tests/test_secure_questions.py::test_three_servers_do_not_let_a_tree_be_read).
+        """
+        features = query["features"]
+        if not engine.consistent(features) or not records.are_one_hot(engine, features, self.domain):
+            raise refused_questions(user)
 
     def cost_of_queries(self, rows: int) -> Loss | None:
         """What answers cost beyond training; None if nothing."""
@@ -293,14 +309,6 @@ class PrivateVotes(HiddenForest):
             expected_leaf_mse=0.0,
         )  # fmt: skip
         self._planned, self.plan = HiddenPlan(plan, recipe, n_trees), plan
-
-    def check_queries(self, engine: Engine, user: str, query: Shares) -> None:
-        """Refuse, by name, a user whose questions would make a row count more than once."""
-        features = query["features"]
-        if not engine.consistent(features) or not records.are_one_hot(engine, features, self.domain):
-            raise PartyError(
-                f"user {user} sent questions that are not one-hot: they are refused.", party=f"user {user}"
-            )
 
     def cost_of_queries(self, rows: int) -> Loss | None:
         """Return the price of a batch: each question as much as any other."""
@@ -380,6 +388,13 @@ def program_of(task: Task) -> Program:
     if task.protocol not in PROTOCOLS:
         raise VeilwoodError(f"there is no protocol {task.protocol!r}. Hint: one of {', '.join(PROTOCOLS)}.")
     return PROTOCOLS[task.protocol](task)
+
+
+def refused_questions(user: str) -> PartyError:
+    """One refusal for all questions of a message and for everything that can be wrong with one of them."""
+    return PartyError(
+        f"user {user} sent questions that are no rows of the schema: none of them is answered.", party=f"user {user}"
+    )
 
 
 def completed(task: Task, defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -296,9 +296,9 @@ class ReplicatedEngine(Engine):
         """Return the words of the next message."""
         data = np.frombuffer(self._links.receive(sender), np.uint8)
         expected = int(np.prod(shape)) * dtype.itemsize
-        if data.size != expected:
+        if data.size != expected:  # how many is not said: it may tell the number of rows, and errors are passed on
             raise PartyError(
-                f"server {sender} sent {data.size} bytes where {expected} were due. "
+                f"server {sender} sent more or fewer bytes than were due. "
                 "Hint: all three servers must run the same program on data of the same shape.",
                 party=f"server {sender}",
             )

@@ -10,7 +10,6 @@ import logging
 import math
 import secrets
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -22,7 +21,7 @@ from veilwood.ledger import Reservation, SQLiteLedger
 from veilwood.privacy import Loss
 from veilwood.secure.config import CONFIG, Config, Task
 from veilwood.secure.identity import Name, tls_context
-from veilwood.secure.programs import HiddenForest, Outcome, Program, Shapes, program_of
+from veilwood.secure.programs import HiddenForest, Outcome, Program, Shapes, program_of, refused_questions
 from veilwood.secure.replicated import ReplicatedEngine
 from veilwood.secure.sessions import Meetings, agree
 from veilwood.secure.shares import Pair, from_bytes, to_bytes
@@ -56,11 +55,14 @@ class _Study:
             raise VeilwoodError(f"task {self.task.name!r} is being trained. Hint: wait for the result.")
 
     def refuse_other_length(self, owner: str, rows: int) -> None:
-        """Owners of columns hold the same rows, in the same order: their number at least can be checked."""
+        """Owners of columns hold the same rows, in the same order: their number at least can be checked.
+
+        The number itself is not said: an owner that has other rows learns that they are others, and no more.
+        """
         for other, (_, held, _) in self.rows.items():
             if self.task.by_columns and other != owner and held != rows:
                 raise PartyError(
-                    f"client {owner} sent {rows} rows, and client {other} holds {held}. Hint: owners of columns send "
+                    f"client {owner} sent another number of rows than client {other}. Hint: owners of columns send "
                     "the same rows in the same order.",
                     party=f"client {owner}",
                 )
@@ -77,6 +79,13 @@ class Server:
     ----------
     config : Config
         Of the role ``server``.
+
+    Notes
+    -----
+    Guarantee
+
+    What a server says, logs and stores does not depend on how many rows an owner sent: no count, no length, no
+    duration stands in it (proofs/secure.md, attacked by tests/test_secure_outside.py).
     """
 
     def __init__(self, config: Config) -> None:
@@ -189,7 +198,7 @@ class Server:
                 facts = study.model.facts if study.model else {}
                 phase = "training" if study.training else "trained" if study.model else "waiting"
                 found = {"phase": phase, "missing": study.missing, "failure": study.failure}
-            channel.say(**found, **{key: facts.get(key) for key in ("training", "statement", "stats")})
+            channel.say(**found, **{key: facts.get(key) for key in ("training", "statement")})
             more = bool(channel.hear("more")["more"])
 
     def _retire(self, channel: Channel, study: _Study, words: Mapping[str, Any]) -> None:
@@ -207,7 +216,8 @@ class Server:
         with study.lock:
             study.refuse_if_busy()
         shapes = study.program.shapes_of_rows(owner, _count(rows))
-        pairs = self._take(channel, shapes, study.program.ring)
+        misfit = PartyError(f"{channel.peer} sent shares of a wrong width.", party=str(channel.peer))
+        pairs = self._take(channel, shapes, study.program.ring, misfit)
         channel.say(received=True)
         if self.party == 0:
             channel.hear("go")
@@ -228,7 +238,7 @@ class Server:
                     self._discard(study)
                 study.rows[owner], study.failure = (session, _count(rows), pairs), None
             agree(links, {"accepted": session})  # so that no server is asked to train before it has the rows
-        log.info("%s: accepted the shares of client %s, %d long", task.name, owner, rows)
+        log.info("%s: accepted the shares of client %s", task.name, owner)
         channel.say(accepted=True)
         with study.lock:
             begin = self.party == 0 and not study.missing and not study.training
@@ -236,19 +246,19 @@ class Server:
         if begin:
             threading.Thread(target=self._train, args=(study, None), daemon=True).start()
 
-    def _take(self, channel: Channel, shapes: Shapes, ring: type[np.unsignedinteger[Any]]) -> Pairs:
-        """Receive shares of public shapes, one message each."""
+    def _take(self, channel: Channel, shapes: Shapes, ring: type[np.unsignedinteger[Any]], misfit: PartyError) -> Pairs:
+        """Receive shares of public shapes, one message each; raise ``misfit`` if one has another width."""
         sizes = [2 * np.dtype(ring).itemsize * math.prod(shape) for shape in shapes.values()]
         if max(sizes) > self.config.largest_message:
-            raise VeilwoodError(f"{max(sizes)} bytes are more than this server takes. Hint: fewer rows at a time.")
+            raise VeilwoodError("these are more rows than this server takes. Hint: fewer rows at a time.")
         channel.limit = self.config.largest_message
         channel.say(send=list(shapes))
         try:
             return {name: from_bytes(memoryview(channel.receive()), shape, ring) for name, shape in shapes.items()}
         except PartyError:
             raise
-        except VeilwoodError as error:
-            raise PartyError(f"{channel.peer} sent shares of a wrong width: {error}", party=str(channel.peer)) from None
+        except VeilwoodError:
+            raise misfit from None
 
     # -- training ------------------------------------------------------------------------------------------------
 
@@ -260,7 +270,7 @@ class Server:
 
     def _train(self, study: _Study, session: str | None) -> None:
         """Train with the other servers: all three end with a stored part, or none with a usable one."""
-        task, program, spend, began = study.task, study.program, None, time.monotonic()
+        task, program, spend = study.task, study.program, None
         with study.lock:
             uploads = {owner: upload for owner, (upload, _, _) in sorted(study.rows.items())}
             study.training = True
@@ -278,22 +288,13 @@ class Server:
                 agree(links, {"reserved": True})
                 log.info("%s: training on the rows of %s", task.name, ", ".join(uploads))
                 engine = ReplicatedEngine(links, ring=study.program.ring)
-                rows = {
-                    owner: {key: engine.load(pair) for key, pair in study.rows[owner][2].items()}
-                    for owner in task.owners
-                }
-                outcome = program.train(engine, rows)
-                stats = {
-                    "rounds": engine.stats.rounds, "bytes_sent": engine.stats.bytes_sent,
-                    "seconds": round(time.monotonic() - began, 3),
-                }  # fmt: skip
-                stored = self._stored(study, links, engine, outcome, spend, stats)
+                stored = self._stored(study, links, engine, self._computed(study, engine), spend)
                 self._vault.save(task.name, stored)
                 agree(links, {"stored": True})
                 spend.commit()
             with study.lock:
                 study.model, study.failure = stored, None
-            log.info("%s: trained in %.1f s, %d rounds", task.name, stats["seconds"], stats["rounds"])
+            log.info("%s: trained", task.name)
         except Exception as error:
             with study.lock:
                 study.failure = str(error) if isinstance(error, VeilwoodError) else f"unexpected {type(error).__name__}"
@@ -307,13 +308,27 @@ class Server:
                 study.rows.clear()
                 study.training = False
 
+    def _computed(self, study: _Study, engine: ReplicatedEngine) -> Outcome:
+        """Run the protocol on all rows; what goes wrong inside may speak of their number, and is not told to others."""
+        rows = {
+            owner: {key: engine.load(pair) for key, pair in study.rows[owner][2].items()} for owner in study.task.owners
+        }
+        try:
+            return study.program.train(engine, rows)
+        except PartyError:
+            raise
+        except VeilwoodError as error:
+            raise VeilwoodError(
+                f"the protocol failed at server {self.party}. Hint: with --verbose its log says why."
+            ) from error
+
     def _stored(
-        self, study: _Study, links: TlsLinks, engine: ReplicatedEngine, outcome: Outcome, spend: Reservation, stats: Any
+        self, study: _Study, links: TlsLinks, engine: ReplicatedEngine, outcome: Outcome, spend: Reservation
     ) -> Stored:
         """This server's part of a trained model, under a name for this training that all three share."""
         training = agree(links, {}, also=secrets.token_hex(8))[0]  # the one server 0 drew
         statement = study.program.statement(f"server {self.party}, {self._ledger.name}", spend.id)
-        facts = {"training": training, "entry": spend.id, "statement": statement.to_dict(), "stats": stats}
+        facts = {"training": training, "entry": spend.id, "statement": statement.to_dict()}
         arrays = {f"released.{name}": array for name, array in outcome.released.items()}
         for name, share in outcome.hidden.items():
             arrays[f"first.{name}"], arrays[f"second.{name}"] = engine.pair(share)
@@ -337,7 +352,8 @@ class Server:
         if self.party == 0:
             channel.hear("go")
         with self._meetings.session(str(words["session"]), study.task.name) as links:
-            about = {"task": study.task.fingerprint(), "user": channel.peer.name, "training": model.facts["training"]}
+            user = channel.peer.name
+            about = {"task": study.task.fingerprint(), "user": user, "training": model.facts["training"]}
             agree(links, about)
             engine = ReplicatedEngine(links, ring=study.program.ring)
             names = [key.removeprefix("first.") for key in model.arrays if key.startswith("first.")]
@@ -350,10 +366,11 @@ class Server:
                     break
                 if study.model is not model:
                     raise VeilwoodError(f"model {study.task.name!r} was retired.")
-                pairs = self._take(channel, program.shapes_of_queries(_count(rows)), program.ring)
+                shapes = program.shapes_of_queries(_count(rows))
+                pairs = self._take(channel, shapes, program.ring, refused_questions(user))
                 agree(links, {"rows": rows}, blame=str(channel.peer))
                 query = {name: engine.load(pair) for name, pair in pairs.items()}
-                program.check_queries(engine, channel.peer.name, query)
+                program.check_queries(engine, user, query)
                 spend = self._charged(study, model, links, program.cost_of_queries(_count(rows)), channel.peer)
                 first, second = engine.pair(program.answer(engine, hidden, query))
                 if spend is not None:
@@ -402,5 +419,5 @@ def _what(task: Task) -> str:
 def _count(rows: object) -> int:
     """A number of rows as somebody claims it."""
     if not isinstance(rows, int) or isinstance(rows, bool) or not 0 < rows < 1 << 31:
-        raise VeilwoodError(f"{rows!r} is no number of rows.")
+        raise VeilwoodError("what was sent is no number of rows.")
     return rows

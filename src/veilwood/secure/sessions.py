@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
+from veilwood.bounded import read_json
 from veilwood.errors import PartyError
 from veilwood.secure.config import Config
 from veilwood.secure.identity import Name
@@ -109,7 +110,7 @@ def agree(links: TlsLinks, facts: Mapping[str, Any], *, blame: str | None = None
         links.send(other, mine.encode())
     said = {links.party: mine} | {other: links.receive(other).decode(errors="replace") for other in others}
     try:
-        read = {party: json.loads(text) for party, text in said.items()}
+        read = {party: read_json(text) for party, text in said.items()}
         held = {party: json.dumps(read[party][0], sort_keys=True) for party in read}
         extra = [read[party][1] for party in range(3)]
     except (ValueError, TypeError, IndexError, KeyError):

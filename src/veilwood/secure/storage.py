@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load as parse_arrays
 from safetensors.numpy import save as write_arrays
 
+from veilwood.bounded import read_json
 from veilwood.errors import ModelFileError
 from veilwood.model_file import write_file
 
@@ -95,7 +96,7 @@ class Vault:
                 f"the stored part of model {name!r} does not open: altered, of another server, or another secret. "
                 "Hint: restore the file, or delete it and train again."
             ) from None
-        facts = json.loads(arrays.pop("facts").tobytes())
+        facts = read_json(arrays.pop("facts").tobytes())
         return Stored(facts, {key.removeprefix("array."): array for key, array in arrays.items()})
 
     def delete(self, name: str) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from veilwood.bounded import read_json
 from veilwood.errors import PartyError, VeilwoodError
 from veilwood.secure.identity import Name, peer_name
 
@@ -82,7 +83,7 @@ class Channel:
     def hear(self, *keys: str, among: Sequence[Channel] = ()) -> dict[str, Any]:
         """Return the next message of plain values, which must have these keys."""
         try:
-            words = json.loads(self.receive(among))
+            words = read_json(self.receive(among))
         except PartyError:
             raise
         except ValueError:
@@ -175,7 +176,8 @@ class Channel:
             if kind not in (_DATA, _FAILURE, _WAITING) or number != self._received & 0xFFFFFFFF:
                 raise self._lies(f"message {self._received} does not follow the one before it")
             if length > (self.limit if kind == _DATA else FIRST_WORDS):
-                raise self._lies(f"it announced a message of {length} bytes where at most {self.limit} are allowed")
+                # How long is not said: it may tell the number of rows, and errors are passed on.
+                raise self._lies("it announced a message longer than is allowed")
             self._kind, self._partial, self._received = kind, memoryview(bytearray(length)), self._received + 1
         else:
             message = self._partial.obj
@@ -192,7 +194,7 @@ class Channel:
         """Turn what the other side gave as its reason into an error of this side."""
         self._ended = "gave up"
         try:
-            words = json.loads(message)
+            words = read_json(message)
             text, party = str(words["message"])[:2000], words["party"]
         except (ValueError, KeyError, TypeError):
             return self._lies("its farewell cannot be read")

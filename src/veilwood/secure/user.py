@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood.encoding import class_labels
 from veilwood.errors import PartyError, VeilwoodError
 from veilwood.plan import Plan
 from veilwood.secure.calls import Call
@@ -113,7 +114,7 @@ class User:
         call.say(rows=rows)
         call.send_shares(arrays, self._program.ring)
         pairs = [from_bytes(bytes(data), (rows,), self._program.ring) for data in call.receive()]
-        return np.array(self.task.public.classes, dtype=object)[reconstruct(pairs)]
+        return class_labels(self.task.public)[reconstruct(pairs)]
 
     def close(self) -> None:
         """End the session with the servers."""

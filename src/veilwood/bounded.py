@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers, JSON and files from outside, read within bounds: a few bytes must not cost hours or gigabytes.
+
+Whatever takes a number, JSON or a text from a file, a message or a person reads it through here; callers decide what it
+means.
+
+| limit | of |
+|---|---|
+| ``MOST_DIGITS`` | the numerator and the denominator of a number, and a whole number in JSON |
+| ``MOST_DIGITS_OF_A_SUM`` | the same of a sum of such numbers |
+| ``MOST_NESTED`` | lists and objects inside each other in JSON |
+| ``MOST_BYTES`` | a JSON text |
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections import Counter
+from fractions import Fraction
+from typing import Any, Final
+
+import numpy as np
+
+from veilwood.errors import VeilwoodError
+
+__all__ = [
+    "MOST_BYTES",
+    "MOST_DIGITS",
+    "MOST_DIGITS_OF_A_SUM",
+    "MOST_NESTED",
+    "check_digits",
+    "is_whole",
+    "rational",
+    "read_json",
+    "read_text",
+    "shorten",
+    "shown",
+]
+
+MOST_DIGITS: Final = 400
+MOST_DIGITS_OF_A_SUM: Final = 4000  # Python writes out 4,300 digits
+MOST_NESTED: Final = 64
+MOST_BYTES: Final = 1 << 26
+_LARGEST_POWER: Final = 300  # of ten: a float can hold it
+_MOST_SHOWN: Final = 120
+
+_EXPONENT: Final = re.compile(r"[eE]([+-]?[\d_]+)\s*$")
+_HALF_OF_A_PAIR: Final = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def shown(value: object) -> str:
+    """Write a value of any kind for a message: in one line, short, and without ever failing.
+
+    >>> shown("row"), shown([0] * 1000)[-12:], shown(10**5000)
+    ("'row'", ' 0, 0, 0,...', 'a value of type int')
+    """
+    try:
+        return shorten(repr(value))
+    except Exception:  # a whole number of more digits than Python writes, a list too deep
+        return f"a value of type {type(value).__name__}"
+
+
+def shorten(text: str, most: int = _MOST_SHOWN) -> str:
+    """Put a text into one line of bounded length that can be printed anywhere."""
+    line = " ".join(text[: 2 * most].split()).encode(errors="backslashreplace").decode()
+    return line if len(line) <= most else f"{line[:most]}..."
+
+
+def is_whole(value: object, least: int, most: float = math.inf) -> bool:
+    """Whether a value is a whole number, no boolean, within bounds.
+
+    >>> is_whole(3, 1, 10), is_whole(True, 1, 10), is_whole(3.0, 1, 10)
+    (True, False, False)
+    """
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return whole and least <= int(value) <= most  # type: ignore[call-overload]
+
+
+def rational(text: object, name: str = "number", most_digits: int = MOST_DIGITS) -> Fraction:
+    """Read an exact number: digits with or without a point and an exponent, or one whole number over another.
+
+    The length is checked before anything is computed: 1e999999999 has a billion digits.
+
+    >>> rational("0.1"), rational("-1e3"), rational("1/3")
+    (Fraction(1, 10), Fraction(-1000, 1), Fraction(1, 3))
+    >>> rational("1e999999999", "epsilon")
+    Traceback (most recent call last):
+    ...
+    veilwood.errors.VeilwoodError: epsilon='1e999999999' has more than 400 digits. Hint: round it.
+    """
+    if not isinstance(text, str):
+        raise VeilwoodError(f"{name}={shown(text)} is not a number.")
+    try:
+        exponent = _EXPONENT.search(text) if len(text) <= 3 * most_digits else None
+        if len(text) > 3 * most_digits or (exponent and not _is_small(exponent[1], 2 * most_digits)):
+            raise _too_long(text, name, most_digits)
+        value = Fraction(text)
+    except VeilwoodError:
+        raise
+    except (ValueError, ZeroDivisionError):
+        raise VeilwoodError(f"{name}={shown(text)} is not a finite number.") from None
+    return check_digits(value, name, most_digits)
+
+
+def _is_small(digits: str, most: int) -> bool:
+    return len(digits) <= 12 and abs(int(digits)) <= most
+
+
+def check_digits(value: Fraction, name: str = "number", most_digits: int = MOST_DIGITS) -> Fraction:
+    """Return a number, refusing one that is too long to be worked with, or too large or small for a float."""
+    above, below = value.numerator.bit_length(), value.denominator.bit_length()
+    if max(above, below) > most_digits * math.log2(10):
+        raise _too_long(value, name, most_digits)
+    if above and abs(above - below) > _LARGEST_POWER * math.log2(10) + 1:
+        raise VeilwoodError(f"{name} is beyond 10^{_LARGEST_POWER}, or closer to 0 than 10^-{_LARGEST_POWER}.")
+    return value
+
+
+def _too_long(value: object, name: str, most_digits: int) -> VeilwoodError:
+    return VeilwoodError(f"{name}={shown(value)} has more than {most_digits:,} digits. Hint: round it.")
+
+
+def read_json(text: str | bytes | bytearray, most_bytes: int = MOST_BYTES) -> Any:
+    """Read JSON from outside; what is too long, too deep, ambiguous or no finite number is refused.
+
+    >>> read_json('{"a": [1, 2.5, null]}')
+    {'a': [1, 2.5, None]}
+    >>> read_json('{"a": 1, "a": 2}')
+    Traceback (most recent call last):
+    ...
+    veilwood.errors.VeilwoodError: this is no JSON that can be read: the key 'a' stands twice.
+    """
+    try:
+        if len(text) > most_bytes:
+            raise ValueError(f"it has more than {most_bytes:,} bytes")
+        if not isinstance(text, str):
+            text = text.decode()
+        value = json.loads(
+            text, object_pairs_hook=_object, parse_int=_whole, parse_float=_float, parse_constant=_refuse_constant
+        )
+        if text.count("[") + text.count("{") > MOST_NESTED:
+            _check_depth(value)
+        if _HALF_OF_A_PAIR.search(text):
+            json.dumps(value, ensure_ascii=False).encode()  # half of a pair of code units is no text
+    except RecursionError:
+        raise VeilwoodError(f"this is no JSON that can be read: {_TOO_DEEP}.") from None
+    except ValueError as error:
+        raise VeilwoodError(f"this is no JSON that can be read: {shorten(str(error))}.") from None
+    return value
+
+
+_TOO_DEEP: Final = f"lists and objects are nested more than {MOST_NESTED} deep"
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(MOST_NESTED + 1):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, list | dict)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return
+    raise ValueError(_TOO_DEEP)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {shown(Counter(keys).most_common(1)[0][0])} stands twice")
+    return made
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"a number has more than {MOST_DIGITS} digits")
+    return int(digits)
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        _refuse_constant(text)
+    return value
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{shorten(text)} is not a finite number")
+
+
+def read_text(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> str:
+    """Read a text file of UTF-8; OSError where that fails, and an error of ours where it is too long or no text."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(most_bytes + 1)
+        if len(content) > most_bytes:
+            raise VeilwoodError(f"it has more than {most_bytes:,} bytes")
+        return content.decode()
+    except VeilwoodError:
+        raise
+    except ValueError as error:  # no UTF-8, or a path with a null character
+        raise VeilwoodError(shorten(str(error))) from None

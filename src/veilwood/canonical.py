@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one text of a cell: whether two cells are the same id or the same category is decided here and nowhere else.
+
+Every source, engine and format asks this module, so that a person is one person and a category one category however
+a file was written. A cell is read by itself: neither its column's type nor other rows matter.
+
+| cell | its text |
+|---|---|
+| whole number, float, decimal | the number in plain digits, no zeros at the end: 7, 7.0, Decimal("7.00") give ``7`` |
+| text written as programs write numbers | as that number: ``7.0``, ``7.00``, ``7e+0`` give ``7``; ``-0`` gives ``0`` |
+| any other text | itself: ``007``, ``+7``, ``.5``, ``7e0``, and `` 7`` with a space, are not ``7`` |
+| boolean; text ``true`` or ``false`` | ``True`` or ``False`` |
+| bytes | as their text in UTF-8; other bytes as ``\\xff`` |
+| date, time stamp, also as text | ``2026-01-31``, or ``2026-01-31 09:30:00``; UTC where there is a time zone |
+| time, duration, period, interval, UUID | as pandas writes it |
+| null, None, NaN, NaT, empty text | missing |
+| list, array, dict, complex number, anything else | unusable: refused |
+
+Details that matter:
+
+* A float is the shortest decimal number that reads back as it in its own precision, as programs write it to CSV: 0.1 is
+  ``0.1`` in 32 and in 64 bits, and 0.1 that went from 32 to 64 bits is another number.
+* A text is a number where it has the form -12.50e+3: no plus sign, no spaces, no zeros in front. An exponent needs a
+  point or a sign of its own, as programs write it: ``1.0E7`` and ``1e+16`` are numbers, ``12e4`` may be a hash.
+* Numbers whose last digit is beyond 400 places from the point are written with an exponent: work stays bounded.
+* As a number, the text 250.10 is 250.1. Where they are two codes, put a letter in front.
+* An id must be exact: a float of 2^53 or more (2^24 in 32 bits), or its text, was rounded and is refused as an id.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import uuid
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+__all__ = ["Nothing", "Read", "id_of", "text_of", "texts_of"]
+
+_MOST_ZEROS: Final = 400  # enough for every float of 64 bits
+_LONG: Final = 10**_MOST_ZEROS
+_FIRST_ROUNDED: Final = str(2**53)  # below it a float of 64 bits holds every whole number
+
+# Digits are those of ASCII: \d would take others.
+_NUMBER: Final = re.compile(r"(-?)(0|[1-9][0-9]*)(?:\.([0-9]+))?(?:[eE]([+-]?)([0-9]{1,20}))?")
+_MOMENT: Final = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]([0-9]{2}:[0-9]{2})(?::([0-9]{2})(?:\.([0-9]+))?)?"
+    r"(Z|[+-][0-9]{2}(?::?[0-9]{2})?)?"
+)
+_WORDS: Final = {"true": "True", "false": "False"}
+
+
+class Nothing(Enum):
+    """What has no text."""
+
+    MISSING = -1
+    UNUSABLE = -2
+
+
+Read: TypeAlias = Callable[[Any], str | Nothing]
+
+
+def text_of(cell: Any) -> str | Nothing:
+    """Return the one text of a cell, by the table above; never fails.
+
+    Examples
+    --------
+    >>> [text_of(cell) for cell in (7, 7.0, "7.0", Decimal("7.00"), b"7", np.float32(7), "007", True, "true", 0.1)]
+    ['7', '7', '7', '7', '7', '7', '007', 'True', 'True', '0.1']
+    >>> text_of(float("nan")), text_of([7])
+    (<Nothing.MISSING: -1>, <Nothing.UNUSABLE: -2>)
+    >>> text_of(Decimal("1e999999999"))
+    '1e+999999999'
+    """
+    match cell:
+        case str():
+            return _of_text(str.__str__(cell))
+        case bool() | np.bool_():
+            return str(bool(cell))
+        case np.timedelta64() | datetime.timedelta():  # before np.integer, which numpy takes the former for
+            return _of_duration(cell)
+        case int() | np.integer():
+            return _of_whole(int(cell))
+        case float() | np.floating():
+            return _of_float(cell)
+        case Decimal():
+            return _of_decimal(cell)
+        case bytes() | bytearray() | memoryview():
+            return _of_text(_decoded(cell))
+        case datetime.datetime() if cell is not pd.NaT:  # pd.Timestamp is one
+            return _of_text(str(cell))
+        case datetime.date() if cell is not pd.NaT:
+            return cell.isoformat()
+        case np.datetime64() if not np.isnat(cell):
+            return _of_text(_written_out(cell))
+        case datetime.time() | pd.Period() | pd.Interval() | uuid.UUID():
+            return str(cell)
+    missing = cell is None or cell is pd.NA or cell is pd.NaT or isinstance(cell, np.datetime64)
+    return Nothing.MISSING if missing else Nothing.UNUSABLE
+
+
+def id_of(cell: Any) -> str | Nothing:
+    """Return the text of an id: as ``text_of``, but what a float has rounded is unusable, as it could be two people.
+
+    Examples
+    --------
+    >>> id_of(2**60), id_of(2.0**60), id_of("1.152921504606847e+18")
+    ('1152921504606846976', <Nothing.UNUSABLE: -2>, <Nothing.UNUSABLE: -2>)
+    """
+    text = text_of(cell)
+    return Nothing.UNUSABLE if isinstance(text, str) and _may_be_rounded(cell, text) else text
+
+
+def texts_of(cells: Iterable[Any], read: Read = text_of) -> list[str | Nothing]:
+    """Read many cells at once, whole numbers of an array faster than one by one.
+
+    Examples
+    --------
+    >>> texts_of(np.array([7.0, 8.0])), texts_of(["7.0", None])
+    (['7', '8'], ['7', <Nothing.MISSING: -1>])
+    """
+    array: Any = cells if isinstance(cells, np.ndarray) else np.empty(0, object)
+    if array.dtype in (np.float32, np.float64) and (np.abs(array) < 2.0**24).all():  # exact in either precision
+        whole = array.astype(np.int64)
+        array = whole if np.array_equal(whole, array) else array
+    if array.dtype.kind in "iu":
+        return list(map(str, array.tolist()))
+    return [read(cell) for cell in cells]
+
+
+def _may_be_rounded(cell: Any, text: str) -> bool:
+    if isinstance(cell, float | np.floating):
+        bits = 52 if isinstance(cell, float) else int(np.finfo(type(cell)).nmant)
+        return abs(float(cell)) >= 2.0 ** (bits + 1)
+    if isinstance(cell, str | bytes | bytearray | memoryview):
+        given = cell if isinstance(cell, str) else _decoded(cell)
+        # Digits alone were not written by a float, and a fraction is not rounded to a whole number.
+        if text != given and "." not in text and _NUMBER.fullmatch(given):
+            digits = text.removeprefix("-")
+            return (len(digits), digits) >= (len(_FIRST_ROUNDED), _FIRST_ROUNDED)
+    return False
+
+
+def _of_text(text: str) -> str | Nothing:
+    if not text:
+        return Nothing.MISSING
+    if text[0] in "-0123456789":
+        if text.isdecimal() and text[0] != "0" and len(text) <= _MOST_ZEROS and text.isascii():
+            return text  # the usual id
+        if number := _NUMBER.fullmatch(text):
+            sign, whole, fraction, exponent_sign, exponent = number.groups("")
+            if fraction or exponent_sign or not exponent:
+                return _of_digits(sign, whole + fraction, int(exponent_sign + (exponent or "0")) - len(fraction))
+        elif moment := _MOMENT.fullmatch(text):
+            return _of_moment(text, *moment.groups())
+    if text.isascii():
+        return _WORDS.get(text, text)
+    return text.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair is no text to an engine
+
+
+def _of_digits(sign: str, digits: str, exponent: int) -> str:
+    """Write the number whose digits, without a point, are followed by ``exponent`` zeros."""
+    digits = digits.lstrip("0")
+    if not digits:
+        return "0"
+    short = digits.rstrip("0")
+    exponent += len(digits) - len(short)
+    if abs(exponent) > _MOST_ZEROS:
+        return f"{sign}{short}e{exponent:+d}"
+    if exponent >= 0:
+        return f"{sign}{short}{'0' * exponent}"
+    short = short.rjust(1 - exponent, "0")
+    return f"{sign}{short[:exponent]}.{short[exponent:]}"
+
+
+def _of_whole(number: int) -> str:
+    return str(number) if abs(number) < _LONG else _written(str(Decimal(number)))  # ``str`` refuses to write long ones
+
+
+def _of_float(number: Any) -> str | Nothing:
+    if number != number:
+        return Nothing.MISSING
+    if not np.isfinite(number):
+        return "inf" if number > 0 else "-inf"
+    if isinstance(number, float):  # np.float64 is one
+        return _written(float.__repr__(number))
+    return _written(np.format_float_scientific(number, trim="-"))
+
+
+def _of_decimal(number: Decimal) -> str | Nothing:
+    if number.is_nan():
+        return Nothing.MISSING
+    if number.is_infinite():
+        return "inf" if number > 0 else "-inf"
+    return _written(str(number))
+
+
+def _written(number: str) -> str:
+    """Read what ``repr`` or ``str`` writes of a number: every form of it is a number here."""
+    sign, whole, fraction, exponent_sign, exponent = _NUMBER.fullmatch(number).groups("")  # type: ignore[union-attr]
+    return _of_digits(sign, whole + fraction, int(exponent_sign + exponent or "0") - len(fraction))
+
+
+def _decoded(cell: bytes | bytearray | memoryview) -> str:
+    return bytes(cell).decode("utf-8", "backslashreplace")
+
+
+def _of_moment(text: str, day: str, minutes: str, seconds: str | None, fraction: str | None, zone: str | None) -> str:
+    """Write a time stamp: seconds as far as they are not zero, no midnight, and UTC where there is a zone."""
+    rest = (fraction or "").rstrip("0")
+    time = f"{minutes}:{seconds or '00'}"
+    if zone is not None:
+        try:
+            local = datetime.datetime.fromisoformat(f"{day} {time}{'+00:00' if zone == 'Z' else zone}")
+            day, time = str(local.astimezone(datetime.UTC).replace(tzinfo=None)).split(" ")
+        except (ValueError, OverflowError):
+            return text  # no such day
+    elif time == "00:00:00" and not rest:
+        return day
+    return f"{day} {time}{'.' + rest if rest else ''}{'+00:00' if zone is not None else ''}"
+
+
+def _written_out(moment: np.datetime64) -> str:
+    unit = np.datetime_data(moment.dtype)[0]
+    return str(
+        moment.astype("M8[D]") if unit in ("Y", "M", "W") else moment.astype("M8[s]") if unit in "hm" else moment
+    )
+
+
+def _of_duration(duration: Any) -> str | Nothing:
+    try:
+        return Nothing.MISSING if pd.isna(duration) else str(pd.Timedelta(duration))
+    except (ValueError, OverflowError):  # months have no length
+        return Nothing.UNUSABLE
