@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from veilwood import attacks, estimators, plots, reports
+from veilwood import estimators, plots
+from veilwood.audit import attacks, reports
 
 START, END = "<!-- table: benchmarks/audit_table.py -->", "<!-- end of table -->"
 SETTINGS: list[tuple[str, dict[str, Any]]] = [

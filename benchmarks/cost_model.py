@@ -28,8 +28,8 @@ import pyarrow.parquet
 from counting import make_table
 
 import veilwood as vw
-from veilwood.cluster import FAN_IN, open_rows
-from veilwood.encoding import Encoding
+from veilwood.data.cluster.engines import FAN_IN, open_rows
+from veilwood.data.encoding import Encoding
 
 FILES = 32  # of the table that is measured, so that every core has some
 CLASSES = 2

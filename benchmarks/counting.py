@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from sklearn.ensemble import ExtraTreesClassifier
 
 import veilwood as vw
-from veilwood.batches import Batch
-from veilwood.counting import leaf_totals, sum_over_trees
-from veilwood.encoding import Encoding
-from veilwood.structure import grow_binary
+from veilwood.data.batches import Batch
+from veilwood.data.encoding import Encoding
+from veilwood.trees.counting import leaf_totals, sum_over_trees
+from veilwood.trees.forest import grow_binary
 
 CATEGORIES = (2, 3, 5, 8, 12, 20)  # values of the categorical columns, repeated as needed
 

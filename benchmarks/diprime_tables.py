@@ -27,7 +27,7 @@ from sklearn.ensemble import (
 from sklearn.model_selection import train_test_split
 
 import veilwood as vw
-from veilwood.encoding import Encoding
+from veilwood.data.encoding import Encoding
 from veilwood.not_private import DiPriMeClassifierAsPublishedNotPrivate, DiPriMeRegressorAsPublishedNotPrivate
 
 METHODS = ("RF", "ERT", "Median", "DP-RF", "DP-ERT", "DiPriMe", "DiPriMeExp", "DiPriMeFlip")

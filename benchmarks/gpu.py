@@ -22,11 +22,11 @@ from counting import make_table
 from numpy.typing import NDArray
 
 import veilwood as vw
-from veilwood import gpu
-from veilwood.batches import Batch
-from veilwood.counting import HAVE_NUMBA, leaf_totals, sum_over_trees
-from veilwood.encoding import EncodedColumn, Encoding
-from veilwood.structure import grow_binary
+from veilwood.data.batches import Batch
+from veilwood.data.encoding import EncodedColumn, Encoding
+from veilwood.trees import gpu
+from veilwood.trees.counting import HAVE_NUMBA, leaf_totals, sum_over_trees
+from veilwood.trees.forest import grow_binary
 
 CHECKED_BY_NUMPY = 20_000  # rows compared where there is no numba
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from veilwood.mechanisms import DiscreteGaussian, DiscreteLaplace, ExponentialMechanism, NoisyMax, PermuteAndFlip
+from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, ExponentialMechanism, NoisyMax, PermuteAndFlip
 
 SCALES = (1, 10, 100, 1000)
 

@@ -4,7 +4,7 @@
     python benchmarks/secure_accuracy.py --data FOLDER [--repeats 5] [--only adult] [--out FILE.md]
 
 FOLDER holds titanic, heart and adult as NAME.csv.gz and NAME.json. Trees are trained by the plaintext twins, which give
-the same trees as the protocols (tests/test_secure_trees.py), with exact noise. Splits are 80:20, the same for all.
+the same trees as the protocols (tests/secure/test_trees.py), with exact noise. Splits are 80:20, the same for all.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 
 import veilwood as vw
-from veilwood.encoding import Encoding
-from veilwood.mechanisms import DiscreteLaplace, ExponentialMechanism, Geometric
-from veilwood.secure.plaintext import USED, Choice, PlainTree, first_largest, grow
-from veilwood.secure.plans import level_epsilons
+from veilwood.data.encoding import Encoding
+from veilwood.papers.plain_id3 import USED, Choice, PlainTree, first_largest, grow
+from veilwood.privacy.noise import DiscreteLaplace, ExponentialMechanism, Geometric
+from veilwood.secure.protocols.plans import level_epsilons
 
 Ints = NDArray[np.int64]
 

@@ -20,10 +20,11 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # one thread a party, so tha
 import numpy as np
 import secure_peers
 
-from veilwood.secure import fixed_point, hidden_tree, noise
-from veilwood.secure.engine import Engine, Shared
-from veilwood.secure.mpyc_links import Outcome, run_three
-from veilwood.secure.records import Domain, Records
+from veilwood.papers import fixed_point
+from veilwood.papers.mpyc_links import Outcome, run_three
+from veilwood.secure.mpc.engine import Engine, Shared
+from veilwood.secure.protocols import hidden_tree, noise
+from veilwood.secure.protocols.records import Domain, Records
 
 # rows, features, values
 N_QUERIES = 1000

@@ -22,14 +22,14 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # one thread a party, so tha
 
 import numpy as np
 
-from veilwood.secure import id3
-from veilwood.secure.engine import Engine
-from veilwood.secure.exponential import exponential_class, exponential_feature
-from veilwood.secure.hidden_tree import Recipe, draw_noise, grow, predict
-from veilwood.secure.mpyc_links import run_three
-from veilwood.secure.plans import level_epsilons
-from veilwood.secure.records import Domain, Records, are_classes, are_one_hot, one_hot, one_hot_classes
-from veilwood.secure.shares import share
+from veilwood.papers import id3
+from veilwood.papers.exponential import exponential_class, exponential_feature
+from veilwood.papers.mpyc_links import run_three
+from veilwood.secure.mpc.engine import Engine
+from veilwood.secure.mpc.shares import share
+from veilwood.secure.protocols.hidden_tree import Recipe, draw_noise, grow, predict
+from veilwood.secure.protocols.plans import level_epsilons
+from veilwood.secure.protocols.records import Domain, Records, are_classes, are_one_hot, one_hot, one_hot_classes
 
 SHAPES = {"titanic": (708, 6, 5), "heart": (237, 13, 5), "adult": (26_120, 12, 7)}
 N_QUERIES = 1000

@@ -10,7 +10,7 @@ from pathlib import Path
 from sklearn.model_selection import train_test_split
 
 import veilwood as vw
-from veilwood.model_file import load, save
+from veilwood.models.file import load, save
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
 

@@ -23,12 +23,13 @@ from hypothesis import strategies as st
 from safetensors.numpy import save as write_safetensors
 
 import veilwood as vw
-from veilwood import bounded, model_file
+from veilwood import bounded
 from veilwood.bounded import MOST_DIGITS, MOST_NESTED, rational, read_json, read_text, shown
-from veilwood.cli import main
-from veilwood.plan import Plan
-from veilwood.privacy import Loss, requested_loss
-from veilwood.structure import MAX_DEPTH, Forest, _window_maxima
+from veilwood.cli.main import main
+from veilwood.models import file as model_file
+from veilwood.privacy.loss import Loss, requested_loss
+from veilwood.privacy.plan import Plan
+from veilwood.trees.forest import MAX_DEPTH, Forest, _window_maxima
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
@@ -377,7 +378,7 @@ def test_the_command_line_answers_at_once(text: str, tmp_path: Path, capsys: pyt
 
 
 def test_a_secure_task_with_an_absurd_epsilon_is_refused(tmp_path: Path) -> None:
-    config = pytest.importorskip("veilwood.secure.config")
+    config = pytest.importorskip("veilwood.secure.roles.config")
     for text in LONG_NUMBERS:
         with in_time(), pytest.raises(vw.VeilwoodError):
             _ = config.Task("t", SCHEMA.to_dict(), text, {"a": None}, ("u",)).loss

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from veilwood import datasets
-from veilwood.encoding import Encoding
+from veilwood.data.encoding import Encoding
 
 
 @pytest.mark.parametrize("make", [datasets.car, datasets.balance_scale, datasets.iris])

@@ -18,8 +18,8 @@ import pytest
 
 import veilwood as vw
 from veilwood import estimators
-from veilwood.cli import FAMILIES, main
-from veilwood.privacy import Loss
+from veilwood.cli.main import FAMILIES, main
+from veilwood.privacy.loss import Loss
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

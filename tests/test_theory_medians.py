@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import veilwood as vw
-from veilwood.mechanisms import ExponentialMechanism
 from veilwood.plots_medians import leaf_occupancy, leaf_shares, left_shares, split_balance
+from veilwood.privacy.noise import ExponentialMechanism
 from veilwood.theory_medians import (
     balanced_split_probability,
     flip_loss,

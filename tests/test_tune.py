@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 import veilwood as vw
-from veilwood import cli
+from veilwood.cli import main as cli
 from veilwood.errors import DomainTooLargeError, VeilwoodError
 from veilwood.tune import DECAY, expected_skill
 

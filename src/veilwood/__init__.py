@@ -4,9 +4,11 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from veilwood import datasets, gpu
+from veilwood import datasets
 from veilwood._version import __version__
-from veilwood.columns import Column
+from veilwood.data.columns import Column
+from veilwood.data.schema import Schema
+from veilwood.data.sources import read_table
 from veilwood.errors import (
     BudgetExceededError,
     DomainTooLargeError,
@@ -32,14 +34,13 @@ from veilwood.estimators import (
     RandomTreesClassifier,
     RandomTreesRegressor,
 )
-from veilwood.ledger import Ledger, MemoryLedger, SQLiteLedger, open_ledger
-from veilwood.model_file import load, save
-from veilwood.onnx_export import export_onnx
-from veilwood.plan import Plan
-from veilwood.privacy import Rows, RowsOf
-from veilwood.schema import Schema
-from veilwood.sources import read_table
-from veilwood.statement import PrivacyStatement
+from veilwood.models.file import load, save
+from veilwood.models.onnx import export_onnx
+from veilwood.privacy.certificate import PrivacyStatement
+from veilwood.privacy.ledger import Ledger, MemoryLedger, SQLiteLedger, open_ledger
+from veilwood.privacy.loss import Rows, RowsOf
+from veilwood.privacy.plan import Plan
+from veilwood.trees import gpu
 from veilwood.tune import Tuning, tune
 
 if TYPE_CHECKING:

@@ -3,6 +3,6 @@
 
 import sys
 
-from veilwood.cli import main
+from veilwood.cli.main import main
 
 sys.exit(main())

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 from sklearn.datasets import load_iris
 
-from veilwood.columns import Column
-from veilwood.schema import Schema
+from veilwood.data.columns import Column
+from veilwood.data.schema import Schema
 
 __all__ = ["Dataset", "balance_scale", "car", "iris"]
 

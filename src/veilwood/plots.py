@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
 if TYPE_CHECKING:
-    from veilwood.effects import Effects
+    from veilwood.forests.adaptive.effects import Effects
 
 __all__ = [
     "Comparison",

@@ -14,11 +14,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from veilwood.counting import route
-from veilwood.structure import LEAF
+from veilwood.trees.counting import route
+from veilwood.trees.forest import LEAF
 
 if TYPE_CHECKING:
-    from veilwood.estimators.counted import CountedForest
+    from veilwood.forests.noisy_leaves import CountedForest
 
 __all__ = ["leaf_occupancy", "leaf_shares", "left_shares", "split_balance"]
 

@@ -18,12 +18,12 @@ import pandas as pd
 from scipy.special import comb
 from sklearn.base import clone
 
-from veilwood.columns import closest
+from veilwood.data.columns import closest
+from veilwood.data.schema import Schema
 from veilwood.errors import DomainTooLargeError, VeilwoodError
 from veilwood.estimators import MatrixForestClassifier, RandomTreesClassifier, RandomTreesRegressor
-from veilwood.estimators.counted import CountedForest
+from veilwood.forests.noisy_leaves import CountedForest
 from veilwood.progress import track
-from veilwood.schema import Schema
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,20 +14,20 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.batches import AddUp
-from veilwood.counting import Assignment
-from veilwood.encoding import TARGET_LEVELS, Encoding
-from veilwood.estimators.grown import GrownForest
-from veilwood.estimators.median_forest import MedianForestClassifier, MedianForestRegressor
-from veilwood.growing import Growing
-from veilwood.histograms import spread_range
-from veilwood.mechanisms import DiscreteLaplace, ExponentialMechanism, PermuteAndFlip
-from veilwood.medians import Level, Variant, grow_level, plan_level
+from veilwood.data.batches import AddUp
+from veilwood.data.encoding import TARGET_LEVELS, Encoding
+from veilwood.data.schema import Schema
+from veilwood.forests.grown.base import GrownForest
+from veilwood.forests.grown.median_forest import MedianForestClassifier, MedianForestRegressor
+from veilwood.forests.grown.medians import Level, Variant, grow_level, plan_level
 from veilwood.not_private.shared import PARTS, AsPublished, uniform
-from veilwood.plan import Step
-from veilwood.privacy import Loss, Neighbours, exact
-from veilwood.release import Door
-from veilwood.schema import Schema
+from veilwood.privacy.door import Door
+from veilwood.privacy.loss import Loss, Neighbours, exact
+from veilwood.privacy.noise import DiscreteLaplace, ExponentialMechanism, PermuteAndFlip
+from veilwood.privacy.plan import Step
+from veilwood.trees.counting import Assignment
+from veilwood.trees.histograms import spread_range
+from veilwood.trees.levelwise import Growing
 
 PAPER_VARIANTS = ("DiPriMe", "DiPriMeExp", "DiPriMeFlip")
 K_MEDIANS_CHARGED_ONCE = (

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from veilwood.data.schema import Schema
 from veilwood.errors import VeilwoodError
-from veilwood.privacy import exact
-from veilwood.schema import Schema
-from veilwood.secure.engine import Engine
-from veilwood.secure.hidden_tree import HiddenTree, Recipe, draw_noise, grow
-from veilwood.secure.plans import hidden_statement, plan_hidden_forest
-from veilwood.secure.records import Domain, Records
-from veilwood.statement import PrivacyStatement
+from veilwood.privacy.certificate import PrivacyStatement
+from veilwood.privacy.loss import exact
+from veilwood.secure.mpc.engine import Engine
+from veilwood.secure.protocols.hidden_tree import HiddenTree, Recipe, draw_noise, grow
+from veilwood.secure.protocols.plans import hidden_statement, plan_hidden_forest
+from veilwood.secure.protocols.records import Domain, Records
 
 EXACT_SPLITS = (
     "splits are chosen without noise and users see predictions, which depend on them: one row can turn a prediction "
@@ -28,7 +28,7 @@ class ExactHiddenSplitTreeNotPrivate:
     """A hidden tree whose splits are the exact best ones, exactly as Algorithms 1 to 4 print it. NOT PRIVATE.
 
     The servers see nothing; users see predictions, and those are not private. Use
-    ``veilwood.secure.plans.plan_hidden_forest`` for anything but the paper's figures.
+    ``veilwood.secure.protocols.plans.plan_hidden_forest`` for anything but the paper's figures.
 
     Parameters
     ----------

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.estimators.base import Design
-from veilwood.estimators.random_trees import RandomTreesClassifier
-from veilwood.mechanisms import DiscreteLaplace
+from veilwood.data.schema import Schema
+from veilwood.forests.base import Design
+from veilwood.forests.random_trees import RandomTreesClassifier
 from veilwood.not_private.shared import PARTS, AsPublished, uniform
-from veilwood.privacy import Loss, Neighbours
-from veilwood.release import Door
-from veilwood.schema import Schema
+from veilwood.privacy.door import Door
+from veilwood.privacy.loss import Loss, Neighbours
+from veilwood.privacy.noise import DiscreteLaplace
 
 INVERTED_SCALE = (
     "Algorithm 2 of Bojarski et al. (2014) prints the noise scale eta/k, the inverse of the k/eta that the proof in "

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood import entropy
+from veilwood.data.schema import Schema
 from veilwood.errors import VeilwoodError
-from veilwood.estimators.base import BaseForest
-from veilwood.privacy import exact
-from veilwood.schema import Schema
+from veilwood.forests.base import BaseForest
+from veilwood.privacy import entropy
+from veilwood.privacy.loss import exact
 
 PARTS = 2**20
 """The papers' noise is continuous: whole-number noise is drawn in this many parts of a row (or of a mean)."""

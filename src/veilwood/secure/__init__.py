@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from veilwood.errors import VeilwoodError
 
 if TYPE_CHECKING:
-    from veilwood.secure.client import Client
-    from veilwood.secure.config import Config, Task
-    from veilwood.secure.local import local_servers
-    from veilwood.secure.server import Server
-    from veilwood.secure.user import User
+    from veilwood.secure.roles.client import Client
+    from veilwood.secure.roles.config import Config, Task
+    from veilwood.secure.roles.local import local_servers
+    from veilwood.secure.roles.server import Server
+    from veilwood.secure.roles.user import User
 
 __all__ = ["Client", "Config", "Server", "Task", "User", "local_servers"]
 
@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        home = importlib.import_module(f"{__name__}.{_HOMES.get(name, 'local')}")
+        home = importlib.import_module(f"{__name__}.roles.{_HOMES.get(name, 'local')}")
     except ModuleNotFoundError as error:
         if error.name != "cryptography":
             raise

@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attacks on whole estimators: one fit on canaries, guessed back from what was released, beside a broken twin.
+
+The statistics are in ``audit``; what is printed of them is in ``reports``; other libraries are in ``peers``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+from sklearn.base import clone
+
+from veilwood import estimators
+from veilwood.audit import ALPHA, one_run_lower_bound
+from veilwood.data.columns import closest
+from veilwood.data.encoding import TARGET_LEVELS
+from veilwood.data.schema import Schema, Task
+from veilwood.errors import PrivacyWarning, UtilityWarning, VeilwoodError
+from veilwood.estimators import MatrixForestPredictor, PrivateForestClassifier, PrivateForestRegressor
+from veilwood.forests.adaptive import boosting
+from veilwood.forests.adaptive.fine_cells import FineCells
+from veilwood.forests.adaptive.rounds import start_of
+from veilwood.forests.adaptive.table_trees import coarse_codes
+from veilwood.forests.base import BaseForest
+from veilwood.forests.noisy_leaves import CountedForest
+from veilwood.privacy.door import Door
+from veilwood.privacy.loss import requested_loss
+from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
+from veilwood.privacy.plan import EACH_TO_ONE_TREE, Plan, Step
+from veilwood.privacy.sparse_noise import SparseLaplace
+from veilwood.trees.counting import route
+
+__all__ = ["CANARIES", "Attack", "Canaries", "attack", "dice", "estimators_of", "one_run", "prepared"]
+
+CANARIES = 16384
+"""Canaries of one audited fit: enough to show 0.8 or more of an epsilon of 1."""
+
+_CROWD = 32  # rows beside each canary that make its gradient large, where gradients are released
+_ALL = "everything"  # under which the result of all steps is heard
+_SHARE_GUESSED = 0.1  # of the canaries, on either side, where guesses are not all worth the same
+
+
+@dataclass(frozen=True)
+class Canaries:
+    """What one audited fit showed: guesses made, how many were right, and the epsilon they refute."""
+
+    canaries: int
+    guesses: int
+    correct: int
+    epsilon_lower_bound: float
+
+
+@dataclass(frozen=True)
+class Attack:
+    """A claim, what was found against it, and what the same attack finds against a twin with half the noise."""
+
+    estimator: str
+    setting: str
+    epsilon: float
+    delta: float
+    confidence: float
+    sound: Canaries
+    twin: Canaries
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the claim is shown to be false."""
+        return self.sound.epsilon_lower_bound > self.epsilon
+
+    @property
+    def sees(self) -> bool:
+        """Whether the attack refutes the twin: one that sees nothing proves nothing."""
+        return self.twin.epsilon_lower_bound > self.epsilon
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {**asdict(self), "refuted": self.refuted, "sees": self.sees}
+
+
+# -- who is attacked, and on what ---------------------------------------------------------------------------
+
+
+def estimators_of(name: str) -> list[type[BaseForest]]:
+    """Return the estimators of a family, as typed on the command line, or the one of that class name.
+
+    Examples
+    --------
+    >>> [kind.__name__ for kind in estimators_of("matrix-forest")]
+    ['MatrixForestClassifier', 'MatrixForestPredictor']
+    """
+    families: dict[str, list[type[BaseForest]]] = {}
+    for known in estimators.__all__:
+        families.setdefault(estimators.family_of(known), []).append(getattr(estimators, known))
+        families[known] = [getattr(estimators, known)]
+    if name not in families:
+        typed = [family for family in families if family.islower()]
+        raise VeilwoodError(
+            f"there is no estimator {name!r}.{closest(name, families)} Hint: one of {', '.join(typed)}."
+        )
+    return families[name]
+
+
+def dice(task: Task, n_dice: int, sides: int) -> Schema:
+    """Return a schema of fair dice: trees that split them have many leaves, one for each canary.
+
+    Examples
+    --------
+    >>> len(dice("regression", 20, sides=2).features)
+    20
+    """
+    values = [str(side) for side in range(sides)]
+    columns = [{"name": f"die{i}", "kind": "categorical", "values": values} for i in range(n_dice)]
+    target: dict[str, Any] = {"name": "target", "kind": "numeric", "lower": 0, "upper": 1}
+    if task == "classification":
+        target = {"name": "target", "kind": "categorical", "values": ["no", "yes"]}
+    return Schema.from_dict({"name": "dice", "task": task, "target": "target", "columns": [*columns, target]})
+
+
+def prepared(kind: type[BaseForest], epsilon: float, params: Mapping[str, Any] | None = None) -> BaseForest:
+    """Return an estimator set up so that canaries can be seen: one deep tree, nearly all of the budget on its leaves.
+
+    Examples
+    --------
+    >>> import veilwood as vw
+    >>> prepared(vw.RandomTreesClassifier, 1.0).plan().n_leaves
+    16384
+    """
+    known = kind._get_param_names()
+    # A matrix forest chooses among tables over its columns: with two there are few, and their cells are its leaves.
+    n_dice, sides, depth = (2, 64, 2) if "n_ensembles" in known else (20, 2, 14)
+    wanted: dict[str, Any] = {"n_estimators": 1, "max_depth": depth, "split_share": 0.02, "candidates": 1}
+    if issubclass(kind, PrivateForestClassifier | PrivateForestRegressor):
+        # A guess at the rows that leads to cells of both dice, or to one round over the values of a single die.
+        method = (params or {}).get("method", "tables" if kind is PrivateForestClassifier else "boosting")
+        n_dice, sides, n_rows = (1, CANARIES, 1) if method == "boosting" else (2, 64, 10**9)
+        wanted |= {"method": method, "n_rows": n_rows}
+    given = {name: value for name, value in wanted.items() if name in known} | {"random_state": 0, "n_jobs": 1}
+    unknown = set(params or ()) - set(known)
+    if unknown:
+        raise VeilwoodError(f"{kind.__name__} does not take {sorted(unknown)[0]!r}. Hint: {', '.join(known)}.")
+    return kind(dice(kind._task, n_dice, sides), epsilon=epsilon, **(given | dict(params or {})))
+
+
+# -- one run ------------------------------------------------------------------------------------------------
+
+
+def one_run(estimator: BaseForest, *, canaries: int = CANARIES, seed: int = 0, alpha: float = ALPHA) -> Canaries:
+    """Fit once on canaries, each included by a fair coin, and guess from what was released which were.
+
+    A guess is the likelihood ratio of the leaves that a canary has for itself; where it is far from the best possible
+    (for Gaussian noise, which has no best: outside the most extreme tenths) the attack abstains.
+
+    Parameters
+    ----------
+    estimator : BaseForest
+        Unfitted, with an integer ``random_state``; not noiseless.
+    canaries : int
+        How many to look for; fewer are used if the trees have fewer leaves.
+    seed : int
+        Of the canaries and their coins.
+    alpha : float
+        Probability that the bound is too large, whatever the estimator.
+
+    Examples
+    --------
+    >>> import veilwood as vw
+    >>> 0.5 < one_run(prepared(vw.RandomTreesClassifier, 1.0)).epsilon_lower_bound < 1
+    True
+    """
+    rng = np.random.default_rng(seed)
+    schema = Schema.resolve(estimator.schema)
+    table = _candidates(estimator, schema, canaries, rng)
+    # The last class, or the upper bound; a crowd of the opposite, where the first candidate was, makes it a surprise.
+    low, high = schema.target.bounds if schema.task == "regression" else (schema.classes[0], schema.classes[-1])
+    crowd = table.iloc[np.zeros(_CROWD * len(table) if _boosts(estimator) else 0, int)]
+    table = table.iloc[1:] if len(crowd) else table
+    included = rng.random(len(table)) < 0.5
+    fitted = clone(estimator)
+    heard = _listen(fitted)
+    with warnings.catch_warnings():  # one row in a leaf is meant to drown; dice are no one's data
+        warnings.simplefilter("ignore", UtilityWarning)
+        warnings.simplefilter("ignore", PrivacyWarning)
+        fitted.fit(pd.concat([crowd, table[included]]), np.array([low] * len(crowd) + [high] * int(included.sum())))
+        seen, leaves, height = _released(fitted, heard, table)
+    alone = _alone(leaves)
+    ratio = _log_ratio(fitted.plan_, seen[alone], height)
+    correct, guesses = _guess(fitted.plan_, ratio, included[alone])
+    delta = float(fitted.plan_.loss.delta)
+    bound = one_run_lower_bound(correct, guesses, canaries=len(table), delta=delta, alpha=alpha)
+    return Canaries(len(table), guesses, correct, bound)
+
+
+def attack(estimator: BaseForest, *, canaries: int = CANARIES, seed: int = 0, alpha: float = ALPHA) -> Attack:
+    """Attack an estimator, and its broken twin: the same with the noise of twice the epsilon, half of what it needs.
+
+    Examples
+    --------
+    >>> import veilwood as vw
+    >>> found = attack(prepared(vw.RandomTreesClassifier, 1.0))
+    >>> found.refuted, found.sees
+    (False, True)
+    """
+    loss = requested_loss(estimator.epsilon, estimator.delta)
+    if loss.epsilon is None:
+        raise VeilwoodError("epsilon=inf promises nothing, so there is nothing to attack. Hint: --epsilon 1.")
+    broken = clone(estimator).set_params(epsilon=2 * loss.epsilon)
+    params = estimator.get_params(deep=False)
+    shown = {name: params[name] for name in ("n_estimators", "max_depth", "trees", "mode", "method") if name in params}
+    return Attack(
+        type(estimator).__name__,
+        ", ".join(f"{name}={value}" for name, value in shown.items()),
+        float(loss.epsilon),
+        float(loss.delta),
+        1 - alpha,
+        one_run(estimator, canaries=canaries, seed=seed, alpha=alpha),
+        one_run(broken, canaries=canaries, seed=seed, alpha=alpha),
+    )
+
+
+def _candidates(estimator: BaseForest, schema: Schema, canaries: int, rng: np.random.Generator) -> pd.DataFrame:
+    """Draw canaries: rows that share no leaf where the trees are known beforehand, else no two alike."""
+    table = _random_rows(schema, 4 * canaries, rng)
+    if isinstance(estimator, CountedForest):
+        design = estimator._design(schema, *estimator._promise())
+        if design.forest.n_leaves > design.forest.n_trees:  # grown without data
+            leaves = route(design.forest, design.encoding.encode(table))
+            return table.iloc[_with_own_leaves(leaves, design.forest.n_leaves)[:canaries]]
+        canaries = min(canaries, design.plan.n_leaves)
+    return table.drop_duplicates().iloc[:canaries]
+
+
+def _random_rows(schema: Schema, n: int, rng: np.random.Generator) -> pd.DataFrame:
+    """Return rows drawn uniformly from the schema's bounds and categories."""
+    columns: dict[str, Any] = {}
+    for column in schema.features:
+        if column.kind == "numeric":
+            columns[column.name] = rng.uniform(*column.bounds, size=n)
+        else:
+            columns[column.name] = np.array(column.values, dtype=object)[rng.integers(len(column.values), size=n)]
+    return pd.DataFrame(columns)
+
+
+def _with_own_leaves(leaves: NDArray[np.int32], n_leaves: int) -> list[int]:
+    """Return rows such that no two of them share a leaf in any tree, by taking each that still can be taken."""
+    taken = bytearray(n_leaves)
+    chosen = []
+    for row, visited in enumerate(leaves.tolist()):
+        if not any(taken[leaf] for leaf in visited):
+            chosen.append(row)
+            for leaf in visited:
+                taken[leaf] = 1
+    return chosen
+
+
+def _alone(leaves: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Return which canaries share none of their leaves with another."""
+    return np.asarray((np.bincount(leaves.ravel())[leaves] == 1).all(axis=1))
+
+
+class _Ear:
+    """A door at which someone listens: what comes out is public, also what no model keeps."""
+
+    def __init__(self, door: Door, heard: dict[str, Any]) -> None:
+        self.door, self.heard = door, heard
+
+    def noisy(self, step: Step, exact: NDArray[np.int64]) -> NDArray[np.int64]:
+        noisy = self.heard[step.name] = self.door.noisy(step, exact)
+        return noisy
+
+    def sparse(
+        self, step: Step, cells: NDArray[np.int64], counts: NDArray[np.int64], n_cells: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        return self.door.sparse(step, cells, counts, n_cells)
+
+    def refine(self, plan: Plan) -> None:
+        self.door.refine(plan)
+
+
+def _listen(estimator: BaseForest) -> dict[str, Any]:
+    """Return what a PrivateForest will let out, by step, once it is fitted; of others the model holds all of it."""
+    heard: dict[str, Any] = {}
+    measure = estimator._measure
+
+    def overheard(design: Any, source: Any, door: Door) -> Any:
+        heard[_ALL] = measure(design, source, cast("Door", _Ear(door, heard)))
+        return heard[_ALL]
+
+    if isinstance(estimator, PrivateForestClassifier | PrivateForestRegressor):
+        own: Any = estimator
+        own._measure = overheard
+    return heard
+
+
+def _boosts(estimator: BaseForest) -> bool:
+    return getattr(estimator, "method", None) == "boosting"
+
+
+def _released(
+    fitted: Any, heard: dict[str, Any], table: pd.DataFrame
+) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int64]]:
+    """Return the released numbers that each canary adds to, the leaves they are of, and what it adds to each."""
+    codes = fitted._encode(table)
+    leaves = route(fitted.forest_, codes)
+    regression = fitted.schema_.task == "regression"
+    column, height = (0, TARGET_LEVELS) if regression else (len(fitted.schema_.classes) - 1, 1)
+    if _boosts(fitted):
+        (sums,) = (numbers for name, numbers in heard.items() if name == "round 1")
+        return sums[codes[:, 0]], leaves[:, :1], _moved_in_a_round(fitted, heard)
+    if isinstance(heard.get(_ALL), FineCells):
+        counts, cells = _counts_of_cells(heard[_ALL], coarse_codes(fitted._encoding().columns, codes))
+        return counts[:, None], cells[:, None], np.array(1)
+    if heard:
+        return heard["class counts of tables"][leaves, column], leaves, np.array(height)
+    if isinstance(fitted, MatrixForestPredictor):
+        return fitted._release(codes, fitted._price(None))[:, [column]], leaves, np.array(height)
+    return fitted.leaf_counts_[leaves, column], leaves, np.array(height)
+
+
+def _counts_of_cells(cells: FineCells, coarse: NDArray[np.uint16]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Return the count that came out of the cell of each row with the highest class, and a number for the cell."""
+    shape = tuple(axis.size for axis in cells.axes)
+    mine = np.ravel_multi_index([axis.groups[coarse[axis.feature]].astype(np.int64) for axis in cells.axes], shape)
+    highest = cells.label == cells.label.max()
+    counts = np.zeros(int(np.prod(shape)), np.int64)
+    counts[np.ravel_multi_index(list(cells.groups[highest].T), shape)] = cells.weight[highest]
+    return counts[mine], mine.astype(np.int32)
+
+
+def _moved_in_a_round(fitted: Any, heard: dict[str, Any]) -> NDArray[np.int64]:
+    """What a canary adds in the first round: its gradient at the score that every row starts from, and its count."""
+    n_classes = len(fitted.schema_.classes)
+    plan = fitted._design(fitted.schema_, *fitted._promise()).rounds
+    start, spread = start_of(heard[plan.start.name], n_classes, plan.start, int(fitted.n_rows))
+    target = np.array([n_classes - 1 if n_classes else TARGET_LEVELS], np.int32)
+    gradient = boosting.gradients(start[None], target, n_classes, spread)
+    return np.append(np.trunc(gradient[0] * boosting.GRADIENT_UNITS), plan.count_units).astype(np.int64)
+
+
+def _log_ratio(plan: Plan, seen: NDArray[Any], height: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the log-likelihood ratio, in against out, of numbers that are 0 but for noise and the canary."""
+    match plan.steps[-1].mechanism:
+        case DiscreteLaplace(scale=scale):
+            each = (np.abs(seen) - np.abs(seen - height)) / float(scale)
+        case DiscreteGaussian(sigma_squared=variance):
+            each = (2.0 * seen * height - height.astype(float) ** 2) / (2 * float(variance))
+        case SparseLaplace() as noise:
+            most = int(seen.max())
+            each = np.log(noise.law(1, most) / noise.law(0, most))[seen]
+        case None:
+            raise VeilwoodError("there is no noise to attack. Hint: give a finite epsilon.")
+        case selection:  # of a label, by the counts of a leaf: how likely is the canary's with and without it?
+            counts = np.zeros(plan.steps[-1].shape[1], np.int64)
+            without = selection.law(counts)[-1]
+            counts[-1] = 1
+            present = selection.law(counts)[-1]
+            each = np.where(seen == 1, np.log(present / without), np.log((1 - present) / (1 - without)))
+    if plan.structure["records"] == EACH_TO_ONE_TREE:  # it is in one of its leaves, nobody knows which
+        return np.asarray(logsumexp(each, axis=1) - np.log(each.shape[1]))
+    return np.asarray(each.sum(axis=1))
+
+
+def _guess(plan: Plan, ratio: NDArray[np.float64], included: NDArray[np.bool_]) -> tuple[int, int]:
+    """Return how many guesses were right, and how many were made."""
+    order = np.argsort(ratio)
+    tenth = int(_SHARE_GUESSED * len(ratio))
+    if isinstance(plan.steps[-1].mechanism, DiscreteGaussian):
+        sure = np.concatenate([order[:tenth], order[len(order) - tenth :]])
+        said = np.arange(len(sure)) >= tenth
+        return int((included[sure] == said).sum()), len(sure)
+    # No pair of records can show more than the extremes; near them, guesses are worth most.
+    sure = np.flatnonzero(np.abs(ratio) > 0.9 * np.abs(ratio).max(initial=0.0))
+    return int((included[sure] == (ratio[sure] > 0)).sum()), len(sure)

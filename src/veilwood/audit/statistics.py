@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tries to falsify the library's claims: lower bounds on epsilon, and small neighbouring tables.
+
+It can refute a guarantee and never proves one: proofs are in ``proofs/``. Whole estimators are attacked in ``attacks``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import optimize, stats
+
+from veilwood.privacy.loss import Adjacency, Neighbours
+
+ALPHA = 5e-9
+"""Level of one test: with up to 200 of them, a sound library raises a false alarm once in a million runs."""
+
+Cells: TypeAlias = tuple[int, ...]
+
+
+# -- statistics -------------------------------------------------------------------------------------------
+
+
+def epsilon_lower_bound(k1: int, n1: int, k0: int, n0: int, *, delta: float = 0.0, alpha: float = ALPHA) -> float:
+    """Return an epsilon that the mechanism is shown to exceed, from how often an event happened on two neighbours.
+
+    Parameters
+    ----------
+    k1, n1 : int
+        Hits and runs on the table that makes the event likely.
+    k0, n0 : int
+        Hits and runs on its neighbour.
+    delta : float
+        The delta of the claim.
+    alpha : float
+        Probability that the returned value is too large, whatever the mechanism: each of the two Clopper-Pearson
+        bounds is taken at level alpha / 2. The event must have been fixed before the runs.
+
+    Examples
+    --------
+    >>> round(epsilon_lower_bound(7000, 10000, 1000, 10000), 2)
+    1.74
+    >>> epsilon_lower_bound(500, 1000, 500, 1000)
+    0.0
+    """
+    low = float(stats.beta.ppf(alpha / 2, k1, n1 - k1 + 1)) if k1 else 0.0
+    high = float(stats.beta.ppf(1 - alpha / 2, k0 + 1, n0 - k0)) if k0 < n0 else 1.0
+    return max(0.0, math.log((low - delta) / high)) if low > delta else 0.0
+
+
+def one_run_lower_bound(
+    correct: int, guesses: int, *, canaries: int | None = None, delta: float = 0.0, alpha: float = ALPHA
+) -> float:
+    """Return an epsilon that one run is shown to exceed, from guesses which canaries were in the table.
+
+    Each canary was in by a fair coin of its own. Under pure epsilon the number of right guesses is dominated by a
+    binomial of success e^epsilon / (1 + e^epsilon); a delta adds to its tail (Steinke, Nasr, Jagielski 2023,
+    Theorem 5.2).
+
+    Parameters
+    ----------
+    correct, guesses : int
+        Right guesses, and all guesses; with a delta their number must have been fixed before the run.
+    canaries : int, optional
+        Canaries there were; as many as guesses if not given. Only matters with a delta.
+    delta : float
+        The delta of the claim.
+    alpha : float
+        Probability that the returned value is too large, whatever the mechanism.
+
+    Examples
+    --------
+    >>> round(one_run_lower_bound(7311, 10000), 2)
+    0.87
+    """
+    if delta == 0:
+        low = float(stats.beta.ppf(alpha, correct, guesses - correct + 1)) if correct else 0.0
+        return max(0.0, math.log(low / (1 - low))) if low > 0 else 0.0
+
+    slips = np.arange(1, correct + 1)
+
+    def chance(epsilon: float) -> float:
+        """Bound the probability of so many right guesses."""
+        success = 1 / (1 + math.exp(-epsilon))
+        tail = float(stats.binom.sf(correct - 1, guesses, success))
+        closer = stats.binom.sf(correct - slips - 1, guesses, success) - tail
+        return tail + 2 * (canaries or guesses) * delta * float((closer / slips).max(initial=0.0))
+
+    if chance(0.0) > alpha:
+        return 0.0
+    # The bound grows with epsilon; past log(guesses) or so it is near 1.
+    return float(optimize.brentq(lambda epsilon: chance(epsilon) - alpha, 0.0, math.log(guesses) + 2, xtol=1e-6))
+
+
+def worst_log_ratio(law: ArrayLike, neighbour: ArrayLike) -> float:
+    """Return the largest log-ratio, in either direction, of two laws given outcome by outcome.
+
+    Examples
+    --------
+    >>> round(worst_log_ratio([0.75, 0.25], [0.5, 0.5]), 4)
+    0.6931
+    >>> worst_log_ratio([1.0, 0.0], [0.5, 0.5])
+    inf
+    """
+    p, q = np.asarray(law, float), np.asarray(neighbour, float)
+    possible = (p > 0) | (q > 0)
+    with np.errstate(divide="ignore"):
+        return float(np.abs(np.log(p[possible]) - np.log(q[possible])).max(initial=0.0))
+
+
+# -- all small tables -------------------------------------------------------------------------------------
+
+
+def neighbouring_tables(
+    n_cells: int, max_records: int, adjacency: Adjacency = "add-remove", rows: int = 1
+) -> Iterator[tuple[Cells, Cells]]:
+    """Return every pair of neighbouring tables with at most ``max_records`` records out of ``n_cells`` cells.
+
+    A table is a sequence of cells. Records that both tables have keep their place: what depends on places is drawn
+    for each place independently, so an added record may as well come last (proofs/disjoint-trees.md).
+
+    Parameters
+    ----------
+    n_cells, max_records : int
+        How many different records there are, and how many a table may hold.
+    adjacency : {"add-remove", "replace-one"}
+        Up to ``rows`` records are appended, or exchanged for others.
+    rows : int
+        Records of one unit.
+
+    Examples
+    --------
+    >>> list(neighbouring_tables(2, 1))
+    [((), (0,)), ((), (1,))]
+    >>> list(neighbouring_tables(2, 1, "replace-one"))
+    [((0,), (1,)), ((1,), (0,))]
+    """
+    cells = range(n_cells)
+    for size in range(max_records + 1):
+        for table in product(cells, repeat=size):
+            if adjacency == "add-remove":
+                for added in range(1, min(rows, max_records - size) + 1):
+                    yield from ((table, table + more) for more in product(cells, repeat=added))
+                continue
+            for places in combinations(range(size), min(rows, size)):
+                for other in product(cells, repeat=len(places)):
+                    changed = list(table)
+                    for place, cell in zip(places, other, strict=True):
+                        changed[place] = cell
+                    if tuple(changed) != table:
+                        yield table, tuple(changed)
+
+
+@dataclass(frozen=True)
+class Distances:
+    """The largest distances of a query between neighbours, exact."""
+
+    l1: int
+    squared_l2: int
+    score_range: int
+
+
+def worst_distances(
+    query: Callable[[Cells], NDArray[np.int64]], n_cells: int, max_records: int, neighbours: Neighbours
+) -> Distances:
+    """Recompute the sensitivity of an integer query by trying all small neighbours.
+
+    Parameters
+    ----------
+    query : callable
+        Maps a table, given as a tuple of cell numbers, to an array of integers of one shape.
+
+    Examples
+    --------
+    >>> worst_distances(lambda table: np.bincount(np.array(table, int), minlength=2), 2, 2, Neighbours("replace-one"))
+    Distances(l1=2, squared_l2=2, score_range=2)
+    """
+    number: dict[Cells, int] = {}
+    pairs = [
+        (number.setdefault(one, len(number)), number.setdefault(other, len(number)))
+        for one, other in neighbouring_tables(n_cells, max_records, neighbours.adjacency, neighbours.unit.at_most)
+    ]
+    values = np.array([np.asarray(query(table)).ravel() for table in number])
+    one, other = np.array(pairs).T
+    l1 = squared_l2 = score_range = 0
+    for start in range(0, len(pairs), 4096):
+        moved = values[other[start : start + 4096]] - values[one[start : start + 4096]]
+        l1 = max(l1, int(np.abs(moved).sum(axis=1).max()))
+        squared_l2 = max(squared_l2, int((moved**2).sum(axis=1).max()))
+        score_range = max(score_range, int(np.ptp(moved, axis=1).max()))
+    return Distances(l1, squared_l2, score_range)
+
+
+# -- what an object holds ---------------------------------------------------------------------------------

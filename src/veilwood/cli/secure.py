@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of secure training: set up, and run as a server, an owner of rows, or a user.
+
+Nothing is computed here; what the roles do is in ``secure``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from veilwood.cli.options import AsJson, Force, check_output, read_params, say
+from veilwood.data.schema import Schema
+from veilwood.errors import VeilwoodError
+from veilwood.secure import NEEDS_EXTRA
+
+__all__ = ["secure"]
+
+secure = typer.Typer(
+    help="Train on rows of several owners that three servers never see. Start with: veilwood secure demo",
+    rich_markup_mode=None,
+)
+
+
+@secure.callback()
+def _needs_its_extra() -> None:
+    if importlib.util.find_spec("cryptography") is None:
+        raise VeilwoodError(NEEDS_EXTRA)
+
+
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of this role, made by setup.")]
+TaskName = Annotated[str | None, typer.Option("--task", metavar="NAME", help="Which task, where there are several.")]
+
+
+@secure.command()
+def setup(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the folders of all roles go.")],
+    schema: Annotated[Path, typer.Option("--schema", "-s", metavar="SCHEMA", help="The schema, a JSON file.")],
+    owner: Annotated[
+        list[str],
+        typer.Option("--owner", metavar="NAME[=COL,COL]", help="An owner of rows, or of columns; repeat for each."),
+    ],
+    user: Annotated[list[str], typer.Option("--user", metavar="NAME", help="Who may ask; may be repeated.")],
+    epsilon: Annotated[str, typer.Option("--epsilon", metavar="E", help="Privacy loss of training.")] = "1",
+    name: Annotated[str | None, typer.Option("--name", help="Of the task; by default, that of the schema.")] = None,
+    host: Annotated[
+        list[str] | None, typer.Option("--host", metavar="HOST", help="Of servers 0, 1, 2, in order; three times.")
+    ] = None,
+    port: Annotated[int, typer.Option("--port", help="The first port; each server uses two.")] = 7100,
+    listen: Annotated[
+        str | None, typer.Option("--listen", metavar="ADDRESS", help="Where servers listen, if not on their host.")
+    ] = None,
+    protocol: Annotated[str, typer.Option("--protocol", help="How the model is trained.")] = "hidden-tree",
+    setting: Annotated[
+        list[str] | None, typer.Option("--param", "-p", metavar="KEY=VALUE", help="A setting of the protocol.")
+    ] = None,
+    days: Annotated[int, typer.Option("--days", help="How long certificates are valid.")] = 365,
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds after which a silent party is lost.")] = 60.0,
+) -> None:
+    """Make keys, certificates and one configuration for each role; run again with --name to add a task.
+
+    \b
+    Example:
+      veilwood secure setup clinics --schema heart.json --epsilon 1 \\
+        --owner north --owner south --user analyst \\
+        --host a.example --host b.example --host c.example
+    """
+    from veilwood.secure.roles.config import Address, Task, set_up, task_name
+    from veilwood.secure.roles.programs import program_of
+
+    hosts = host or ["127.0.0.1"] * 3
+    if len(hosts) != 3:
+        raise VeilwoodError(f"--host was given {len(hosts)} times. Hint: once for each of the three servers.")
+    public = Schema.load(schema)
+    owners = {word.partition("=")[0]: word.partition("=")[2].split(",") if "=" in word else None for word in owner}
+    task = Task(
+        name or task_name(public), public.to_dict(), epsilon, owners, tuple(user), protocol, read_params(setting)
+    )
+    plan = program_of(task).plan
+    # Two servers on one host need different ports.
+    addresses = [Address(place, port + 2 * party, port + 2 * party + 1) for party, place in enumerate(hosts)]
+    made = set_up(
+        folder, task, addresses=addresses, listen=[listen] * 3 if listen else None, timeout=timeout, days=days
+    )
+    print(f"Task {task.name}: {plan.loss}. Folders in {folder}:")
+    for config in made:
+        print(f"  {config.folder.name:<20} for {config.who}")
+    print(f"Hand each new role its folder and, by another way, its secret from {folder / 'secrets'}; a role that was")
+    print("there before needs its new config.json only. Then delete the secrets and every key.pem here.")
+    print(f"Keep {folder / 'authorities'} and its secrets offline: whoever has them can add parties.")
+
+
+@secure.command()
+def server(
+    folder: Folder,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log details of failures.")] = False,
+) -> None:
+    """Run one of the three servers until interrupted. Logs go to stderr and hold no value and no number of rows.
+
+    \b
+    Example:
+      veilwood secure server clinics/server-0
+    """
+    from veilwood.secure.roles.config import Config
+    from veilwood.secure.roles.server import Server
+
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(message)s",
+        datefmt="%Y-%m-%d %H:%M:%S",  # whole seconds: how long a training took would tell how many rows there were
+    )
+    running = Server(Config.load(folder))
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    try:
+        running.start()
+        stop.wait()
+    finally:
+        running.close()
+
+
+@secure.command()
+def client(
+    folder: Folder,
+    table: Annotated[str | None, typer.Argument(metavar="[TABLE]", help="The rows: CSV, Parquet or Arrow.")] = None,
+    task: TaskName = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until the model is trained.")] = True,
+    pad_to: Annotated[int | None, typer.Option("--pad-to", metavar="N", help="Hide how many rows there are.")] = None,
+    retire: Annotated[bool, typer.Option("--retire", help="Have the servers forget the model instead.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Share the rows of an owner with the three servers, wait for the others, and show the certificate.
+
+    \b
+    Example:
+      veilwood secure client clinics/client-north rows.csv
+    """
+    from veilwood.data.sources import read_features, read_table
+    from veilwood.secure.roles.client import Client
+
+    owner = Client(folder, task)
+    if retire:
+        owner.retire()
+        return say(as_json, {"retired": owner.task.name}, f"{owner.task.name} is retired: nobody can ask it again.")
+    if table is None:
+        found = owner.status()
+        text = "\n".join(f"server {i}: {s['phase']}{_waits(s)}" for i, s in enumerate(found))
+        return say(as_json, found, text)
+    if owner.holds_target:
+        X, y = read_table(table, owner.schema)
+        owner.contribute(X, y, pad_to=pad_to)
+    else:
+        X = read_features(table, owner.schema)
+        owner.contribute(X, pad_to=pad_to)
+    if not as_json:
+        print("The rows are shared, and checked by the three servers.", flush=True)
+    if not wait:
+        return None
+    statement = owner.wait()
+    return say(as_json, statement.to_dict(), f"{owner.task.name} is trained. {statement}")
+
+
+def _waits(status: dict[str, Any]) -> str:
+    failed = f"; the last attempt ended: {status['failure']}" if status["failure"] else ""
+    missing = f" for {', '.join(status['missing'])}" if status["phase"] == "waiting" and status["missing"] else ""
+    return missing + failed
+
+
+@secure.command()
+def user(
+    folder: Folder,
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="The questions: rows with the feature columns.")],
+    task: TaskName = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="CSV", help="Where the answers go.")] = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Ask the trained model; no server sees the questions or the answers.
+
+    \b
+    Example:
+      veilwood secure user clinics/user-analyst patients.csv -o answers.csv
+    """
+    import pandas as pd
+
+    from veilwood.data.sources import read_features
+    from veilwood.secure.roles.user import User
+
+    if out is not None:
+        check_output(out, force)
+    with User(folder, task) as asking:
+        labels = asking.predict(read_features(table, asking.task.public))
+        statement = asking.privacy_
+    answers = pd.DataFrame({"row": range(len(labels)), asking.task.public.target.name: labels})
+    if out is not None:
+        answers.to_csv(out, index=False)
+        return say(as_json, {"rows": len(labels), "out": str(out)}, f"{len(labels)} answers: {out}. {statement}")
+    text = answers.to_csv(index=False).strip()
+    return say(as_json, {"labels": [str(label) for label in labels], "privacy": statement.to_dict()}, text)
+
+
+@secure.command()
+def demo(
+    folder: Annotated[Path | None, typer.Option("--folder", help="Keep configurations and logs here.")] = None,
+) -> None:
+    """Run three servers, two owners and a user on this machine, and tell what each of them saw.
+
+    \b
+    Example:
+      veilwood secure demo
+    """
+    from veilwood.secure.roles.demo import run
+
+    run(folder)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of Dask, Spark and Ray, counted where they are."""

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker of a cluster does with its partitions: encode, count, choose rows by id, predict; no engine is named.
+
+How partitions come to workers and sums go back is in ``cluster``.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from veilwood.data.batches import Batch, Count, Sums
+from veilwood.data.encoding import Encoding
+from veilwood.data.frames import Table
+from veilwood.data.sources import encode_batch, id_codes, no_id
+from veilwood.errors import OutOfSchemaError
+from veilwood.privacy.loss import RowsOf
+
+BUCKETS: Final = 256  # all rows of an id are in one of them; a bucket is one partition
+REFUSED: Final = -1  # the bucket of a message that takes the place of rows
+BATCH_ROWS: Final = 65536
+PREDICTION, PROBABILITY = "prediction", "probability"  # as in Spark's own library
+
+
+@dataclass(repr=False)  # workers log what fails with its arguments, and sums are exact
+class Part:
+    """The sums of some partitions, what their rows looked like, and the first refusal; parts add up."""
+
+    sums: Sums | None = None
+    seen: dict[int, tuple[int, int]] = field(default_factory=dict)  # rows and checksum of each partition
+    refusal: OutOfSchemaError | None = None
+
+    @classmethod
+    def total(cls, parts: Iterable[Part]) -> Part:
+        """Add parts up, leaving them as they are: an engine may use one again after a failure."""
+        total = cls()
+        for part in parts:
+            if part.sums is not None:
+                total.sums = part.sums.copy() if total.sums is None else total.sums + part.sums
+            total.seen |= part.seen
+            total.refusal = total.refusal or part.refusal
+        return total
+
+
+def count_tables(count: Count, encoding: Encoding, partition: int, tables: Iterable[Any]) -> Part:
+    """Count the rows of one partition."""
+
+    def batches() -> Iterator[Batch]:
+        first_row = 0
+        for piece in _pieces(tables):
+            yield encode_batch(encoding, Table.of(piece), partition, first_row)
+            first_row += len(piece)
+
+    return _count(count, partition, batches())
+
+
+def count_bucket(count: Count, cap: RowsOf, salt: int, encoded: pa.Table) -> Part:
+    """Choose at most k rows of each id of one bucket, and count them.
+
+    Which rows of an id are kept depends on nothing but its own rows and the salt: on their contents, so that it holds
+    for every pass, wherever an engine's shuffle puts them.
+    """
+    partition = int(encoded.column("bucket")[0].as_py())
+    if partition == REFUSED:
+        return Part(refusal=OutOfSchemaError(encoded.column("id")[0].as_py()))
+    values = np.column_stack([encoded.column(name).to_numpy() for name in encoded.column_names[2:]])
+    ids = np.array(encoded.column("id").to_pylist(), dtype=object)  # a text of numpy would lose NULs at its end
+    _, person = np.unique(ids, return_inverse=True)
+    order = np.lexsort((_scrambled(values, salt), person))
+    person, values = person[order], values[order]
+    kept = np.arange(len(person)) - np.searchsorted(person, person, side="left") < cap.at_most
+    batch = Batch(values[kept, 1:].astype(np.uint16), values[kept, 0].astype(np.int32), partition, 0)
+    return _count(count, partition, iter([batch]))
+
+
+def encode_with_id(encoding: Encoding, cap: RowsOf, tables: Iterable[Any]) -> Iterator[pa.Table]:
+    """Encode rows for the engine's own group-by: bucket, id as text, target and codes.
+
+    Ids are compared by the rule of ``canonical``, as everywhere: an engine would take 7 and "7.0" for two people.
+    """
+    schema = encoded_schema(encoding)
+    try:
+        for piece in _pieces(tables):
+            table = Table.of(piece)
+            column = table.named(cap.id)
+            if column is None:
+                raise no_id(cap)
+            ids, texts = id_codes(column, cap)
+            buckets = np.array([zlib.crc32(text.encode()) % BUCKETS for text in texts], np.int32)
+            batch = encode_batch(encoding, table, 0, 0, allowed_extra=(cap.id,))
+            numbers = [batch.target, *batch.codes.T.astype(np.int32)]
+            yield pa.table([buckets[ids], np.array(texts, dtype=object)[ids], *numbers], schema=schema)
+    except OutOfSchemaError as error:
+        yield pa.table([[REFUSED], [str(error)], *([0] for _ in schema.names[2:])], schema=schema)
+
+
+def _count(count: Count, partition: int, batches: Iterator[Batch]) -> Part:
+    seen = [0, 0]
+
+    def watched() -> Iterator[Batch]:
+        for batch in batches:
+            seen[0] += len(batch.target)
+            seen[1] = zlib.crc32(batch.target.tobytes(), zlib.crc32(batch.codes.tobytes(), seen[1]))
+            yield batch
+
+    try:
+        sums = count(watched(), n_jobs=1)
+    except OutOfSchemaError as error:  # returned, as engines try again what raises, and then raise something else
+        return Part(refusal=error)
+    return Part(sums, {partition: (seen[0], seen[1])})
+
+
+def _pieces(tables: Iterable[Any]) -> Iterator[Any]:
+    """Cut what an engine hands over into batches, so that memory stays bounded; drop empty ones."""
+    for table in tables:
+        for start in range(0, len(table), BATCH_ROWS):
+            yield table[start : start + BATCH_ROWS]
+
+
+def _scrambled(values: NDArray[np.int64], salt: int) -> NDArray[np.uint64]:
+    """Return a number for each row that mixes all its values (splitmix64); equal rows get equal numbers."""
+    out = np.full(len(values), salt, np.uint64)
+    for column in values.T:
+        out = (out ^ column.astype(np.uint64)) + np.uint64(0x9E3779B97F4A7C15)
+        out = (out ^ (out >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        out = (out ^ (out >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        out ^= out >> np.uint64(31)
+    return out
+
+
+def encoded_schema(encoding: Encoding) -> pa.Schema:
+    """Columns of rows that were encoded with their id."""
+    codes = [(f"code{i}", pa.int32()) for i in range(len(encoding.columns))]
+    return pa.schema([("bucket", pa.int32()), ("id", pa.string()), ("target", pa.int32()), *codes])
+
+
+def features(model: Any, piece: Any) -> Any:
+    """Take the model's columns out of a table, leaving others, such as keys, where they are."""
+    names = piece.columns if isinstance(piece, pd.DataFrame) else piece.column_names
+    known = [name for name in model.feature_names_in_ if name in names]
+    return piece[known] if isinstance(piece, pd.DataFrame) else piece.select(known)
+
+
+def with_column(model: Any, method: Callable[[Any], Any], name: str, piece: Any) -> Any:
+    """Add a column of predictions, or of the probabilities of all classes, to an Arrow table or batch."""
+    kind = pa.list_(pa.float64()) if name == PROBABILITY else label_type(model)
+    if not piece.num_rows:
+        return piece.append_column(name, pa.array([], kind))
+    return piece.append_column(name, pa.array(method(features(model, piece)).tolist(), kind))
+
+
+def label_type(model: Any) -> pa.DataType:
+    """Type of what a model predicts."""
+    return pa.array(model.classes_.tolist()).type if hasattr(model, "classes_") else pa.float64()
+
+
+def packed(part: Part) -> pa.Table:
+    """Put a part into a table of one cell, for engines that move tables."""
+    return pa.table({"part": pa.array([pickle.dumps(part)], pa.binary())})
+
+
+def unpacked(cells: Iterable[bytes]) -> Part:
+    """Add up what workers sent; they are the user's own, and engines speak pickle with them anyway."""
+    return Part.total(map(pickle.loads, cells))

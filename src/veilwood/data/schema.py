@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is public about a table: its columns, bounds, categories and classes, and their JSON form.
+
+Nothing here keeps a number of rows, a count or a row; turning rows into integers is in ``encoding``, and when two
+cells are the same category or the same id is decided in ``canonical``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import pandas as pd
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d
+
+from veilwood.bounded import read_json, read_text, shown
+from veilwood.data.canonical import texts_of
+from veilwood.data.columns import COLUMN_KEYS, Column, closest
+from veilwood.data.frames import Table, category_codes, numbers
+from veilwood.errors import SchemaError, UndeclaredSchemaError, VeilwoodError
+
+__all__ = ["UNREVIEWED", "Schema", "Task"]
+
+Task = Literal["classification", "regression"]
+
+UNREVIEWED: Final = "from data: review"
+"""What a draft writes into ``bounds`` of each column; while one is left, the schema counts as read off the data."""
+
+_SCHEMA_KEYS: Final = ("name", "task", "target", "columns", "inferred")
+
+
+@dataclass(frozen=True, repr=False)
+class Schema:
+    """What is public about a data set, declared before any data is seen.
+
+    Parameters
+    ----------
+    name : str
+        What the data set is called.
+    task : {"classification", "regression"}
+        What is learned.
+    target : Column
+        The column to predict: categorical with two or more values, or numeric.
+    features : sequence of Column
+        The columns to predict it from.
+    inferred : bool, default False
+        Whether bounds and categories were read off the data, which voids every guarantee.
+
+    Notes
+    -----
+    **Categories and ids are compared as text**, by one rule for every format and engine. Numbers are compared as
+    numbers: 7, 7.0, Decimal("7.00") and the texts "7", "7.0" are one category and one person, in CSV as in Parquet;
+    "007" and " 7" are others. Booleans are "True" and "False", an empty text is a missing value, dates are ISO 8601.
+    The whole rule is the table at the top of ``veilwood.data.canonical``.
+
+    **The declared classes decide the type of predictions**, and nothing in the data does: ``"values": [0, 1]`` gives
+    ``classes_`` of int64, ``[0.5, 1.5]`` of float64, ``[false, true]`` of bool, and ``["0", "1"]`` texts as declared.
+    Labels given to ``fit`` and ``score`` may be written in any of these ways.
+
+    Examples
+    --------
+    >>> schema = Schema.from_dict({
+    ...     "name": "clinic", "task": "classification", "target": "ill",
+    ...     "columns": [
+    ...         {"name": "age", "kind": "numeric", "lower": 0, "upper": 120},
+    ...         {"name": "ward", "kind": "categorical", "values": ["A", "B", "C"]},
+    ...         {"name": "ill", "kind": "categorical", "values": ["no", "yes"]},
+    ...     ],
+    ... })
+    >>> schema
+    Schema('clinic', classification of 'ill', 2 features)
+    >>> print(schema)
+    Schema 'clinic': classification of 'ill' (no, yes)
+      age   numeric      0 to 120
+      ward  categorical  A, B, C
+    >>> schema.classes
+    ('no', 'yes')
+    """
+
+    name: str
+    task: Task
+    target: Column
+    features: tuple[Column, ...]
+    inferred: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise SchemaError(f"the schema's 'name' must be a text, not {self.name!r}.")
+        object.__setattr__(self, "features", tuple(self.features))
+        if self.task not in ("classification", "regression"):
+            raise SchemaError(f"unknown task {self.task!r}. Hint: use 'classification' or 'regression'.")
+        if not self.features:
+            raise SchemaError("the schema has no feature columns. Hint: list them under 'columns'.")
+        names = [column.name for column in (*self.features, self.target)]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise SchemaError(f"column {twice!r} appears twice. Hint: give every column a name of its own.")
+        self._check_target()
+
+    def _check_target(self) -> None:
+        target, needed = self.target, "categorical" if self.task == "classification" else "numeric"
+        if target.kind != needed:
+            raise SchemaError(
+                f"target {target.name!r} is {target.kind}, but {self.task} needs a {needed} one. "
+                f"Hint: change the task, or the kind of the target."
+            )
+        if target.kind == "categorical" and len(target.values) < 2:
+            raise SchemaError(
+                f"target {target.name!r} has one class only ({target.values[0]!r}). "
+                "Hint: list every class that can occur; there must be two or more."
+            )
+        for key in ("nullable", "bins", "cutoffs", "transform"):
+            if getattr(target, key):
+                raise SchemaError(f"target {target.name!r}: {key!r} is for features. Hint: remove it.")
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes; empty for regression."""
+        return self.target.values
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the feature columns, in order."""
+        return tuple(column.name for column in self.features)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Schema:
+        """Build a schema from its JSON form; keys that are not part of the format are dropped."""
+        if not isinstance(data, Mapping):
+            raise SchemaError(f"a schema is a JSON object, not {type(data).__name__}. Hint: see Schema.to_dict.")
+        known = _known_keys(data, _SCHEMA_KEYS, required=("name", "task", "target", "columns"), place="the schema")
+        if isinstance(known["columns"], str) or not isinstance(known["columns"], Sequence):
+            raise SchemaError("the schema's 'columns' is not a list. Hint: one object a column, the target too.")
+        columns = [_column_from(entry, place) for place, entry in enumerate(known["columns"])]
+        target = [column for column in columns if column.name == known["target"]]
+        if not target:
+            hint = closest(str(known["target"]), [column.name for column in columns])
+            raise SchemaError(
+                f"target {known['target']!r} is not among the columns.{hint} "
+                "Hint: the target needs an entry under 'columns' too."
+            )
+        features = [column for column in columns if column is not target[0]]
+        return cls(known["name"], known["task"], target[0], tuple(features), _is_draft(data))
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Schema:
+        """Read a schema from a JSON file."""
+        try:
+            text = read_text(path)
+        except FileNotFoundError:
+            raise SchemaError(
+                f"there is no schema file {shown(str(path))}. Hint: veilwood schema draft TABLE"
+            ) from None
+        except (OSError, VeilwoodError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise SchemaError(f"cannot read schema file {shown(str(path))}: {reason}.") from None
+        try:
+            data = read_json(text)
+        except VeilwoodError as error:
+            raise SchemaError(f"{shown(str(path))} is not valid JSON: {error}") from None
+        return cls.from_dict(data)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form: the features in order, the target last."""
+        out: dict[str, Any] = {"name": self.name, "task": self.task, "target": self.target.name}
+        if self.inferred:
+            out["inferred"] = True
+        return out | {"columns": [column.to_dict() for column in (*self.features, self.target)]}
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the schema to a JSON file."""
+        Path(path).write_text(json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of the canonical JSON form: equal schemas, and only they, share it."""
+        canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    @classmethod
+    def resolve(cls, schema: Schema | Mapping[str, Any] | str | PathLike[str] | None) -> Schema:
+        """Return the schema given as such, as a dict, or as the path of a JSON file."""
+        if schema is None:
+            raise UndeclaredSchemaError(
+                "no schema was given, and bounds read off the data would leak it. Hint: write one with "
+                "'veilwood schema draft TABLE' and review it; schema='infer' is for experiments, NOT PRIVATE."
+            )
+        if isinstance(schema, Schema):
+            return schema
+        if isinstance(schema, Mapping):
+            return cls.from_dict(schema)
+        if isinstance(schema, str | PathLike):
+            return cls.load(schema)
+        raise SchemaError(
+            f"schema is of type {type(schema).__name__}. Hint: give a Schema, a dict or the path of a JSON file."
+        )
+
+    @classmethod
+    def numeric(
+        cls,
+        bounds: tuple[Any, Any],
+        classes: Sequence[object] | None = None,
+        *,
+        target_bounds: tuple[float, float] | None = None,
+        names: Sequence[str] | None = None,
+        n_features: int | None = None,
+        target: str = "target",
+    ) -> Schema:
+        """Declare numeric features in one line; classes make it classification, target bounds regression.
+
+        Parameters
+        ----------
+        bounds : pair
+            Lower and upper bounds: two numbers for all columns, or two sequences with one number a column.
+        classes : sequence, optional
+            The class labels, for classification.
+        target_bounds : pair of float, optional
+            Bounds of the target, for regression.
+        names : sequence of str, optional
+            Names of the features; ``x0``, ``x1``, ... by default.
+        n_features : int, optional
+            How many features, where neither ``bounds`` nor ``names`` says so.
+        target : str
+            Name of the target column.
+
+        Examples
+        --------
+        >>> print(Schema.numeric(([0, 0], [10, 250]), classes=[0, 1]))
+        Schema 'numeric': classification of 'target' (0, 1)
+          x0  numeric  0 to 10
+          x1  numeric  0 to 250
+        """
+        if (classes is None) == (target_bounds is None):
+            raise SchemaError("give either classes (classification) or target_bounds (regression), and not both.")
+        try:
+            lows, highs = (np.atleast_1d(np.asarray(side, dtype=np.float64)) for side in bounds)
+            width = len(names) if names is not None else (n_features or max(len(lows), len(highs)))
+            lows, highs = np.broadcast_to(lows, width), np.broadcast_to(highs, width)
+        except (TypeError, ValueError):
+            raise SchemaError(
+                f"bounds={bounds!r} is not a pair (lower, upper) of numbers, or of one number for each feature."
+            ) from None
+        labels = names if names is not None else [f"x{place}" for place in range(width)]
+        features = [
+            Column(label, "numeric", lower=float(low), upper=float(high))
+            for label, low, high in zip(labels, lows, highs, strict=True)
+        ]
+        if classes is not None:
+            column = Column(target, "categorical", values=tuple(classes))  # type: ignore[arg-type]
+            return cls("numeric", "classification", column, tuple(features))
+        assert target_bounds is not None
+        column = Column(target, "numeric", lower=target_bounds[0], upper=target_bounds[1])
+        return cls("numeric", "regression", column, tuple(features))
+
+    @classmethod
+    def infer(cls, X: Any, y: Any, task: Task, *, target: str = "target") -> Schema:
+        """Read a schema off the data, for experiments: what is made from it is NOT PRIVATE.
+
+        Examples
+        --------
+        >>> Schema.infer([[1.5, "a"], [2.0, "b"]], [0, 1], "classification").inferred
+        True
+        """
+        table = Table.of(X)
+        names = table.names or tuple(f"x{place}" for place in range(table.n_columns))
+        while target in names:
+            target += "_"
+        features = tuple(_infer_column(name, table.column(place)) for place, name in enumerate(names))
+        labels = column_or_1d(y, warn=True)
+        if task == "regression":
+            goal = _infer_column(target, pd.Series(labels))
+        else:
+            try:
+                check_classification_targets(labels)
+            except ValueError as error:
+                raise SchemaError(str(error)) from None
+            found = [label for label in np.unique(labels).tolist() if not pd.isna(label)]
+            goal = Column(target, "categorical", values=tuple(dict(zip(texts_of(found), found, strict=True)).values()))
+        return cls("inferred", task, goal, features, inferred=True)
+
+    def __repr__(self) -> str:
+        flag = ", INFERRED: NOT PRIVATE" if self.inferred else ""
+        return f"Schema({self.name!r}, {self.task} of {self.target.name!r}, {len(self.features)} features{flag})"
+
+    def __str__(self) -> str:
+        wide = max(map(len, self.feature_names))
+        kind = max(len(column.kind) for column in self.features)
+        flag = "\n  INFERRED from the data: NOT PRIVATE" if self.inferred else ""
+        head = f"Schema {self.name!r}: {self.task} of {self.target.name!r} ({self.target.describe()}){flag}"
+        rows = [f"  {c.name:<{wide}}  {c.kind:<{kind}}  {c.describe()}" for c in self.features]
+        return "\n".join([head, *rows])
+
+
+def _is_draft(data: Mapping[str, Any]) -> bool:
+    """Whether any mark of a draft is left: on the whole, in its notes, or on a single column."""
+    marks = [str(column.get("bounds", "")) for column in data["columns"]]
+    noted = str(data.get("notes", "")).startswith("DRAFT")
+    return bool(data.get("inferred", False)) or noted or any(mark.startswith(UNREVIEWED) for mark in marks)
+
+
+def _known_keys(
+    data: Mapping[str, Any], known: Sequence[str], *, required: Sequence[str], place: str
+) -> dict[str, Any]:
+    """Keep the keys of the format; refuse a missing one, and one that looks like a slip of the pen."""
+    for key in required:
+        if key not in data:
+            near = difflib.get_close_matches(key, sorted(map(str, set(data) - set(known))), n=1)
+            slip = f" It has {near[0]!r}: is that {key!r}?" if near else " Hint: add the key."
+            raise SchemaError(f"{place} has no {key!r}.{slip}")
+    for key in set(data) - set(known):
+        near = difflib.get_close_matches(str(key), set(known) - set(data), n=1, cutoff=0.85)
+        if near:
+            raise SchemaError(f"{place} has an unknown key {key!r}. Did you mean {near[0]!r}?")
+    return {key: data[key] for key in known if key in data}
+
+
+def _column_from(entry: object, place: int) -> Column:
+    """Build one column from its JSON form."""
+    if not isinstance(entry, Mapping):
+        raise SchemaError(f"entry {place + 1} of 'columns' is {entry!r}. Hint: a column is a JSON object.")
+    where = f"column {entry['name']!r}" if "name" in entry else f"entry {place + 1} of 'columns'"
+    required = {"categorical": ("values",), "numeric": ("lower", "upper")}.get(str(entry.get("kind")), ())
+    known = _known_keys(entry, COLUMN_KEYS, required=("name", "kind", *required), place=where)
+    return Column(**known)
+
+
+def _infer_column(name: str, values: pd.Series[Any]) -> Column:
+    """Read one column off the data: the range of numbers, the set of anything else."""
+    missing = values.isna().to_numpy(dtype=bool)
+    kind = pd.api.types.infer_dtype(values, skipna=True)
+    if kind in ("integer", "floating", "mixed-integer-float", "decimal", "empty") or bool(missing.all()):
+        found = numbers(values, name)
+        found = found[np.isfinite(found)]
+        lower, upper = (float(found.min()), float(found.max())) if found.size else (0.0, 1.0)
+        if lower == upper:  # a constant column still needs a range
+            upper = lower + max(1.0, abs(lower))
+        return Column(name, "numeric", lower=lower, upper=upper, nullable=bool(missing.any()))
+    _, texts = category_codes(values)
+    return Column(name, "categorical", values=tuple(sorted(set(texts))), nullable=bool(missing.any()))

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An ordinary forest, or an additive model, learned by scikit-learn from cells that came out and written as ours.
+
+Everything here is computed from what was released: which kind it is, how large its leaves, how it is judged.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from threading import Lock
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
+from threadpoolctl import threadpool_limits
+
+from veilwood.forests.adaptive.fine_cells import MOST_KEPT, FineCells
+from veilwood.forests.adaptive.table_trees import Axis, CellTable, grow_tables
+from veilwood.progress import track
+from veilwood.trees.counting import on_threads
+from veilwood.trees.forest import LEAF, Forest
+
+TREES, FEWEST_TREES = 60, 10
+JUDGED_TREES: Final = 20  # of each candidate
+MOST_ROWS, FEWEST_ROWS = 1 << 16, 1 << 13  # that a tree sees, drawn with replacement from a larger table
+MANY_CLASSES: Final = 8  # beyond which trees are fewer and see less: each leaf holds a number for every class
+STUMPS: Final = 200  # boosted trees of one split, divided among the classes: too few if there are many
+STEP: Final = 0.3  # of boosting
+FOLDS: Final = 5
+ONE_FOLD_FROM: Final = 10_000  # rows, from which one fold judges well enough,
+MOST_JUDGED: Final = 1 << 17  # and so many rows at most
+
+Floats = NDArray[np.float64]
+
+
+class Candidate(NamedTuple):
+    """A kind of model, the part of the columns that is tried at a node, and the fewest rows in a leaf.
+
+    Thresholds of a forest are drawn by chance ("extra") or the best ones ("random"); trees of an additive model have
+    one split each.
+    """
+
+    kind: Literal["extra", "random", "additive"]
+    max_features: float
+    min_samples_leaf: int
+
+
+CANDIDATES: Final = (
+    Candidate("extra", 1.0, 1),
+    Candidate("extra", 1.0, 4),
+    Candidate("random", 0.4, 2),
+    Candidate("random", 0.4, 20),
+    Candidate("random", 0.4, 80),
+    Candidate("additive", 1.0, 20),  # where columns act one by one, deep trees need far more rows
+)
+
+
+class Grown(NamedTuple):
+    """A model: trees, what each leaf adds to the scores, and the scores that they are added to.
+
+    Scores are shares of classes, which start from zero, or logarithms of them up to a constant: those start from the
+    logarithms of shares that add up to 1, which are never all zero.
+    """
+
+    forest: Forest
+    values: Floats
+    start: Floats
+
+    @property
+    def additive(self) -> bool:
+        """Whether scores are logarithms."""
+        return bool(self.start.any())
+
+
+def n_trees(n_classes: int) -> int:
+    """How many trees a forest has."""
+    return max(TREES * MANY_CLASSES // max(n_classes, MANY_CLASSES), FEWEST_TREES)
+
+
+def _rows_per_tree(n_classes: int) -> int:
+    return max(MOST_ROWS * MANY_CLASSES // max(n_classes, MANY_CLASSES), FEWEST_ROWS)
+
+
+def most_leaves(n_classes: int) -> int:
+    """How many leaves a forest can have."""
+    return n_trees(n_classes) * _rows_per_tree(n_classes)
+
+
+def grow(cells: FineCells, n_classes: int, rng: np.random.Generator, n_jobs: int | None) -> Grown:
+    """Grow the kind of model that predicts rows best that it was not grown from."""
+    if not len(cells.weight):  # nothing came out: nothing is known
+        return Grown(*_joined([_single_leaf(np.full(n_classes, 1 / n_classes))], cells.axes), np.zeros(n_classes))
+    row = _as_rows(cells.weight, rng)
+    seeds = rng.integers(0, 2**31 - 1, 2)
+    judged = np.random.default_rng(seeds[0]).permutation(len(row))[:MOST_JUDGED]
+    X, y = _table(cells, row[judged])
+    # Stumps are so quick that threads of theirs would mostly wait for each other.
+    with threadpool_limits(limits=1, user_api="openmp"), warnings.catch_warnings():
+        # Filters are of the whole process: only this one message, so that no other thread loses a warning of ours.
+        warnings.filterwarnings("ignore", message="The number of unique classes is greater than")
+        # A class that never came out has no log-odds.
+        additive_too = len(cells.axes) > 0 and n_classes <= MANY_CLASSES and len(np.unique(y)) == n_classes
+        candidates = [one for one in CANDIDATES if one.kind != "additive" or additive_too]
+        losses = [
+            _loss(candidate, X, y, n_classes, int(seeds[0]), n_jobs)
+            for candidate in track(candidates, "choosing a forest")
+        ]
+        best = candidates[int(np.argmin(losses))]
+        X, y = _table(cells, row)
+        if best.kind == "additive":
+            return _by_column(_fitted_stumps(best, X, y, n_classes, int(seeds[1])), cells.axes)
+        trees = [_single_leaf(np.zeros(n_classes))] * n_trees(n_classes)  # places to be filled
+
+        def work(first: int, last: int) -> None:
+            for number in range(first, last):
+                fitted = _fitted_tree(best, X, y, n_classes, int(seeds[1]) + number)
+                trees[number] = _tree(fitted.tree_, fitted.classes_, n_classes)
+
+        on_threads(work, len(trees), n_jobs)
+    forest, values = _joined(trees, cells.axes)
+    values /= len(trees)
+    return Grown(forest, values, np.zeros(n_classes))
+
+
+def _as_rows(weight: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """Repeat cells as often as they were counted, so that folds and leaves are of rows; of very many draw some."""
+    ends = np.cumsum(weight)
+    if ends[-1] <= MOST_KEPT:
+        return np.repeat(np.arange(len(weight)), weight)
+    drawn = rng.choice(ends[-1], MOST_KEPT, replace=False)  # no row twice: it would be in a fold and left out of it
+    return np.searchsorted(ends, np.sort(drawn), side="right")
+
+
+def _table(cells: FineCells, row: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """What scikit-learn takes: the groups of each row, and its class."""
+    X = np.zeros((len(row), max(1, len(cells.axes))), np.float32)
+    for number in range(len(cells.axes)):
+        X[:, number] = cells.groups[row, number]
+    return X, cells.label[row]
+
+
+def _fitted_tree(candidate: Candidate, X: NDArray[np.float32], y: NDArray[Any], n_classes: int, seed: int) -> Any:
+    """One of scikit-learn's trees, from rows drawn with replacement; from all, if few, where thresholds are chance."""
+    extra, most = candidate.kind == "extra", _rows_per_tree(n_classes)
+    kind = ExtraTreeClassifier if extra else DecisionTreeClassifier
+    tree = kind(max_features=candidate.max_features, min_samples_leaf=candidate.min_samples_leaf, random_state=seed)
+    if extra and len(y) <= most:
+        return tree.fit(X, y)
+    drawn = np.random.default_rng(seed).integers(0, len(y), min(len(y), most))
+    row, times = np.unique(drawn, return_counts=True)
+    return tree.fit(X[row], y[row], sample_weight=times)
+
+
+def _fitted_stumps(candidate: Candidate, X: NDArray[np.float32], y: NDArray[Any], n_classes: int, seed: int) -> Any:
+    """Trees of one split, boosted: each adds to the effect of one column."""
+    model = HistGradientBoostingClassifier(
+        learning_rate=STEP, max_iter=STUMPS // n_classes, max_leaf_nodes=2, random_state=seed,
+        max_features=candidate.max_features, min_samples_leaf=candidate.min_samples_leaf, early_stopping=False,
+    )  # fmt: skip
+    return model.fit(X, y)
+
+
+def _loss(
+    candidate: Candidate, X: NDArray[np.float32], y: NDArray[Any], n_classes: int, seed: int, n_jobs: int | None
+) -> float:
+    """Squared error of class shares on folds that were left out; the rows are in random order."""
+    fold = np.arange(len(y)) % FOLDS
+    total = 0.0
+    for number in range(1 if len(y) >= ONE_FOLD_FROM else min(FOLDS, len(y))):
+        out, rest = fold == number, fold != number
+        if len(np.unique(y[rest])) < 2:  # all kinds say the same
+            continue
+        shares = _shares(candidate, X[rest], y[rest], X[out], n_classes, seed, n_jobs)
+        shares[np.arange(len(shares)), y[out]] -= 1.0
+        total += float((shares**2).sum())
+    return total
+
+
+def _shares(
+    candidate: Candidate,
+    X: NDArray[np.float32],
+    y: NDArray[Any],
+    others: NDArray[np.float32],
+    n_classes: int,
+    seed: int,
+    n_jobs: int | None,
+) -> Floats:
+    """Class shares of other rows; each tree is gone before its thread grows another, as deep ones take megabytes."""
+    shares, adding = np.zeros((len(others), n_classes)), Lock()
+    if candidate.kind == "additive":
+        fitted = _fitted_stumps(candidate, X, y, n_classes, seed)
+        shares[:, fitted.classes_] = fitted.predict_proba(others)
+        return shares
+
+    def judge(first: int, last: int) -> None:
+        for tree in range(first, last):
+            fitted = _fitted_tree(candidate, X, y, n_classes, seed + tree)
+            told = fitted.predict_proba(others) / JUDGED_TREES
+            with adding:
+                shares[:, fitted.classes_] += told
+
+    on_threads(judge, JUDGED_TREES, n_jobs)
+    return shares
+
+
+# -- what scikit-learn made as one of ours ----------------------------------------------------------------------
+
+
+def _by_column(fitted: Any, axes: Sequence[Axis]) -> Grown:
+    """Write each column as a tree: as no two meet in a tree of one split, a model can be asked for each by itself."""
+    forest, group = grow_tables([CellTable((axis,)) for axis in axes])
+    asked = np.zeros((1 + len(group), len(axes)), np.float32)
+    asked[np.arange(1, len(asked)), np.repeat(np.arange(len(axes)), np.diff(forest.tree_leaves))] = group
+    scores = fitted.decision_function(asked)
+    if scores.ndim == 1:  # log-odds of the second of two classes
+        scores = np.column_stack([np.zeros(len(scores)), scores])
+    start, values = scores[0], scores[1:] - scores[0]
+    for effect in np.split(values, forest.tree_leaves[1:-1]):
+        start = start + effect.mean(axis=0)
+        effect -= effect.mean(axis=0)  # in place: a view of values
+    return Grown(forest, values, start - np.logaddexp.reduce(start))
+
+
+class _Tree(NamedTuple):
+    """A tree in level order: axis (or LEAF) and first group on the right, first child (or leaf), values of leaves."""
+
+    axis: NDArray[np.int32]
+    group: NDArray[np.int32]
+    child: NDArray[np.int32]
+    values: Floats
+
+
+def _single_leaf(value: Floats) -> _Tree:
+    nothing = np.zeros(1, np.int32)
+    return _Tree(np.full(1, LEAF, np.int32), nothing, nothing, value[None])
+
+
+def _tree(tree: Any, classes: NDArray[np.int64], n_classes: int) -> _Tree:
+    """Number the nodes level by level, siblings side by side."""
+    order = np.concatenate(list(_levels(tree.children_left, tree.children_right)))
+    leaf = tree.children_left[order] < 0
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    child = np.where(leaf, np.cumsum(leaf) - 1, place[tree.children_left[order]])
+    values = tree.value[order[leaf], 0, :]
+    shares = np.zeros((len(values), n_classes))
+    shares[:, classes] = values / values.sum(axis=1, keepdims=True)
+    group = np.floor(tree.threshold[order]).astype(np.int32) + 1
+    return _Tree(np.where(leaf, LEAF, tree.feature[order]).astype(np.int32), group, child.astype(np.int32), shares)
+
+
+def _levels(left: NDArray[np.int64], right: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    level = np.zeros(1, np.int64)
+    while len(level):
+        yield level
+        inner = level[left[level] >= 0]
+        level = np.stack([left[inner], right[inner]], axis=1).ravel()
+
+
+def _joined(trees: Sequence[_Tree], axes: Sequence[Axis]) -> tuple[Forest, Floats]:
+    """Put trees side by side; groups become thresholds of codes, or tables that send each category left or right."""
+    starts, tables, lookup_length = [], [], 0
+    for axis in axes:  # what a split before group 1, 2, ... of the axis is written as
+        if axis.ordered:
+            starts.append(axis.first_codes)
+            continue
+        starts.append(-1 - (lookup_length + (np.arange(axis.size) - 1) * len(axis.groups)))
+        right = axis.groups[None, :] >= np.arange(1, axis.size)[:, None]
+        tables.append(right.astype(np.uint16).ravel())
+        lookup_length += right.size
+    n_nodes = np.cumsum([0, *(len(tree.axis) for tree in trees)])
+    n_leaves = np.cumsum([0, *(len(tree.values) for tree in trees)])
+    axis_of = np.concatenate([tree.axis for tree in trees])
+    group = np.concatenate([tree.group for tree in trees])
+    child = [tree.child + np.where(tree.axis == LEAF, leaves, nodes).astype(np.int32)
+             for tree, nodes, leaves in zip(trees, n_nodes, n_leaves, strict=False)]  # fmt: skip
+    feature, cut = np.full(len(axis_of), LEAF, np.int32), np.zeros(len(axis_of), np.int32)
+    for number, (axis, start) in enumerate(zip(axes, starts, strict=True)):
+        here = axis_of == number
+        feature[here], cut[here] = axis.feature, start[group[here]]
+    forest = Forest(
+        roots=n_nodes[:-1].astype(np.int32),
+        feature=feature,
+        cut=cut,
+        child=np.concatenate(child),
+        lookup=np.concatenate([*tables, np.zeros(1, np.uint16)]),
+        tree_leaves=n_leaves.astype(np.int32),
+    )
+    return forest, np.concatenate([tree.values for tree in trees])

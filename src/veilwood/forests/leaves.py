@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Post-processing of noisy leaves: from released counts to shares, votes and labels.
+
+Everything here is computed from what the door let out, so it costs no privacy and may be repeated at will.
+A regression leaf holds the rotated pair (sum of y, sum of levels - y); its "shares" are then the mean target
+between the bounds and its complement, so that classes and means are treated alike.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood.trees.forest import Forest
+
+Floats: TypeAlias = NDArray[np.float64]
+LeafCleaning: TypeAlias = Literal["plain", "empirical-bayes"]
+CLEANINGS: tuple[LeafCleaning, ...] = ("plain", "empirical-bayes")
+STANDS_OUT, EMPTY_BELOW = 5.0, 2.0  # standard deviations of the noise
+TINY = 1e-300  # a floor that turns 0 / 0 into 0
+
+
+def plain_shares(counts: NDArray[np.int64] | Floats) -> Floats:
+    """Return class shares per leaf: negative counts become 0, a leaf without any becomes uniform.
+
+    >>> plain_shares(np.array([[3, 1], [-2, 5], [-1, -1]])).tolist()
+    [[0.75, 0.25], [0.0, 1.0], [0.5, 0.5]]
+    """
+    kept = np.maximum(counts, 0).astype(np.float64)
+    totals = kept.sum(axis=1, keepdims=True)
+    return np.where(totals > 0, kept / np.where(totals > 0, totals, 1.0), 1.0 / counts.shape[1])
+
+
+def plain_means(pairs: NDArray[np.int64] | Floats, levels: int) -> Floats:
+    """Return the shares of a rotated pair: half plus half the clipped ratio of difference to count.
+
+    The number of rows is (first + second) / levels, taken as at least 1;
+    the mean, between -1 and 1, is (first - second) / (levels * rows).
+
+    >>> plain_means(np.array([[30, 10], [0, 0]]), 10)[:, 0].tolist()
+    [0.75, 0.5]
+    """
+    rows = np.maximum(pairs.sum(axis=1) / levels, 1.0)
+    first = 0.5 + 0.5 * np.clip((pairs[:, 0] - pairs[:, 1]) / (levels * rows), -1.0, 1.0)
+    return np.column_stack([first, 1.0 - first])
+
+
+def shrunken_counts(forest: Forest, counts: Floats, noise_variance: float) -> Floats:
+    """Return leaf counts whose residual components are shrunk as far as the known noise demands.
+
+    Noisy counts are added up to every node of a tree. What a node holds beyond an even part of its parent is a
+    component of its own, measured with exactly known noise. Per depth, pooled over all trees, the energy of these
+    components less the noise's energy is the signal, and each component is kept to the part signal / (signal +
+    noise); what all classes share (how many rows) and what sets classes apart are judged separately. Without noise
+    everything is kept, and where nothing rises above the noise a leaf repeats its ancestors: depth adapts itself.
+
+    Two choices follow from averaging over trees. The noise that a prediction feels is that of one tree divided by
+    the number of trees. And a signal below the standard error of its own estimate is given the benefit of that
+    doubt, since the average removes noise more gently than a cut to zero.
+
+    Parameters
+    ----------
+    forest : Forest
+        The structure.
+    counts : ndarray, shape (n_leaves, n_classes)
+        Noisy counts, or rotated pairs, in any unit: only their ratio to the noise matters.
+    noise_variance : float
+        Variance of the noise on each entry of ``counts``, in the square of that unit.
+
+    Returns
+    -------
+    ndarray, shape (n_leaves, n_classes)
+        Counts; entries can be negative.
+    """
+    sums, leaves_below = forest.add_up(counts), forest.add_up(np.ones(forest.n_leaves))
+    kept = np.zeros_like(sums)
+    kept[forest.roots] = sums[forest.roots].mean(axis=0)  # every root sees the same rows, or an even part of them
+    for depth in range(1, forest.depth + 1):
+        nodes = np.flatnonzero(forest.level == depth)
+        parent = forest.parent[nodes]
+        siblings = np.bincount(parent)[parent]
+        beyond = sums[nodes] - sums[parent] / siblings[:, None]
+        # Variance of a child less an even part of the parent that contains it.
+        noise = noise_variance * (
+            leaves_below[nodes] * (1 - 2 / siblings) + leaves_below[parent] / siblings.astype(float) ** 2
+        )
+        common = beyond.mean(axis=1, keepdims=True)
+        contrast = beyond - common
+        n_classes = counts.shape[1]
+        kept[nodes] = (
+            kept[parent] / siblings[:, None]
+            + common * _kept_part(n_classes * common[:, 0] ** 2, noise, 1, forest.n_trees)
+            + contrast * _kept_part((contrast**2).sum(axis=1), noise, n_classes - 1, forest.n_trees)
+        )
+    return kept[forest.leaf_node]
+
+
+def _kept_part(energy: Floats, noise: Floats, freedom: int, n_trees: int) -> float:
+    """Return signal / (signal + noise) for components of so many degrees of freedom, pooled over nodes."""
+    expected = float(noise.sum())
+    if expected == 0:
+        return 1.0
+    standard_error = float(np.sqrt(2 * (noise**2).sum() / freedom))
+    signal = max(float(energy.sum()) / freedom - expected, standard_error)
+    return signal / (signal + expected / n_trees)
+
+
+def votes(shares: Floats) -> Floats:
+    """Return one vote per leaf for its most frequent class; a tie shares the vote.
+
+    >>> votes(np.array([[0.2, 0.8], [0.5, 0.5]])).tolist()
+    [[0.0, 1.0], [0.5, 0.5]]
+    """
+    best = shares >= shares.max(axis=1, keepdims=True)
+    return np.asarray(best / best.sum(axis=1, keepdims=True))
+
+
+def coins(codes: NDArray[np.uint16], seed: int) -> Floats:
+    """Return a number in [0, 1) for each row, a fixed function of the row and a public seed.
+
+    Probabilistic averaging tosses a coin per prediction (Bojarski et al., section 3); tied to the row, the same
+    row gets the same answer in every batch. The coins protect nobody: they need not be secret.
+    """
+    state = np.full(len(codes), seed % 2**64, np.uint64)
+    for column in codes.T:  # splitmix64, one column after the other
+        state += column.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        state ^= state >> np.uint64(31)
+    return (state >> np.uint64(11)) / 2.0**53
+
+
+def shrunken_table(table: Floats, noise_variance: float, totals: Floats) -> Floats:
+    """Return a table of noisy counts whose residual components are shrunk as far as the known noise demands.
+
+    The table, classes last, is the sum of one component for each set of its columns: what the counts of these columns
+    show beyond all smaller sets. The component of no column at all, the number of rows in each class, is replaced by
+    ``totals``, which several tables can tell better than one. Single columns are shrunk and multiplied: inside a class
+    columns are taken as independent. Of each larger set, what goes beyond that product is shrunk and added. Shrinking
+    is by the James-Stein rule: what a component's classes share and what sets them apart are kept to the part
+    max(0, 1 - expected noise energy / energy) each.
+
+    >>> shrunken_table(np.array([[9.0, 1.0], [1.0, 9.0]]), 0.0, np.array([10.0, 10.0])).round(9).tolist()
+    [[9.0, 1.0], [1.0, 9.0]]
+    >>> shrunken_table(np.array([[9.0, 1.0], [1.0, 9.0]]), 100.0, np.array([10.0, 10.0])).tolist()
+    [[5.0, 5.0], [5.0, 5.0]]
+    """
+    n_axes = table.ndim - 1
+    even = totals / np.prod(table.shape[:-1])
+    product = np.broadcast_to(even, table.shape).astype(float)
+    for axis in range(n_axes):
+        product = product * np.maximum(1 + _shrunken_component(table, 1 << axis, noise_variance) / even, 0.0)
+    product *= totals / product.sum(axis=tuple(range(n_axes)))  # where a part was cut off below 0
+    kept = product
+    for columns in range(1, 1 << n_axes):
+        if columns.bit_count() > 1:
+            kept = kept + _shrunken_component(table - product, columns, noise_variance)
+    return kept
+
+
+def _shrunken_component(table: Floats, columns: int, noise_variance: float) -> Floats:
+    """Return the shrunken component of a set of columns, one bit each."""
+    component, freedom, n_classes = table, 1, table.shape[-1]
+    for axis, size in enumerate(table.shape[:-1]):
+        mean = component.mean(axis=axis, keepdims=True)
+        inside = columns >> axis & 1
+        component = component - mean if inside else np.broadcast_to(mean, component.shape)
+        freedom *= size - 1 if inside else 1
+    common = component.mean(axis=-1, keepdims=True)
+    shared = _james_stein(common, noise_variance * freedom / n_classes)
+    return shared + _james_stein(component - common, noise_variance * freedom * (n_classes - 1))
+
+
+def _james_stein(component: Floats, expected_noise_energy: float) -> Floats:
+    energy = float((component**2).sum())
+    return component * (max(0.0, 1 - expected_noise_energy / energy) if energy > 0 else 0.0)
+
+
+def density(histogram: NDArray[np.int64] | Floats, noise_variance: float, rows: float) -> Floats:
+    """Divide about so many rows among the cells of a noisy histogram; the number of cells is a power of two.
+
+    The rows are divided between the two halves of the histogram, those of each half between its own halves, and so on
+    down to single cells. If any division were as likely as any other, the difference of two halves would have a third
+    of their squared rows for its variance, so of the noisy difference the part third / (third + noise) is believed
+    (the best linear guess): where the noise rules, rows are divided evenly. A half that would get less than
+    ``EMPTY_BELOW`` standard deviations of the noise on its count gets nothing if both halves together have
+    ``STANDS_OUT`` of them.
+    ``rows`` may be a guess: more than two standard errors from the histogram's own sum it is not believed.
+
+    >>> density(np.array([1, -2, 90, 110, 2, 0, -1, 0]), 1.0, 200).round().tolist()
+    [0.0, 0.0, 90.0, 110.0, 0.0, 0.0, 0.0, 0.0]
+    """
+    total, error = float(np.sum(histogram)), (noise_variance * len(histogram)) ** 0.5
+    held = np.array([max(min(max(rows, total - 2 * error), total + 2 * error), 1.0)])
+    while len(held) < len(histogram):
+        halves = np.asarray(histogram).reshape(2 * len(held), -1).sum(axis=1)
+        noise = noise_variance * len(histogram) / (2 * len(held))  # on the count of a half
+        third = held**2 / 3
+        apart = (halves[::2] - halves[1::2]) * third / np.maximum(third + 2 * noise, TINY)
+        first = np.clip((held + apart) / 2, 0.0, held)
+        clear, least = held > STANDS_OUT * noise**0.5, EMPTY_BELOW * noise**0.5
+        first = np.where(clear & (first < least), 0.0, first)
+        first = np.where(clear & (held - first < least), held, first)
+        held = np.column_stack([first, held - first]).ravel()
+    return held
+
+
+def shrunken_steps(
+    sums: Floats, noise_variance: float, basis: Floats | None = None, part: NDArray[np.int64] | None = None
+) -> Floats:
+    """Return noisy sums of cells, cautiously shrunk: only what stands clear of the noise is kept.
+
+    Parameters
+    ----------
+    sums : ndarray, shape (n_cells, n_outputs)
+        Noisy sums.
+    noise_variance : float
+        Variance of the noise on each of them.
+    basis, part : ndarray, optional
+        An orthonormal basis, one row each, and which component each row belongs to; without them the components are
+        the mean and the rest. A component is kept to the part max(0, 1 - (expected energy of noise + one standard
+        deviation of it) / energy): rounds of boosting repeat, so what was held back comes back in a later one, while
+        noise that was let in stays.
+    """
+    if basis is None or part is None:
+        mean = np.broadcast_to(sums.mean(axis=0, keepdims=True), sums.shape)
+        components = [(mean, 1), (sums - mean, len(sums) - 1)]
+    else:
+        rows = [basis[part == component] for component in range(int(part.max()) + 1)]
+        components = [(mine.T @ (mine @ sums), len(mine)) for mine in rows]
+    kept = np.zeros_like(sums)
+    for component, size in components:
+        freedom = size * sums.shape[1]
+        threshold = noise_variance * (freedom + np.sqrt(2 * freedom))
+        energy = float((component**2).sum())
+        kept += component * (max(0.0, 1 - threshold / energy) if energy > 0 else 0.0)
+    return kept

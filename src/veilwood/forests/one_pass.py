@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What forests share that need the rows once: training on batches as they come, released once at the end.
+
+Forests whose splits are chosen from data, level by level, read the rows several times: they are in ``grown``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, NoReturn, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood.bounded import shorten, shown
+from veilwood.data.batches import Batch, Count, Source
+from veilwood.data.canonical import texts_of
+from veilwood.data.cluster.engines import open_rows
+from veilwood.errors import BudgetExceededError, VeilwoodError
+from veilwood.forests.base import Design
+from veilwood.forests.noisy_leaves import CountedForest
+from veilwood.privacy.door import SEEDED, Door
+from veilwood.privacy.entropy import is_seeded
+from veilwood.privacy.ledger import open_ledger
+from veilwood.privacy.loss import RowsOf
+
+
+@dataclass(repr=False)
+class _Unfinished:
+    """Exact counts of the rows so far: private, in memory only."""
+
+    design: Design
+    params: dict[str, Any]
+    count: Count
+    sums: NDArray[np.int64]
+    n_partitions: int
+    not_private: list[str]
+
+    def __reduce__(self) -> NoReturn:
+        raise VeilwoodError(
+            "an unfinished fit holds exact counts and cannot be copied or pickled. Hint: call release() first."
+        )
+
+
+class OnePassForest(CountedForest):
+    """A forest whose trees are grown without data: all that is learned from rows is one array of sums."""
+
+    _several_passes: ClassVar[bool] = False
+    _unfinished: _Unfinished | None = None
+
+    # -- what a family defines -----------------------------------------------------------------------------------
+
+    def _count(self, design: Design) -> Count:
+        """Say what is added up; where trees are disjoint, under a fresh secret key."""
+        raise NotImplementedError
+
+    def _release(self, design: Design, exact: NDArray[np.int64], door: Door) -> Any:
+        """Let the sums out through the door."""
+        raise NotImplementedError
+
+    # -- shared --------------------------------------------------------------------------------------------------
+
+    def _measure(self, design: Design, source: Source, door: Door) -> Any:
+        self._unfinished = None
+        return self._release(design, source.add_up(self._count(design), n_jobs=self.n_jobs), door)
+
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, **unsupported: Any) -> Self:
+        """Count one batch of rows, exactly and in memory; ``release`` ends the fit and makes the model.
+
+        Nothing is spent and nothing can be predicted before ``release``. If the work is interrupted, what was counted
+        is lost and nothing was spent.
+
+        Parameters
+        ----------
+        X : dataframe, array, path, folder, glob, pyarrow dataset, iterator of tables, or frame of a cluster
+            The rows of this batch. Every row must come once only.
+        y : array-like, optional
+            Their targets, where ``X`` does not hold them.
+        classes : array-like, optional
+            As in scikit-learn; not needed, since the schema has them, and refused where they differ from those.
+
+        Returns
+        -------
+        self
+
+        Examples
+        --------
+        >>> import veilwood as vw
+        >>> car = vw.datasets.car()
+        >>> forest = vw.RandomTreesClassifier(car.schema, epsilon=2.0, n_estimators=10, max_depth=4, random_state=0)
+        >>> for start in range(0, len(car.X), 500):
+        ...     _ = forest.partial_fit(car.X[start:start + 500], car.y[start:start + 500])
+        >>> forest.release().privacy_.epsilon
+        2.0
+        """
+        self._refuse(unsupported)
+        current = self._unfinished
+        if current is None:
+            current = self._begin(X, y)
+        else:
+            self._check_params(current)
+        schema = current.design.encoding.schema
+        if classes is not None and _texts(classes) != set(schema.classes):
+            raise VeilwoodError(
+                f"classes={shown(classes)} are not those of the schema: {shorten(', '.join(schema.classes))}."
+            )
+        source = open_rows(X, y, current.design.encoding, estimator=type(self).__name__)
+        sums = source.add_up(partial(_moved, current.count, current.n_partitions), n_jobs=self.n_jobs)
+        # Only now, after the whole batch was accepted: a refused one leaves no trace.
+        if self._unfinished is None:
+            self._unfinished = current
+            if not hasattr(self, "privacy_"):
+                self.n_features_in_ = len(schema.features)
+        if is_seeded() and SEEDED not in current.not_private:
+            current.not_private.append(SEEDED)
+        current.n_partitions += source.n_partitions
+        current.sums = current.sums + sums  # last: an interrupt may leave places unused, never two rows in one place
+        return self
+
+    def release(self) -> Self:
+        """End a fit made of ``partial_fit``: charge the ledger once, add noise once, and forget the exact counts.
+
+        Returns
+        -------
+        self
+            Fitted, as by ``fit`` on all rows together.
+        """
+        current = self._unfinished
+        if current is None:
+            raise VeilwoodError("there is nothing to release. Hint: call partial_fit with some rows first, or fit.")
+        self._check_params(current)
+        design = current.design
+        self._carry_out(
+            design,
+            "; ".join(current.not_private) or None,
+            lambda door: self._release(design, current.sums, door),
+        )
+        self._unfinished = None
+        return self
+
+    def _begin(self, X: Any, y: Any) -> _Unfinished:
+        """Design the forest and draw the key; refuse what cannot be paid for or cannot be done batch by batch."""
+        loss, neighbours = self._promise()
+        if isinstance(neighbours.unit, RowsOf):
+            raise VeilwoodError(
+                f"rows of one {neighbours.unit.id!r} may come in several batches, so which to keep cannot be told. "
+                "Hint: fit a table, a folder or a cluster's frame instead of partial_fit."
+            )
+        schema, not_private = self._declared_schema(X, y)
+        design = self._design(schema, loss, neighbours)
+        ledger = open_ledger(self.ledger)
+        if not ledger.can_afford(loss):  # nothing is reserved before release: this only saves work in vain
+            left = ledger.remaining
+            raise BudgetExceededError(
+                f"insufficient privacy budget: release would need {loss}, remaining {left} ({ledger.name}).",
+                requested=loss,
+                remaining=left,
+            )
+        count = self._count(design)
+        reasons = [reason for reason in (not_private, SEEDED if is_seeded() else None) if reason]
+        return _Unfinished(design, self.get_params(deep=False), count, count([]), 0, reasons)
+
+    def _check_params(self, current: _Unfinished) -> None:
+        """What is released must be what was counted."""
+        now = self.get_params(deep=False)
+        changed = [name for name, value in current.params.items() if now[name] is not value and now[name] != value]
+        if changed:
+            raise VeilwoodError(
+                f"{', '.join(changed)} changed since the first partial_fit. Hint: set it back, or begin with a clone."
+            )
+
+
+def _texts(classes: Any) -> set[Any] | None:
+    """Return the texts of some classes; None for what is no list of classes."""
+    try:
+        return None if isinstance(classes, str) else set(texts_of(list(classes)))
+    except TypeError:
+        return None
+
+
+def _moved(count: Count, by: int, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> NDArray[np.int64]:
+    """Count batches as partitions that follow those before, so that no two rows share a place."""
+    return count((batch._replace(partition=batch.partition + by) for batch in batches), n_jobs=n_jobs)

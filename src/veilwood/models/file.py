@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models as files: arrays and JSON in one safetensors file, never pickle, certificate inside.
+
+What the arrays of a family are is said by the family (``_model_arrays``, ``_restore``); ONNX is in ``onnx_export``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from decimal import Decimal
+from fractions import Fraction
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load as parse_safetensors
+from safetensors.numpy import save as write_safetensors
+from sklearn.utils.validation import check_is_fitted
+
+from veilwood import estimators
+from veilwood._version import __version__
+from veilwood.bounded import MOST_DIGITS, is_whole, read_json, shorten, shown
+from veilwood.data.canonical import texts_of
+from veilwood.data.encoding import class_labels
+from veilwood.data.schema import Schema
+from veilwood.errors import ModelFileError, VeilwoodError
+from veilwood.forests.base import BaseForest
+from veilwood.privacy.certificate import PrivacyStatement
+from veilwood.privacy.loss import SAMPLING_DELTA, Loss, Rows, RowsOf
+from veilwood.privacy.plan import Plan
+
+__all__ = ["FORMAT", "load", "save", "write_file"]
+
+FORMAT: Final = 1
+"""Number of the file format. A new number when a file could no longer be read by the code before; then ``load``
+keeps reading every older number. A new estimator parameter with a default needs none."""
+
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+
+# A file can name these and nothing else.
+_FAMILIES: Final[dict[str, type[BaseForest]]] = {name: getattr(estimators, name) for name in estimators.__all__}
+# The schema has an entry of its own; a ledger belongs to a place, and the certificate names it.
+_NOT_PARAMETERS: Final = ("schema", "ledger")
+_MOST_TOLD: Final = 1000  # characters of what is wrong with a file
+_MOST_CHARACTERS: Final = 10_000  # of a text that is a parameter
+_DAMAGED: Final = "the file is damaged or was edited: {}. Hint: copy or save it again."
+
+
+def save(estimator: BaseForest, path: str | PathLike[str]) -> None:
+    """Write a fitted model to a file.
+
+    The file holds what the release made public and nothing else: the schema, the trees, the noisy counts of their
+    leaves, the plan and the certificate. It appears whole or not at all.
+
+    Parameters
+    ----------
+    estimator : fitted estimator of this library
+        A ``random_state`` that is not a whole number, and the ledger, are not saved; the trees are.
+    path : path
+        Where to; any ending, ``.veilwood`` by custom. An older file is replaced.
+
+    Examples
+    --------
+    >>> import tempfile, veilwood as vw
+    >>> from veilwood.models.file import load, save
+    >>> car = vw.datasets.car()
+    >>> forest = vw.RandomTreesClassifier(car.schema, epsilon=2.0, n_estimators=5, max_depth=3).fit(car.X, car.y)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(forest, f"{folder}/car.veilwood")
+    ...     again = load(f"{folder}/car.veilwood")
+    >>> bool((again.predict(car.X) == forest.predict(car.X)).all()), again.privacy_ == forest.privacy_
+    (True, True)
+    """
+    name = type(estimator).__name__
+    if _FAMILIES.get(name) is not type(estimator):
+        raise VeilwoodError(f"{name} cannot be saved. Hint: save one of {', '.join(_FAMILIES)}, outside any pipeline.")
+    check_is_fitted(estimator, "privacy_")
+    if not _as_promised(estimator, estimator.plan_):
+        raise VeilwoodError(
+            f"parameters of {name} were changed after the fit: they ask for another guarantee. Hint: fit."
+        )
+    arrays = {key: np.ascontiguousarray(array) for key, array in estimator._model_arrays().items()}
+    classes = getattr(estimator, "classes_", None)
+    metadata = {
+        "format": str(FORMAT),
+        "veilwood": __version__,
+        "privacy": str(estimator.privacy_),
+        "estimator": name,
+        "parameters": _to_json(_parameters(estimator)),
+        "schema": _to_json(estimator.schema_.to_dict()),
+        "classes_dtype": "" if classes is None else classes.dtype.str,
+        "plan": _to_json(estimator.plan_.to_dict()),
+        "certificate": _to_json(estimator.privacy_.to_dict()),
+    }
+    write_file(path, write_safetensors(arrays, {**metadata, "sha256": _digest(metadata, arrays)}))
+
+
+def load(path: str | PathLike[str]) -> BaseForest:
+    """Read a model that ``save`` wrote: parse, check, and only then construct.
+
+    The check sum inside finds accidents and careless edits. It is no signature: take models from those you trust,
+    as with any claim of privacy. No file can run code.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+
+    Returns
+    -------
+    estimator
+        Fitted; predicts exactly as the saved one. Its ``ledger`` is None.
+
+    Raises
+    ------
+    ModelFileError
+        With the reason, if the file is missing, no model, cut off, altered, or of a later format.
+    """
+    try:
+        return _construct(_parse(_read(Path(path))))
+    except VeilwoodError as error:
+        raise ModelFileError(f"cannot load {shown(str(path))}: {shorten(str(error), _MOST_TOLD)}") from None
+
+
+def write_file(path: str | PathLike[str], content: bytes) -> None:
+    """Write a file whole or not at all: under another name first, then renamed."""
+    path = Path(path)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}-{time.monotonic_ns()}.part")
+    try:
+        with open(unfinished, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except OSError as error:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise ModelFileError(
+            f"cannot write {shown(str(path))}: {error.strerror or error}. "
+            "Hint: choose another place, or make room there."
+        ) from None
+
+
+# -- parse -------------------------------------------------------------------------------------------------------
+
+
+class _Parts(NamedTuple):
+    """A parsed file; nothing in it has been believed yet."""
+
+    metadata: dict[str, str]
+    arrays: Arrays
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if not path.exists() or path.is_file() or path.is_dir():
+            return path.read_bytes()
+    except FileNotFoundError:
+        raise ModelFileError("there is no such file. Hint: check the path.") from None
+    except OSError as error:
+        raise ModelFileError(f"{error.strerror or error}. Hint: give the path of a readable model file.") from None
+    except ValueError:
+        raise ModelFileError("that is no path. Hint: give the path of a model file.") from None
+    raise ModelFileError("it is no ordinary file and may have no end. Hint: give the path of a model file.")
+
+
+def _parse(content: bytes) -> _Parts:
+    try:
+        header = _from_json(content[8 : 8 + int.from_bytes(content[:8], "little")].decode())
+        metadata = header["__metadata__"]
+        number = int(metadata["format"])
+        if not all(isinstance(text, str) for text in metadata.values()):
+            raise TypeError
+    except (ModelFileError, KeyError, TypeError, ValueError, AttributeError):
+        raise ModelFileError("this is not a Veilwood model, or its beginning is damaged or cut off.") from None
+    if number != FORMAT:
+        raise ModelFileError(
+            f"it has format {shown(number)} and this version ({__version__}) reads format {FORMAT}: it was written "
+            "by a newer Veilwood. Hint: pip install --upgrade veilwood"
+        )
+    try:
+        arrays = parse_safetensors(content)
+    except (SafetensorError, KeyError, TypeError, ValueError, OverflowError, MemoryError) as error:
+        raise ModelFileError(_DAMAGED.format(shorten(str(error)))) from None
+    claimed = metadata.pop("sha256", None)
+    if claimed != _digest(metadata, arrays):
+        raise ModelFileError(_DAMAGED.format("its contents do not match its check sum"))
+    return _Parts(metadata, arrays)
+
+
+# -- check and construct -------------------------------------------------------------------------------------------
+
+
+def _construct(parts: _Parts) -> BaseForest:
+    metadata, arrays = parts
+    for name, array in arrays.items():
+        if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
+            raise ModelFileError(_DAMAGED.format(f"array {name!r} holds something other than finite numbers"))
+    family = _FAMILIES.get(_entry(metadata, "estimator"))
+    if family is None:
+        raise ModelFileError(
+            f"it holds a {shown(metadata['estimator'])}, which this version ({__version__}) does not know."
+        )
+    parameters = _from_json(_entry(metadata, "parameters"))
+    known = set(family._get_param_names()).difference(_NOT_PARAMETERS)
+    if not isinstance(parameters, dict) or not known.issuperset(parameters):
+        raise ModelFileError(_DAMAGED.format(f"the parameters are not those of {family.__name__}"))
+    if parameters.get("epsilon") == "inf":
+        parameters["epsilon"] = math.inf
+    schema = Schema.from_dict(_from_json(_entry(metadata, "schema")))
+    planned = _from_json(_entry(metadata, "plan"))
+    plan = Plan.from_dict(planned)
+    certificate = _from_json(_entry(metadata, "certificate"))
+    if not isinstance(certificate, dict):
+        raise ModelFileError(_DAMAGED.format("there is no certificate"))
+    statement = PrivacyStatement.from_dict(certificate)
+    _check_certificate(statement, planned, plan, schema)
+    if schema.task != family._task:
+        raise ModelFileError(_DAMAGED.format(f"{family.__name__} does not do {schema.task}"))
+    label_dtype = _label_dtype(_entry(metadata, "classes_dtype"))
+
+    estimator = family(schema=schema, **parameters)
+    if not _as_promised(estimator, plan):
+        raise ModelFileError(_DAMAGED.format("the parameters ask for another guarantee than the plan gives"))
+    estimator.privacy_ = statement
+    estimator.plan_ = plan
+    estimator._set_public(schema)
+    if schema.classes:
+        estimator.classes_ = _labels(schema, label_dtype)
+    estimator._restore(arrays)
+    return estimator
+
+
+def _as_promised(estimator: BaseForest, plan: Plan) -> bool:
+    """Whether the parameters ask for what the plan gives; noise that servers sampled together adds a tiny delta."""
+    loss, neighbours = estimator._promise()
+    sampled = loss.delta == 0 < plan.loss.delta < SAMPLING_DELTA and plan.loss.rho is None
+    asked = Loss(loss.epsilon, plan.loss.delta) if sampled else loss
+    # PrivateForest promises more than was asked where it needs no delta.
+    without_delta = loss.epsilon is not None and plan.loss == Loss.pure(loss.epsilon)
+    return neighbours == plan.neighbours and (without_delta or plan.loss == asked)
+
+
+def _check_certificate(statement: PrivacyStatement, planned: Any, plan: Plan, schema: Schema) -> None:
+    """Refuse a certificate of another release, and one that claims what this one cannot have."""
+    plan_hash = hashlib.sha256(json.dumps(planned, sort_keys=True).encode()).hexdigest()
+    if statement.plan_hash != plan_hash or not statement.schema_hash == plan.schema_hash == schema.fingerprint():
+        raise ModelFileError(_DAMAGED.format("the certificate is of another plan or schema"))
+    private, loss = statement.is_private, plan.loss
+    claims = (statement.adjacency, statement.unit, statement.mechanism, statement.released, statement.composition)
+    facts = (plan.neighbours.adjacency, str(plan.neighbours.unit), plan.mechanism, plan.released)
+    promised = (None, None) if loss.epsilon is None or not private else (float(loss.epsilon), float(loss.delta))
+    if (
+        private is not (statement.reason is None)
+        or (private and (schema.inferred or not loss.is_bounded))
+        or claims != (*facts, tuple(step.to_dict() for step in plan.steps))
+        or (statement.epsilon, statement.delta) != promised
+    ):
+        raise ModelFileError(_DAMAGED.format("the certificate contradicts the plan"))
+
+
+def _entry(metadata: Mapping[str, str], key: str) -> str:
+    if not isinstance(metadata.get(key), str):
+        raise ModelFileError(_DAMAGED.format(f"it has no {key!r}"))
+    return metadata[key]
+
+
+def _label_dtype(text: str) -> np.dtype[Any]:
+    """Return the dtype of class labels: numbers, booleans or text; regression has none."""
+    if re.fullmatch(r"([<>|=]?[biufUO][0-9]{0,6})?", text):
+        with suppress(TypeError, ValueError):
+            return np.dtype(text or "O")
+    raise ModelFileError(_DAMAGED.format(f"classes of type {shown(text)}"))
+
+
+def _labels(schema: Schema, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the classes; files of earlier versions may have them in another type than the schema declares."""
+    labels = class_labels(schema)
+    if schema.target.label_type != "text" or dtype.kind == "O":
+        return labels
+    if dtype.kind == "U":
+        return labels.astype(str)
+    try:
+        earlier = labels == "True" if dtype.kind == "b" else labels.astype(dtype)
+    except (ValueError, OverflowError):
+        return labels
+    return earlier if texts_of(earlier) == list(schema.classes) else labels
+
+
+# -- to and from JSON ----------------------------------------------------------------------------------------------
+
+
+def _parameters(estimator: BaseForest) -> dict[str, Any]:
+    given = estimator.get_params(deep=False)
+    if not isinstance(given["random_state"], int | np.integer):
+        given["random_state"] = None  # a generator is a state, not a value; the trees themselves are saved
+    return {name: _plain(name, value) for name, value in given.items() if name not in _NOT_PARAMETERS}
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Return a parameter as JSON can hold it; exact numbers as text, which every estimator reads as the same number."""
+    match value:
+        case np.generic():
+            return _plain(name, value.item())
+        case float() if math.isinf(value):
+            return "inf"
+        case None | bool() | float():
+            return value
+        case int() if is_whole(value, -(10 ** (MOST_DIGITS - 1)), 10 ** (MOST_DIGITS - 1)):
+            return value
+        case str() if len(value) <= _MOST_CHARACTERS:
+            return value
+        case Fraction() | Decimal():
+            return str(value)
+        case Rows(k=k):
+            return k
+        case RowsOf(id=column, at_most=at_most):
+            return {"id": column, "at_most": at_most}
+        case list() | tuple():
+            return [_plain(name, entry) for entry in value]
+        case dict():
+            return {str(key): _plain(name, entry) for key, entry in value.items()}
+    raise VeilwoodError(f"{name}={shown(value)} cannot be saved. Hint: give numbers or text.")
+
+
+def _digest(metadata: Mapping[str, str], arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Return the SHA-256 of everything in a file but itself."""
+    digest = hashlib.sha256(_to_json(dict(metadata)).encode())
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].dtype.str} {arrays[name].shape}".encode())
+        digest.update(arrays[name].tobytes())
+    return digest.hexdigest()
+
+
+def _to_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, allow_nan=False)
+
+
+def _from_json(text: str) -> Any:
+    try:
+        return read_json(text)
+    except VeilwoodError as error:
+        raise ModelFileError(_DAMAGED.format(error)) from None

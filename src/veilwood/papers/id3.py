@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Public trees from shared rows: MPC-ID3 without noise, and the paper's baseline CDP+PMPC-ID3 (Algorithms 7 to 10).
+
+The servers open what is chosen, so the tree is public; hidden trees, whose choices stay in shares, are in
+``hidden_tree``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood.errors import VeilwoodError
+from veilwood.papers.plain_id3 import PlainTree
+from veilwood.secure.mpc.engine import Engine, Ints, Shared
+from veilwood.secure.protocols import noise
+from veilwood.secure.protocols.choose import argmax, maximum
+from veilwood.secure.protocols.records import Domain, Records
+
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Level:
+    """The choice of splits that a level of a public tree waits for."""
+
+    depth: int
+    free: Bools  # (m, nodes): features not yet used on the path to a node
+    scores: Callable[[Engine], Shared]  # (m, nodes): the max operator plus 1, and 0 where a feature was used
+
+
+Select = Callable[[Engine, Level], Ints]
+"""Chooses the feature of each node of a level, in the open."""
+
+Label = Callable[[Engine, Shared], Ints]
+"""Chooses the class of each leaf, in the open, from shared class counts of shape (u, leaves)."""
+
+
+def grow_public(
+    engine: Engine, records: Records, domain: Domain, depth: int, select: Select, label: Label
+) -> PlainTree:
+    """Train a tree whose choices are opened level by level, all nodes of a level in the same rounds.
+
+    What is opened is what ``select`` and ``label`` open, and nothing else. A node has as many branches as its feature
+    has values: no dummies are needed where features are known.
+    """
+    if not 1 <= depth <= domain.n_features:
+        raise VeilwoodError(f"depth={depth} must be between 1 and the number of features, {domain.n_features}.")
+    m, w, u, n = domain.n_features, domain.width, domain.n_classes, records.n_rows
+    sizes = np.array(domain.sizes)
+    cells = engine.mul(records.features.reshape(1, m, w, n), records.classes.reshape(u, 1, 1, n))
+    counts = cells.sum(axis=3).reshape(u, m, w, 1)
+    rows_in: Shared | None = None  # (nodes, n); None for the root, which has all
+    free = np.ones((m, 1), bool)
+    splits: list[Ints] = []
+    parent, feature, value = np.zeros((3, 0), np.int64)  # of the nodes of a level below the root
+    for level in range(depth):
+        if level:
+            branch = records.features[feature, value]
+            rows_in = branch if rows_in is None else engine.mul(rows_in[parent], branch)
+            counts = engine.matmul(cells.reshape(u * m * w, n), rows_in.transpose()).reshape(u, m, w, -1)
+        waiting = Level(level, free, _scores(counts, free))
+        chosen = select(engine, waiting)
+        splits.append(chosen)
+        parent = np.repeat(np.arange(len(chosen)), sizes[chosen])
+        feature = chosen[parent]
+        value = np.arange(len(parent)) - np.repeat(np.cumsum(sizes[chosen]) - sizes[chosen], sizes[chosen])
+        free = free[:, parent] & (np.arange(m)[:, None] != feature)
+    totals = counts[:, feature, value, parent]  # of the leaves: they stand in the last table already
+    return PlainTree(tuple(splits), label(engine, totals), domain.sizes)
+
+
+def _scores(counts: Shared, free: Bools) -> Callable[[Engine], Shared]:
+    def compute(engine: Engine) -> Shared:
+        return (maximum(engine, counts).sum(axis=1) + 1) * free.astype(np.int64)
+
+    return compute
+
+
+# -- choices of features ---------------------------------------------------------------------------------------
+
+
+def best_feature(engine: Engine, level: Level) -> Ints:
+    """Open the feature with the largest score: MPC-ID3, which is not private."""
+    return _opened(engine, argmax(engine, level.scores(engine)))
+
+
+def noisy_feature(scale: Fraction) -> Select:
+    """Return the choice by geometric noise of a scale: one level costs score range / scale (proofs/secure.md)."""
+
+    def select(engine: Engine, level: Level) -> Ints:
+        drawn = noise.geometric(engine, scale, level.free.shape)
+        return _opened(engine, argmax(engine, level.scores(engine) + drawn * level.free.astype(np.int64)))
+
+    return select
+
+
+def random_feature(rng: np.random.Generator) -> Select:
+    """Return the choice without data: a free feature, uniformly, from public randomness (extra trees, appendix D)."""
+
+    def select(engine: Engine, level: Level) -> Ints:
+        return np.asarray(np.where(level.free, rng.random(level.free.shape), -1.0).argmax(axis=0))
+
+    return select
+
+
+# -- classes of leaves -------------------------------------------------------------------------------------------
+
+
+def best_class(engine: Engine, totals: Shared) -> Ints:
+    """Open the most frequent class: not private."""
+    return _opened(engine, argmax(engine, totals))
+
+
+def class_of_noisy_counts(scale: Fraction) -> Label:
+    """Return the label by discrete Laplace noise on counts, opened and compared in the clear (Algorithm 9)."""
+
+    def label(engine: Engine, totals: Shared) -> Ints:
+        return np.asarray(engine.open(totals + noise.discrete_laplace(engine, scale, totals.shape)).argmax(axis=0))
+
+    return label
+
+
+def noisy_class(scale: Fraction) -> Label:
+    """Return the label by a noisy maximum, of which the winner alone is opened."""
+
+    def label(engine: Engine, totals: Shared) -> Ints:
+        return _opened(engine, argmax(engine, totals + noise.geometric(engine, scale, totals.shape)))
+
+    return label
+
+
+def _opened(engine: Engine, one_hot: Shared) -> Ints:
+    """Open the place of the 1 along the first axis."""
+    place = np.arange(one_hot.shape[0]).reshape(-1, *[1] * (len(one_hot.shape) - 1))
+    return engine.open((one_hot * place).sum(axis=0))

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The door: the only place where noise meets private values and where the ledger is charged.
+
+Everything private goes through the few lines of ``Door``; what it hands out is public.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood._version import __version__
+from veilwood.errors import OutOfSchemaError, VeilwoodError
+from veilwood.privacy import entropy
+from veilwood.privacy.certificate import PrivacyStatement
+from veilwood.privacy.ledger import Ledger, MemoryLedger, Reservation
+from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
+from veilwood.privacy.plan import EACH_TO_ONE_TREE, Noise, Plan, Step
+from veilwood.privacy.sparse_noise import SparseLaplace
+
+SEEDED = "the noise came from a seeded test stream, so anyone with the seed can remove it"
+NO_NOISE = "epsilon is infinite: no noise was added"
+INFERRED = "the schema was inferred from the data itself"
+
+PUBLIC_SCHEMA = "the schema (columns, bounds, categories, classes) is public knowledge and was not read off the data"
+UNIFORM_BITS = "the operating system's random bits are uniform and secret; noise is sampled exactly from them"
+FITS = "the table is not empty and fits the schema: otherwise the fit is refused, and a refusal can be seen"
+GIVEN_ROWS = "the number of rows that was given (n_rows) is public, or a guess made without the data"
+KEYED = "records were given to trees by SHAKE-256 under a secret key, which is taken to be a random function"
+ONE_UNIT = "one unit of the data is {unit}; the same person in further rows is not covered"
+
+
+class Door:
+    """Carry out a plan: reserve its loss, take exact numbers in, hand noisy numbers out, commit.
+
+    Used as a context. On entry the whole loss is reserved, or ``BudgetExceededError`` is raised and nothing has
+    happened. Each step of the plan passes once. On a regular exit the reservation is committed. If anything goes
+    wrong, what was reserved stays spent, with one exception: input refused (``OutOfSchemaError``) before the first
+    noise was drawn, when nothing can have come out.
+
+    Notes
+    -----
+    Guarantee
+
+    What comes out costs at most the plan's loss, and that loss stands in the ledger before any of it can be seen
+    (proofs/door.md, attacked by tests/guarantees/test_door.py).
+    """
+
+    def __init__(self, plan: Plan, ledger: Ledger, *, not_private: str | None = None) -> None:
+        self.plan = plan
+        self._ledger = ledger
+        self._passed: set[str] = set()
+        self._reasons = [reason for reason in (not_private,) if reason]
+        if any(step.mechanism is None for step in plan.steps):
+            self._reasons.append(NO_NOISE)
+        self._reservation: Reservation | None = None
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        entropy.check()  # while nothing is spent
+        if entropy.is_seeded():
+            self._reasons.append(SEEDED)
+        self._reservation = self._ledger.reserve(
+            self.plan.loss,
+            what=f"{self.plan.estimator} on {self.plan.schema_name}: {self.plan.released}",
+            neighbours=str(self.plan.neighbours),
+            plan=self.plan.fingerprint(),
+            not_private="; ".join(self._reasons) or None,
+        )
+        return self
+
+    def refine(self, plan: Plan) -> None:
+        """Go on under a plan that was made from what has come out so far.
+
+        It must promise the same loss to the same people and hold every step that has passed, so that all steps together
+        cost no more than what was reserved: adaptive composition (proofs/door.md).
+        """
+        kept = {step.name for step in plan.steps if step in self.plan.steps}
+        if self._closed or self._reservation is None or not self._passed <= kept:
+            raise VeilwoodError("a refined plan must hold every step that has passed the open door.")
+        if (plan.loss, plan.neighbours) != (self.plan.loss, self.plan.neighbours):
+            raise VeilwoodError(f"a refined plan must promise {self.plan.loss} for {self.plan.neighbours}.")
+        self.plan = plan
+
+    def noisy(self, step: Step, exact: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Add the planned noise to exact integers and let them out."""
+        self._pass(step, exact.shape)
+        if step.mechanism is None:
+            return exact.copy()
+        if not isinstance(step.mechanism, DiscreteLaplace | DiscreteGaussian):
+            raise VeilwoodError(f"step {step.name!r} does not add noise to every number: call select or sparse.")
+        return step.mechanism.perturb(exact)
+
+    def sparse(
+        self, step: Step, cells: NDArray[np.int64], counts: NDArray[np.int64], n_cells: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Add the planned noise to the counts of ``n_cells`` cells, given those that are not empty, and let them out.
+
+        What comes out are the cells with a positive noisy count. There may be fewer cells than planned: how many, and
+        what they are, must follow from what has come out before.
+        """
+        if not 0 < n_cells <= step.shape[0]:
+            raise VeilwoodError(f"step {step.name!r} was planned for at most {step.shape[0]} cells, got {n_cells}.")
+        self._pass(step, step.shape)
+        if step.mechanism is None:
+            order = np.argsort(cells)
+            return cells[order], counts[order]
+        if not isinstance(step.mechanism, SparseLaplace):
+            raise VeilwoodError(f"step {step.name!r} is not about cells of which nearly all are empty.")
+        return step.mechanism.perturb(cells, counts, n_cells)
+
+    def select(
+        self, step: Step, scores: NDArray[np.int64], admissible: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.int64]:
+        """Choose one column for each row of exact scores, by the planned mechanism, and let the choices out.
+
+        There may be fewer rows than planned (a level of a tree has as many nodes as the levels above it left open);
+        ``admissible`` marks the columns that may be chosen and must not depend on the data.
+        """
+        if scores.ndim != 2 or len(scores) > step.shape[0]:
+            raise VeilwoodError(
+                f"step {step.name!r} was planned for at most {step.shape[0]} choices, got {scores.shape}."
+            )
+        self._pass(step, (step.shape[0], scores.shape[1]))
+        if step.mechanism is None:
+            allowed = np.broadcast_to(True if admissible is None else admissible, scores.shape)
+            return np.asarray(np.where(allowed, scores, np.iinfo(np.int64).min).argmax(axis=1), np.int64)
+        if isinstance(step.mechanism, Noise):
+            raise VeilwoodError(f"step {step.name!r} adds noise: call noisy or sparse.")
+        return step.mechanism.select(scores, admissible)
+
+    def _pass(self, step: Step, shape: tuple[int, ...]) -> None:
+        """Check that this is a step of the plan, for the first time, with the planned shape."""
+        if self._reservation is None or self._closed:
+            raise VeilwoodError("the door is closed: use it as a context, inside one `with` block.")
+        if step not in self.plan.steps or step.name in self._passed:
+            raise VeilwoodError(f"step {step.name!r} is not in the plan, or has passed already.")
+        if shape != step.shape:
+            raise VeilwoodError(f"step {step.name!r} was planned for shape {step.shape}, got {shape}.")
+        if entropy.is_seeded() and SEEDED not in self._reasons:
+            raise VeilwoodError("seeded noise was switched on inside a release. Hint: open the test context first.")
+        self._passed.add(step.name)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closed = True
+        if self._reservation is None:
+            return
+        if error is None:
+            self._reservation.commit()
+        elif isinstance(error, OutOfSchemaError) and not self._passed:
+            self._reservation.cancel()
+            error.add_note("Nothing was spent.")
+        else:
+            error.add_note(f"{self.plan.loss} counts as spent ({self._ledger.name}).")
+
+    def statement(self) -> PrivacyStatement:
+        """Return the certificate of a finished release, with the loss that stands in the ledger."""
+        if self._reservation is None or not self._closed:
+            raise VeilwoodError("a release has a statement once it is finished.")
+        entry = _entry(self._ledger, self._reservation.id)
+        private = entry.not_private is None and entry.loss.is_bounded
+        assumptions = [PUBLIC_SCHEMA, FITS, UNIFORM_BITS, ONE_UNIT.format(unit=self.plan.neighbours.unit)]
+        if self.plan.structure.get("records") == EACH_TO_ONE_TREE:
+            assumptions.append(KEYED)
+        if "rows assumed" in self.plan.structure:
+            assumptions.append(GIVEN_ROWS)
+        if isinstance(self._ledger, MemoryLedger):
+            assumptions.append("the ledger was kept in memory only: earlier spends on this data are not recorded in it")
+        loss = entry.loss
+        return PrivacyStatement(
+            is_private=private,
+            epsilon=float(loss.epsilon) if private and loss.epsilon is not None else None,
+            delta=float(loss.delta) if private else None,
+            adjacency=self.plan.neighbours.adjacency,
+            unit=str(self.plan.neighbours.unit),
+            mechanism=self.plan.mechanism,
+            released=self.plan.released,
+            composition=tuple(step.to_dict() for step in self.plan.steps),
+            assumptions=tuple(assumptions),
+            reason=entry.not_private,
+            ledger=self._ledger.name,
+            ledger_entry=entry.id,
+            schema_hash=self.plan.schema_hash,
+            plan_hash=self.plan.fingerprint(),
+            version=__version__,
+        )
+
+
+def _entry(ledger: Ledger, number: int) -> Any:
+    return next(entry for entry in ledger.entries() if entry.id == number)

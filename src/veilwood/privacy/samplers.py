@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact batched samplers of integer laws, by inverse tables whose ties are resolved lazily; and OpenDP's.
+
+No sensitivity and no privacy claim lives here: see mechanisms.py.
+
+How a draw is exact. A uniform real U is revealed a few bits at a time. Every cumulative probability F is known
+only as an enclosure [low, high] of integers over a power of two, computed with directed rounding. What has been
+revealed of U either lies on one side of every enclosure, and then the outcome is certain, or it does not, and
+then more bits are drawn and narrower enclosures computed. No rounded number ever decides a draw.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from fractions import Fraction
+from functools import lru_cache
+from math import ceil, inf, isqrt, nextafter, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood.errors import VeilwoodError
+from veilwood.privacy import entropy
+
+__all__ = ["exp_minus", "gaussian", "geometric", "opendp_gaussian", "opendp_laplace", "uniform_below"]
+
+Ints = NDArray[np.int64]
+# Lower and upper ends of the enclosures of each cumulative probability, in units of 2**-(bits + GUARD_BITS).
+# When the law is unbounded, the last enclosure reaches to 1 and stands for all further ones.
+Enclosures = tuple[list[int], list[int]]
+
+GUARD_BITS = 64  # precision beyond the bits revealed: makes an enclosure rarely wider than one word
+CHUNK = 1 << 17  # draws made together, so that the working set stays in the processor's cache
+RADIX = 1 << 10  # a geometric of large scale is written in this radix, one table a digit
+ONE_TABLE_SCALE = 256  # the largest geometric scale that is drawn from a single table
+ONE_TABLE_SIGMA = 1 << 10  # the largest Gaussian sigma that is drawn from a single table
+
+
+def geometric(scale: Fraction, n: int) -> Ints:
+    """Draw `n` times from P(z) proportional to exp(-z/scale) on z = 0, 1, 2, ..."""
+    if scale <= ONE_TABLE_SCALE:
+        return _in_chunks(_geometric_table(scale, entropy.digit_bits()).draw, n)
+    # z = RADIX * quotient + remainder: the law factorises, so the two are independent.
+    quotient = geometric(scale / RADIX, n)
+    remainder = _in_chunks(_remainder_table(scale, entropy.digit_bits()).draw, n)
+    return quotient * RADIX + remainder
+
+
+def gaussian(sigma_squared: Fraction, n: int) -> Ints:
+    """Draw `n` times from P(x) proportional to exp(-x^2 / (2 sigma_squared)) on the integers."""
+    if sigma_squared > ONE_TABLE_SIGMA**2:
+        return _gaussian_by_rejection(sigma_squared, n)
+    rank = _in_chunks(_gaussian_table(sigma_squared, entropy.digit_bits()).draw, n)
+    magnitude = (rank + 1) >> 1  # ranks 0, 1, 2, 3, 4, ... stand for 0, 1, -1, 2, -2, ...
+    return np.where(rank & 1, magnitude, -magnitude)
+
+
+def uniform_below(bounds: Ints) -> Ints:
+    """Draw one uniform integer below each of the positive `bounds`."""
+    bound = bounds.astype(np.uint64)
+    # Words above the largest multiple of the bound would favour small remainders: draw them again.
+    surplus = (np.uint64(2**64 - 1) % bound + np.uint64(1)) % bound
+    word = entropy.words(bound.size).reshape(bound.shape).astype(np.uint64)
+    while (again := word > np.uint64(2**64 - 1) - surplus).any():
+        word[again] = entropy.words(int(again.sum()))
+    return (word % bound).astype(np.int64)
+
+
+def exp_minus(x: Fraction, bits: int) -> tuple[int, int]:
+    """Return integers around exp(-x) * 2**bits, for x >= 0: the alternating series at x / 2**k, squared k times.
+
+    Examples
+    --------
+    >>> from fractions import Fraction
+    >>> low, high = exp_minus(Fraction(1), 40)
+    >>> low <= 0.36787944117144233 * 2**40 <= high, high - low <= 2
+    (True, True)
+    """
+    halvings = ceil(x).bit_length()
+    work = bits + halvings + 16
+    small = x / 2**halvings  # below 1, so that the terms fall and the remainder is below the last term
+    numerator, denominator = small.numerator, small.denominator
+    low = high = term_low = term_high = 1 << work
+    order = 0
+    while term_high > 1:
+        order += 1
+        term_low = term_low * numerator // (denominator * order)
+        term_high = -(-term_high * numerator // (denominator * order))
+        if order % 2:
+            low, high = low - term_high, high - term_low
+        else:
+            low, high = low + term_low, high + term_high
+    low, high = low - term_high, high + term_high
+    for _ in range(halvings):
+        low, high = low * low >> work, _shift_up(high * high, work)
+    return low >> (work - bits), min(_shift_up(high, work - bits), 1 << bits)
+
+
+def opendp_laplace(scale: Fraction, n: int) -> Ints:
+    """Draw `n` times from the discrete Laplace with OpenDP, the scale rounded up to a float."""
+    dp = _opendp()
+    rounded = float(scale)
+    if Fraction(rounded) < scale:
+        rounded = nextafter(rounded, inf)
+    return _perturbed_zeros(dp, dp.m.make_laplace, dp.l1_distance(T="i64"), rounded, n)
+
+
+def opendp_gaussian(sigma_squared: Fraction, n: int) -> Ints:
+    """Draw `n` times from the discrete Gaussian with OpenDP, sigma rounded up to a float."""
+    dp = _opendp()
+    rounded = sqrt(sigma_squared)
+    while Fraction(rounded) ** 2 < sigma_squared:
+        rounded = nextafter(rounded, inf)
+    return _perturbed_zeros(dp, dp.m.make_gaussian, dp.l2_distance(T="i64"), rounded, n)
+
+
+class LazyTable:
+    """Draws the number of cumulative probabilities that are at most U, revealing as few bits of U as it can.
+
+    `enclose(bits)` returns enclosures fit for `bits` revealed bits. The first digit (16 bits outside tests)
+    is looked up; where that leaves the outcome open, three more digits are compared, and in the end
+    Python integers of any length.
+    """
+
+    def __init__(self, enclose: Callable[[int], Enclosures], digit_bits: int) -> None:
+        self._enclose = enclose
+        self._digit_bits = digit_bits
+        self._word_bits = 4 * digit_bits
+        self._ambiguous: dict[int, tuple[list[int], list[int]]] = {}
+        every_digit = np.arange(1 << digit_bits, dtype=np.uint64)
+        rank, is_open = _rank(every_digit, *self._as_arrays(digit_bits))
+        self._guide = np.where(is_open, -1, rank)
+        self._word_arrays = self._as_arrays(self._word_bits)
+
+    def draw(self, n: int) -> Ints:
+        """Return `n` independent outcomes."""
+        digit = entropy.words(n, self._digit_bits)
+        outcome: Ints = self._guide[digit]
+        open_at = np.flatnonzero(outcome < 0)
+        if open_at.size:
+            outcome[open_at] = self._draw_word(digit[open_at].astype(np.uint64))
+        return outcome
+
+    def _draw_word(self, digit: NDArray[np.uint64]) -> Ints:
+        """Return the outcomes of uniforms that begin with `digit`."""
+        rest_bits = self._word_bits - self._digit_bits
+        word = (digit << np.uint64(rest_bits)) | entropy.words(digit.size, rest_bits)
+        outcome, is_open = _rank(word, *self._word_arrays)
+        for at in np.flatnonzero(is_open):
+            outcome[at] = self._resolve(int(word[at]))
+        return outcome
+
+    def _resolve(self, prefix: int) -> int:
+        """Return the outcome of one uniform that begins with `prefix`, at whatever precision it takes."""
+        bits = self._word_bits
+        while True:
+            prefix = prefix << self._word_bits | int(entropy.words(1, self._word_bits)[0])
+            bits += self._word_bits
+            first, last = self._ambiguous_words(bits)
+            rank = bisect_right(first, prefix)
+            if rank == 0 or prefix > last[rank - 1]:
+                return rank
+
+    def _ambiguous_words(self, bits: int) -> tuple[list[int], list[int]]:
+        """Return the first and last `bits`-bit prefix that leaves each threshold undecided."""
+        if bits not in self._ambiguous:
+            low, high = self._enclose(bits)
+            # [u, u+1) lies below F if u + 1 <= low, and not below it if u >= high: u is open in between.
+            first = [end >> GUARD_BITS for end in low]
+            last = [(end - 1) >> GUARD_BITS for end in high]
+            self._ambiguous[bits] = first, last
+        return self._ambiguous[bits]
+
+    def _as_arrays(self, bits: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """Return the ambiguous words as arrays."""
+        first, last = self._ambiguous_words(bits)
+        return np.array(first, dtype=np.uint64), np.array(last, dtype=np.uint64)
+
+
+def _rank(
+    word: NDArray[np.uint64], first: NDArray[np.uint64], last: NDArray[np.uint64]
+) -> tuple[Ints, NDArray[np.bool_]]:
+    """Return how many thresholds lie at or below each word, and where that is still open."""
+    rank = np.searchsorted(first, word, side="right").astype(np.int64)
+    # Both ends ascend, so the last threshold that begins at or below the word reaches furthest.
+    is_open = (rank > 0) & (word <= last[np.maximum(rank, 1) - 1])
+    return rank, is_open
+
+
+@lru_cache(maxsize=256)
+def _geometric_table(scale: Fraction, digit_bits: int) -> LazyTable:
+    """Return the table of the geometric law on 0, 1, 2, ..."""
+
+    def enclose(bits: int) -> Enclosures:
+        precision = bits + GUARD_BITS
+        one = 1 << precision
+        # 7/10 > ln 2: what is left beyond the table is below one unit of the bits revealed.
+        length = ceil(bits * scale * Fraction(7, 10)) + 1
+        tails = _powers(scale, length, precision)
+        low = [one - high for _, high in tails]
+        high = [one - low for low, _ in tails]
+        high[-1] = one
+        return low, high
+
+    return LazyTable(enclose, digit_bits)
+
+
+@lru_cache(maxsize=256)
+def _remainder_table(scale: Fraction, digit_bits: int) -> LazyTable:
+    """Return the table of a geometric's remainder modulo RADIX: the geometric law cut to 0..RADIX-1."""
+
+    def enclose(bits: int) -> Enclosures:
+        # 1 - exp(-RADIX/scale) is about RADIX/scale, so a large scale costs that many bits more.
+        precision = bits + GUARD_BITS + int(scale).bit_length()
+        extra = precision - bits - GUARD_BITS
+        one = 1 << precision
+        tails = _powers(scale, RADIX, precision)
+        last_low, last_high = tails.pop()
+        low = [((one - high) << precision) // (one - last_low) >> extra for _, high in tails]
+        high = [_shift_up(_divide_up((one - low) << precision, one - last_high), extra) for low, _ in tails]
+        return low, high
+
+    return LazyTable(enclose, digit_bits)
+
+
+@lru_cache(maxsize=256)
+def _gaussian_table(sigma_squared: Fraction, digit_bits: int) -> LazyTable:
+    """Return the table of the discrete Gaussian, outcomes in the order 0, 1, -1, 2, -2, ..."""
+
+    def enclose(bits: int) -> Enclosures:
+        precision = bits + GUARD_BITS
+        one = 1 << precision
+        weights, tail = _gaussian_weights(sigma_squared, precision)
+        total_low = 2 * sum(low for low, _ in weights) - one
+        total_high = 2 * sum(high for _, high in weights) - one + 2 * tail
+        low, high = [], []
+        sum_low = sum_high = 0
+        for x, (weight_low, weight_high) in enumerate(weights):
+            for _ in range(2 if x else 1):
+                sum_low, sum_high = sum_low + weight_low, sum_high + weight_high
+                low.append((sum_low << precision) // total_high)
+                high.append(min(_divide_up(sum_high << precision, total_low), one))
+        high[-1] = one
+        return low, high
+
+    return LazyTable(enclose, digit_bits)
+
+
+def _gaussian_weights(sigma_squared: Fraction, precision: int) -> tuple[list[tuple[int, int]], int]:
+    """Return enclosures of exp(-x^2 / (2 sigma_squared)) for x = 0, 1, ... and an upper bound of what follows."""
+    one = 1 << precision
+    low = high = one
+    ratio_low, ratio_high = exp_minus(1 / (2 * sigma_squared), precision)  # from x to x+1, here x = 0
+    fall_low, fall_high = exp_minus(1 / sigma_squared, precision)  # from one ratio to the next
+    weights = []
+    while high > 1 << (GUARD_BITS // 2):  # below half the guard bits a weight no longer moves a threshold
+        weights.append((low, high))
+        low, high = low * ratio_low >> precision, _shift_up(high * ratio_high, precision)
+        ratio_low, ratio_high = ratio_low * fall_low >> precision, _shift_up(ratio_high * fall_high, precision)
+    # Ratios fall, so the rest is below a geometric series that begins with the weight not kept.
+    return weights, _divide_up(high << precision, one - ratio_high)
+
+
+def _gaussian_by_rejection(sigma_squared: Fraction, n: int) -> Ints:
+    """Draw from the discrete Gaussian by rejection (Canonne, Kamath and Steinke 2020, Algorithm 3)."""
+    scale = isqrt(int(sigma_squared)) + 1
+    outcome = np.empty(n, dtype=np.int64)
+    missing = np.arange(n)
+    while missing.size:
+        proposal = geometric(Fraction(scale), missing.size) - geometric(Fraction(scale), missing.size)
+        accepted = _accept(np.abs(proposal), scale, sigma_squared)
+        outcome[missing[accepted]] = proposal[accepted]
+        missing = missing[~accepted]
+    return outcome
+
+
+def _accept(magnitude: Ints, scale: int, sigma_squared: Fraction) -> NDArray[np.bool_]:
+    """Toss an exact coin of probability exp(-(magnitude - sigma_squared/scale)^2 / (2 sigma_squared)) for each."""
+    bits = 4 * entropy.digit_bits()
+    word = entropy.words(magnitude.size, bits)
+    # Floating point only sorts out the clear cases. Its error is below 2**-40 here; the band is 1000 times wider
+    # and everything inside it is decided by integers.
+    centre = sigma_squared / scale
+    probability = np.exp(-((magnitude - float(centre)) ** 2) / (2 * float(sigma_squared)))
+    uniform = word / 2.0**bits
+    accepted = np.asarray(uniform < probability)
+    band = 2.0**-30 + 2.0**-bits
+    for at in np.flatnonzero(np.abs(uniform - probability) <= band):
+        exponent = (int(magnitude[at]) - centre) ** 2 / (2 * sigma_squared)
+        accepted[at] = _coin(exponent, int(word[at]), bits)
+    return accepted
+
+
+def _coin(exponent: Fraction, prefix: int, bits: int) -> bool:
+    """Return whether the uniform that begins with `prefix` is below exp(-exponent), drawing more bits if needed."""
+    word_bits = bits
+    while True:
+        low, high = exp_minus(exponent, bits)
+        if prefix < low:
+            return True
+        if prefix >= high:
+            return False
+        prefix = prefix << word_bits | int(entropy.words(1, word_bits)[0])
+        bits += word_bits
+
+
+def _powers(scale: Fraction, count: int, precision: int) -> list[tuple[int, int]]:
+    """Return enclosures of exp(-k/scale) for k = 1..count, in units of 2**-precision."""
+    base_low, base_high = exp_minus(1 / scale, precision)
+    low = high = 1 << precision
+    powers = []
+    for _ in range(count):
+        low, high = low * base_low >> precision, _shift_up(high * base_high, precision)
+        powers.append((low, high))
+    return powers
+
+
+def _in_chunks(draw: Callable[[int], Ints], n: int) -> Ints:
+    """Return `n` draws, made a chunk at a time."""
+    if n <= CHUNK:
+        return draw(n)
+    outcome = np.empty(n, dtype=np.int64)
+    for start in range(0, n, CHUNK):
+        outcome[start : start + CHUNK] = draw(min(CHUNK, n - start))
+    return outcome
+
+
+def _shift_up(value: int, bits: int) -> int:
+    """Return value / 2**bits, rounded up."""
+    return -(-value >> bits)
+
+
+def _divide_up(value: int, divisor: int) -> int:
+    """Return value / divisor, rounded up."""
+    return -(-value // divisor)
+
+
+def _perturbed_zeros(dp: Any, make: Any, metric: Any, scale: float, n: int) -> Ints:
+    """Return what an OpenDP noise measurement makes of `n` zeros."""
+    domain = dp.vector_domain(dp.atom_domain(T="i64"))
+    return np.asarray(make(domain, metric, scale)(np.zeros(n, dtype=np.int64)), dtype=np.int64)
+
+
+def _opendp() -> Any:
+    """Return OpenDP, or say how to get it."""
+    try:
+        import opendp.prelude as dp
+    except ImportError:
+        raise VeilwoodError(
+            "backend='opendp' needs OpenDP. Hint: `pip install veilwood[opendp]`, or use the default backend."
+        ) from None
+    dp.enable_features("contrib")  # OpenDP's samplers are behind this switch until its vetting is finished
+    return dp

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hidden trees: trained, kept and asked in shares; every choice is a noisy maximum drawn inside the protocol.
+
+Nothing is opened here. What a tree costs is planned in ``plans``; the public trees of the paper are in ``id3``.
+
+| letter | meaning |
+|---|---|
+| n, m, w, u | rows, features, values of a feature, classes, as in ``records`` |
+| W | nodes of a level: w to the power of its depth |
+| g | numbers kept for each cell: the u class counts, or for two classes their difference alone |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+
+from veilwood.errors import VeilwoodError
+from veilwood.secure.mpc.engine import Engine, Shared, stack
+from veilwood.secure.protocols import noise
+from veilwood.secure.protocols.choose import absolute, argmax, maximum
+from veilwood.secure.protocols.records import Domain, Records
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a tree is grown; public.
+
+    Parameters
+    ----------
+    domain : Domain
+        The shape of rows.
+    split_scales : tuple of Fraction or None
+        For each level, the scale of the geometric noise on the scores of features; None for no noise.
+    leaf_scale : Fraction or None
+        The scale of the noise on the class counts of leaves; None for no noise.
+    leaf_law : {"geometric", "laplace"}
+        The law of that noise: geometric for a noisy maximum, discrete Laplace for the paper's noisy counts.
+    """
+
+    domain: Domain
+    split_scales: tuple[Fraction | None, ...]
+    leaf_scale: Fraction | None
+    leaf_law: Literal["geometric", "laplace"] = "geometric"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.depth <= self.domain.n_features:
+            raise VeilwoodError(
+                f"a tree of depth {self.depth} cannot use each of {self.domain.n_features} features once on a path. "
+                f"Hint: a depth from 1 to {self.domain.n_features}."
+            )
+
+    @property
+    def depth(self) -> int:
+        """Number of levels of splits."""
+        return len(self.split_scales)
+
+    def nodes(self, level: int) -> int:
+        """Return the number of nodes at a depth; those at depth ``depth`` are the leaves."""
+        return int(self.domain.width**level)
+
+
+@dataclass(frozen=True)
+class TreeNoise:
+    """The noise of one tree: for each level shape (m, W), for the leaves shape (u, W); None for none.
+
+    It depends on no data, so it can be drawn before the data arrive.
+    """
+
+    splits: tuple[Shared | None, ...]
+    leaves: Shared | None
+
+
+def draw_noise(engine: Engine, recipe: Recipe) -> TreeNoise:
+    """Draw the secret noise of one tree, unknown to every server."""
+    m, u = recipe.domain.n_features, recipe.domain.n_classes
+    splits = [
+        None if scale is None else noise.geometric(engine, scale, (m, recipe.nodes(level)))
+        for level, scale in enumerate(recipe.split_scales)
+    ]
+    draw = noise.geometric if recipe.leaf_law == "geometric" else noise.discrete_laplace
+    shape = (u, recipe.nodes(recipe.depth))
+    leaves = None if recipe.leaf_scale is None else draw(engine, recipe.leaf_scale, shape)
+    return TreeNoise(tuple(splits), leaves)
+
+
+@dataclass(frozen=True)
+class HiddenTree:
+    """A complete w-ary tree in shares.
+
+    ``splits[l]`` holds the feature of each node at depth l as one-hot, shape (m, W); ``leaves`` the class of each
+    leaf as one-hot, shape (u, W). Branch v of node i is node i w + v of the next level.
+    """
+
+    splits: tuple[Shared, ...]
+    leaves: Shared
+
+
+def grow(engine: Engine, records: Records, recipe: Recipe, added: TreeNoise) -> HiddenTree:
+    """Train a hidden tree level by level, all nodes of a level in the same rounds.
+
+    Notes
+    -----
+    Guarantee
+
+    A server sees uniformly random shares only, whatever the rows. With geometric noise at every level and at the
+    leaves the tree, and so any number of its predictions, costs the sum over the levels of 1/scale
+    (proofs/secure.md, attacked by tests/secure/test_trees.py).
+    """
+    domain, n = recipe.domain, records.n_rows
+    m, w, two = domain.n_features, domain.width, domain.n_classes == 2
+    # Of two classes only the difference matters: |n_0 - n_1| = 2 max(n_0, n_1) - (n_0 + n_1), and n_0 + n_1 summed
+    # over the values is the same for all features, so sums of |n_0 - n_1| order them as the max operator (eq. 1) does.
+    kept = (records.classes[0] - records.classes[1]).reshape(1, n) if two else records.classes
+    g = kept.shape[0]
+    cells = engine.mul(records.features.reshape(1, m, w, n), kept.reshape(g, 1, 1, n))
+
+    splits: list[Shared] = []
+    rows_in: Shared | None = None  # (W, n): which rows are in which node; None for the root, which has all
+    free = engine.constant(np.ones((m, 1), np.int64))  # (m, W): 1 for features not yet used on the path
+    counts = cells.sum(axis=3).reshape(g, m, w, 1)  # (g, m, w, W)
+    for level in range(recipe.depth):
+        nodes, extra = recipe.nodes(level), added.splits[level]
+        scores = (absolute(engine, counts[0]) if two else maximum(engine, counts)).sum(axis=1)  # (m, W)
+        if extra is not None:
+            scores = scores + (extra * 2 if two else extra)
+        if level:
+            scores = engine.mul(scores + 1, free)  # no score is negative, so that a used feature loses
+        chosen = argmax(engine, scores)
+        splits.append(chosen)
+        if level + 1 == recipe.depth:
+            break
+        free = (free - chosen).reshape(m, nodes, 1).broadcast_to((m, nodes, w)).reshape(m, nodes * w)
+        branch = _branch(engine, records.features, chosen, rows_in)  # (w, n)
+        if level + 2 == recipe.depth and rows_in is not None and g * m < nodes:
+            # The masks of the last level would be used once; the cells times the branch are fewer.
+            parts = engine.mul(cells.reshape(g * m * w, 1, n), branch.reshape(1, w, n)).reshape(g * m * w * w, n)
+            table = engine.matmul(parts, rows_in.transpose()).reshape(g, m, w, w, nodes)
+            counts = table.transpose(0, 1, 2, 4, 3).reshape(g, m, w, nodes * w)
+        else:
+            rows_in = _descend(engine, rows_in, branch)
+            counts = engine.matmul(cells.reshape(g * m * w, n), rows_in.transpose()).reshape(g, m, w, nodes * w)
+
+    # The counts of the leaves stand in the last table already: those of the chosen feature.
+    totals = engine.dot(counts, splits[-1].reshape(1, m, 1, -1), axis=1)  # (g, w, W)
+    labels = _labels(engine, totals.transpose(0, 2, 1).reshape(g, -1), added.leaves)
+    return HiddenTree(tuple(splits), labels)
+
+
+def _labels(engine: Engine, totals: Shared, extra: Shared | None) -> Shared:
+    """Choose the class of each leaf from its counts, or from the difference of two; one-hot, shape (u, W)."""
+    if totals.shape[0] > 1:
+        return argmax(engine, totals if extra is None else totals + extra)
+    difference = totals[0] if extra is None else totals[0] + extra[0] - extra[1]
+    second = engine.negative(difference)  # the first class keeps a tie
+    return stack([1 - second, second])
+
+
+def _branch(engine: Engine, features: Shared, chosen: Shared, rows_in: Shared | None) -> Shared:
+    """Return which value each row has in the feature of its node, one-hot, shape (w, n)."""
+    m, w, n = features.shape
+    if rows_in is None:
+        return engine.matmul(chosen.transpose(), features.reshape(m, w * n)).reshape(w, n)
+    feature = engine.matmul(chosen, rows_in)  # (m, n): a row is in one node of a level
+    return engine.dot(feature.reshape(m, 1, n), features, axis=0)
+
+
+def _descend(engine: Engine, rows_in: Shared | None, branch: Shared) -> Shared:
+    """Return which rows are in which node of the next level, shape (W w, n)."""
+    if rows_in is None:
+        return branch
+    (nodes, n), w = rows_in.shape, branch.shape[0]
+    return engine.mul(rows_in.reshape(nodes, 1, n), branch.reshape(1, w, n)).reshape(nodes * w, n)
+
+
+def votes(engine: Engine, tree: HiddenTree, queries: Shared) -> Shared:
+    """Return the class a hidden tree gives to each query, one-hot, shape (u, queries) (Algorithm 4).
+
+    ``queries`` are one-hot rows of shape (m, w, queries). Nothing is compared.
+    """
+    rows_in: Shared | None = None
+    for chosen in tree.splits[:-1]:
+        rows_in = _descend(engine, rows_in, _branch(engine, queries, chosen, rows_in))
+    branch = _branch(engine, queries, tree.splits[-1], rows_in)  # (w, queries)
+    (w, n), u = branch.shape, tree.leaves.shape[0]
+    if rows_in is None:
+        return engine.matmul(tree.leaves, branch)
+    leaves = tree.leaves.reshape(u, -1, w).transpose(0, 2, 1).reshape(u * w, -1)
+    below = engine.matmul(leaves, rows_in).reshape(u, w, n)  # the classes below the last node of each query
+    return engine.dot(below, branch.reshape(1, w, n), axis=1)
+
+
+def predict(engine: Engine, trees: Sequence[HiddenTree], queries: Shared) -> Shared:
+    """Return the place of the predicted class of each query: most votes, the first class of equals.
+
+    The shares are fresh, so they can be handed to the user as they are.
+    """
+    total = votes(engine, trees[0], queries)
+    for tree in trees[1:]:
+        total = total + votes(engine, tree, queries)
+    winner = total if len(trees) == 1 else argmax(engine, total)
+    return engine.refresh((winner * np.arange(winner.shape[0])[:, None]).sum(axis=0))

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a hidden tree or forest will cost, planned before any data, and the certificate of a finished one.
+
+The protocols are in ``hidden_tree`` and ``forests``; plans and certificates of other estimators in ``plan``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from veilwood._version import __version__
+from veilwood.data.schema import Schema
+from veilwood.errors import VeilwoodError
+from veilwood.privacy.certificate import PrivacyStatement
+from veilwood.privacy.door import FITS, KEYED, ONE_UNIT, PUBLIC_SCHEMA, UNIFORM_BITS
+from veilwood.privacy.loss import SAMPLING_DELTA, Loss, Neighbours, requested_loss
+from veilwood.privacy.noise import NoisyMax
+from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Plan, Step
+from veilwood.secure.protocols import noise
+from veilwood.secure.protocols.hidden_tree import Recipe
+from veilwood.secure.protocols.records import Domain
+
+SPLIT_SHARE = Fraction(3, 10)
+"""Share of epsilon that chooses the splits; the leaves get the rest."""
+
+GROWTH = Fraction(3, 2)
+"""Each level gets this many times the budget of the level above: deeper nodes hold fewer rows."""
+
+LARGEST_NOISE = 1 << 26
+"""Noise reaches this far at most, so that scores of up to 2^26 rows stay within 32-bit words."""
+
+NO_COLLUSION = "no two of the three servers collude, and each of them follows the protocol (semi-honest)"
+ONE_CORRUPT = "towards a server the guarantee is that of secret sharing: what it sees does not depend on the data"
+SAMPLED_JOINTLY = "noise is drawn from biased secret bits; its distance from the exact law is contained in delta"
+DEALT_JOINTLY = "each server adds its own part of the noise: the guarantee holds towards a server that knows its part"
+ONE_HOT = "every row was checked, in shares, to hold one value for each feature and at most one class"
+ROWS_SEEN = (
+    "servers see how many rows each owner sent, padding included; whoever watches their network or times the training "
+    "can guess it"
+)
+ROWS_ALIGNED = "owners of columns know how many rows there are: they send the same ones"
+
+
+@dataclass(frozen=True)
+class HiddenPlan:
+    """The plan of a hidden forest and the recipe its trees are grown by; both public."""
+
+    plan: Plan
+    recipe: Recipe
+    n_trees: int
+
+
+def level_epsilons(epsilon: Fraction, depth: int) -> tuple[Fraction, ...]:
+    """Return the budgets of the levels of splits and, last, of the leaves; they add up to ``epsilon``.
+
+    >>> [str(part) for part in level_epsilons(Fraction(1), 2)]
+    ['3/25', '9/50', '7/10']
+    """
+    weights = [GROWTH**level for level in range(depth)]
+    splits = [SPLIT_SHARE * epsilon * weight / sum(weights) for weight in weights]
+    return (*splits, (1 - SPLIT_SHARE) * epsilon)
+
+
+def plan_hidden_forest(
+    schema: Schema, *, epsilon: object, max_depth: int, n_trees: int = 1, adjacency: str = "add-remove"
+) -> HiddenPlan:
+    """Plan a hidden tree, or a forest of hidden trees each grown on records of its own.
+
+    Notes
+    -----
+    Guarantee
+
+    Every prediction, and all of them together, is a function of the hidden forest, which costs ``plan.loss``: the
+    levels of one tree add up, and a record is in one tree only (proofs/secure.md, attacked by
+    tests/secure/test_trees.py::test_hidden_splits_cost_their_loss).
+
+    Examples
+    --------
+    >>> import veilwood as vw
+    >>> planned = plan_hidden_forest(vw.datasets.car().schema, epsilon=1.0, max_depth=2)
+    >>> planned.plan.loss.epsilon, planned.plan.loss.delta < 1e-12
+    (Fraction(1, 1), True)
+    """
+    neighbours = Neighbours(adjacency)  # type: ignore[arg-type]  # refused there if unknown
+    if n_trees < 1:
+        raise VeilwoodError(f"n_trees={n_trees!r} must be at least 1.")
+    loss = requested_loss(epsilon, 0)
+    if loss.epsilon is None:
+        raise VeilwoodError("epsilon=inf trains without noise. Hint: vw.secure has no such mode; use id3.best_feature.")
+    domain = Domain.of(schema)
+    budgets = level_epsilons(loss.epsilon, max_depth)
+    score_range = neighbours.score_range(1)
+    scales = [score_range / budget for budget in budgets]
+    recipe = Recipe(domain, tuple(scales[:-1]), scales[-1])
+    reach = max(noise.largest(scale) for scale in scales)
+    if reach > LARGEST_NOISE:
+        raise VeilwoodError(
+            f"epsilon={epsilon} over {max_depth} levels needs noise of up to {reach:.3g} rows, more than words hold. "
+            "Hint: a larger epsilon or a smaller depth."
+        )
+    names = [f"splits at depth {level}" for level in range(max_depth)] + ["classes of leaves"]
+    steps = tuple(
+        Step(
+            name, Loss.pure(budget), NoisyMax(budget, score_range), score_range,
+            (n_trees * recipe.nodes(level), domain.n_features if level < max_depth else domain.n_classes),
+        )
+        for level, (name, budget) in enumerate(zip(names, budgets, strict=True))
+    )  # fmt: skip
+    draws = [(scale, math.prod(step.shape)) for scale, step in zip(scales, steps, strict=True)]
+    plan = Plan(
+        estimator="HiddenForest",
+        loss=Loss(loss.epsilon, sampling_delta(loss.epsilon, draws)),
+        neighbours=neighbours,
+        steps=steps,
+        released="nothing but predictions of a forest that stays in shares, by choices made with noise",
+        schema_name=schema.name,
+        schema_hash=schema.fingerprint(),
+        structure={
+            "trees": n_trees,
+            "leaves": n_trees * recipe.nodes(max_depth),
+            "depth": max_depth,
+            "records": EACH_TO_ONE_TREE if n_trees > 1 else ALL_TO_EVERY_TREE,
+        },
+        expected_leaf_mse=0.0,
+    )
+    return HiddenPlan(plan, recipe, n_trees)
+
+
+def sampling_delta(epsilon: Fraction, draws: Sequence[tuple[Fraction, int]]) -> Fraction:
+    """Return the delta of noise sampled in shares, from the scales and numbers of all geometric draws.
+
+    Together they are within some t of the exact law, for either of two neighbours: (1 + e^epsilon) t pays for both.
+    """
+    if epsilon > 20:
+        raise VeilwoodError(f"epsilon={float(epsilon):g} protects nothing. Hint: 0.1 to 2 is usual.")
+    distance = sum((noise.total_variation(scale, count) for scale, count in draws), Fraction(0))
+    delta = (1 + Fraction(math.nextafter(math.exp(epsilon), math.inf))) * distance
+    if delta >= SAMPLING_DELTA:
+        raise VeilwoodError(
+            f"so many draws at epsilon={float(epsilon):g} add {float(delta):.2g} to delta. Hint: fewer."
+        )
+    return delta
+
+
+def hidden_statement(
+    planned: HiddenPlan, *, ledger: str = "none", ledger_entry: int = 0, not_private: str | None = None
+) -> PrivacyStatement:
+    """Return the certificate of a hidden forest that was trained as planned.
+
+    ``ledger`` and ``ledger_entry`` say where the spend is recorded.
+    """
+    plan = planned.plan
+    private = not_private is None
+    assumptions = [
+        PUBLIC_SCHEMA, FITS, UNIFORM_BITS, ONE_UNIT.format(unit=plan.neighbours.unit),
+        NO_COLLUSION, ONE_CORRUPT, SAMPLED_JOINTLY, ONE_HOT, ROWS_SEEN,
+    ]  # fmt: skip
+    if planned.n_trees > 1:
+        assumptions.append(KEYED)
+    return PrivacyStatement(
+        is_private=private,
+        epsilon=float(plan.loss.epsilon) if private and plan.loss.epsilon is not None else None,
+        delta=float(plan.loss.delta) if private else None,
+        adjacency=plan.neighbours.adjacency,
+        unit=str(plan.neighbours.unit),
+        mechanism=plan.mechanism,
+        released=plan.released,
+        composition=tuple(step.to_dict() for step in plan.steps),
+        assumptions=tuple(assumptions),
+        reason=not_private,
+        ledger=ledger,
+        ledger_entry=ledger_entry,
+        schema_hash=plan.schema_hash,
+        plan_hash=plan.fingerprint(),
+        version=__version__,
+    )

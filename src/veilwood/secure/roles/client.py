@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An owner of rows: encodes them by the public schema, splits them into shares, and sees the training end.
+
+Rows leave this process as shares only; what the servers do with them is in ``programs``.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from veilwood.data.schema import Schema
+from veilwood.errors import VeilwoodError
+from veilwood.privacy.certificate import PrivacyStatement
+from veilwood.secure.roles.calls import Call
+from veilwood.secure.roles.config import Config
+from veilwood.secure.roles.programs import Program, program_of
+
+__all__ = ["Client"]
+
+_POLL_SECONDS = 0.2
+
+
+class Client:
+    """One owner of rows in one task.
+
+    Parameters
+    ----------
+    config : Config or path
+        The configuration that ``veilwood secure setup`` made for this owner, or its folder.
+    task : str, optional
+        Which task, where there are several.
+    """
+
+    def __init__(self, config: Config | str | os.PathLike[str], task: str | None = None) -> None:
+        self.config = config if isinstance(config, Config) else Config.load(config)
+        if self.config.role != "client":
+            raise VeilwoodError(
+                f"{self.config.folder} belongs to {self.config.who}. Hint: give the folder of a client."
+            )
+        self.task = self.config.task(task)
+        self._program = program_of(self.task)
+
+    @property
+    def schema(self) -> Schema:
+        """What is public of this owner's table."""
+        return self._program.part_of_schema(self.config.name)
+
+    @property
+    def holds_target(self) -> bool:
+        """Whether this owner's table has the column to be predicted."""
+        held = self.task.owners[self.config.name]
+        return held is None or self.task.public.target.name in held
+
+    def contribute(self, X: Any, y: Any = None, *, pad_to: int | None = None) -> None:
+        """Share rows with the three servers, which check them together and refuse what is not one-hot.
+
+        Training begins when the last owner of the task has contributed. An owner that contributes again before
+        that replaces its rows.
+
+        Parameters
+        ----------
+        X : dataframe or array
+            This owner's rows: the columns of ``schema``.
+        y : array-like, optional
+            The target, from the owner that holds it.
+        pad_to : int, optional
+            Fill up to this many rows with some that count nowhere, so that servers do not learn how many there are;
+            owners of columns must agree on it.
+        """
+        arrays, rows = self._program.encode_rows(self.config.name, X, y, pad_to)
+        with Call(self.config, self.task, "contribute", rows=rows) as call:
+            call.send_shares(arrays, self._program.ring)
+            call.hear("received")
+            call.go()
+            call.hear("accepted")
+
+    def status(self) -> list[dict[str, Any]]:
+        """What each server says of the task: ``phase``, the owners ``missing``, the last ``failure``."""
+        with Call(self.config, self.task, "status") as call:
+            found = call.hear("phase", "missing", "failure")
+            call.say(more=False)
+        return found
+
+    def wait(self, seconds: float | None = None) -> PrivacyStatement:
+        """Wait until all three servers hold the trained model; return its certificate."""
+        return wait_until_trained(self.config, self._program, seconds)
+
+    def retire(self) -> None:
+        """Have the three servers forget the model: nobody can ask it again."""
+        with Call(self.config, self.task, "retire") as call:
+            call.hear("retired")
+
+
+def wait_until_trained(config: Config, program: Program, seconds: float | None) -> PrivacyStatement:
+    """Ask the servers now and then; return the certificate, or raise why there is none."""
+    until = None if seconds is None else time.monotonic() + seconds
+    task = program.task
+    with Call(config, task, "status") as call:
+        while True:
+            found = call.hear("phase", "missing", "failure", "training", "statement")
+            if len({server["training"] for server in found}) == 1 and found[0]["training"] is not None:
+                call.say(more=False)
+                return program.certificate([server["statement"] for server in found])
+            failures = [server["failure"] for server in found if server["failure"] and server["phase"] == "waiting"]
+            if failures:
+                raise VeilwoodError(f"task {task.name!r} was not trained: {failures[0]} Hint: contribute again.")
+            if until is not None and time.monotonic() > until:
+                missing = ", ".join(found[0]["missing"]) or "nobody"
+                raise VeilwoodError(f"task {task.name!r} is not trained after {seconds:g} s; waiting for {missing}.")
+            time.sleep(_POLL_SECONDS)
+            call.say(more=True)

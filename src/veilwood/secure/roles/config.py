@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one file each role is given: who it is, where the servers are, and the tasks all have agreed to.
+
+Keys and certificates are made in ``identity``; what a task means is decided in ``programs``.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from veilwood.bounded import rational, read_json, read_text
+from veilwood.data.schema import Schema
+from veilwood.errors import VeilwoodError
+from veilwood.secure.roles.identity import Authority, Identity, Name, Role, new_secret, write_private
+
+__all__ = ["Address", "Config", "Task", "set_up", "task_name"]
+
+CONFIG: Final = "config.json"
+SECRET_VARIABLE: Final = "VEILWOOD_SECRET"
+_PEOPLE: Final[tuple[Role, ...]] = ("client", "user")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What owners, servers and users agree to compute, before any data is shared.
+
+    Parameters
+    ----------
+    name : str
+        What it is called, and the trained model with it.
+    schema : dict
+        The schema's JSON form.
+    epsilon : str
+        The privacy loss of training, a decimal number or a fraction, kept exactly.
+    owners : dict
+        Whose rows are needed, all of them. The value is None where an owner holds whole rows, or the columns it
+        holds where every owner has some columns of the same rows, in the same order.
+    users : tuple of str
+        Who may ask the trained model.
+    protocol : str
+        How it is trained; see ``programs``.
+    settings : dict
+        Parameters of the protocol, such as ``max_depth``.
+
+    Examples
+    --------
+    >>> import veilwood as vw
+    >>> iris = vw.datasets.iris().schema.to_dict()
+    >>> task = Task("flowers", iris, "1/2", owners={"north": None, "south": None}, users=("analyst",))
+    >>> task == Task.from_dict(task.to_dict())
+    True
+    """
+
+    name: str
+    schema: Mapping[str, Any]
+    epsilon: str
+    owners: Mapping[str, Sequence[str] | None]
+    users: tuple[str, ...]
+    protocol: str = "hidden-tree"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for role, names in (("client", [self.name, *self.owners]), ("user", self.users)):
+            for name in names:
+                Name(role, name)  # type: ignore[arg-type]
+        if not self.owners:
+            raise VeilwoodError(f"task {self.name!r} has no owners. Hint: name those who hold the rows.")
+        if self.loss <= 0:
+            raise VeilwoodError(f"task {self.name!r} has epsilon {self.epsilon}. Hint: it must be above 0.")
+        if self.public.inferred:
+            raise VeilwoodError(
+                f"the schema of task {self.name!r} is an unreviewed draft, so nothing it is used for is private. "
+                'Hint: replace its bounds by public knowledge and delete the marks "bounds", "notes" and "inferred".'
+            )
+        self._check_columns()
+
+    def _check_columns(self) -> None:
+        held = [column for columns in self.owners.values() for column in columns or ()]
+        if not held:
+            return
+        wanted = sorted([*self.public.feature_names, self.public.target.name])
+        if None in self.owners.values() or sorted(held) != wanted:
+            raise VeilwoodError(
+                f"task {self.name!r}: the owners hold the columns {sorted(held)}, the schema has {wanted}. "
+                "Hint: give every column to exactly one owner, or none to any."
+            )
+
+    @property
+    def by_columns(self) -> bool:
+        """Whether owners hold columns of the same rows (vertical), not rows of the same columns."""
+        return any(columns is not None for columns in self.owners.values())
+
+    @cached_property
+    def public(self) -> Schema:
+        """The schema."""
+        return Schema.from_dict(self.schema)
+
+    @property
+    def loss(self) -> Fraction:
+        """Epsilon, exactly."""
+        return rational(self.epsilon, "epsilon")
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of everything above: roles that mean the same task share it."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Task:
+        """Read what ``to_dict`` wrote."""
+        try:
+            return cls(**{**data, "users": tuple(data["users"]), "epsilon": str(data["epsilon"])})
+        except (TypeError, KeyError, AttributeError) as error:
+            raise VeilwoodError(f"a task of the configuration cannot be read ({error}).") from None
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where one server is reached: by the other servers, and by clients and users."""
+
+    host: str
+    peers: int
+    people: int
+
+
+@dataclass(frozen=True)
+class Config:
+    """One role's configuration; paths are relative to the folder of its file.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the file, the certificate and the encrypted key are.
+    role, name : str
+        Who this is, as in the certificate.
+    servers : tuple of Address
+        The three servers.
+    tasks : tuple of Task
+        What this role takes part in.
+    secret : str or None
+        File that holds the secret which opens key and models; None: asked for, or in VEILWOOD_SECRET.
+    listen : str
+        The address a server listens on.
+    timeout : float
+        Seconds without a word after which another party counts as lost.
+    largest_message : int
+        Bytes beyond which a message is refused unread.
+    refused : tuple of str
+        Whom this server serves no more, whatever the tasks say: ``"user analyst"``.
+    """
+
+    folder: Path
+    role: Role
+    name: str
+    servers: tuple[Address, ...]
+    tasks: tuple[Task, ...] = ()
+    secret: str | None = None
+    listen: str = "127.0.0.1"
+    timeout: float = 60.0
+    largest_message: int = 1 << 30
+    refused: tuple[str, ...] = ()
+
+    @property
+    def who(self) -> Name:
+        """The name in this role's certificate."""
+        return Name(self.role, self.name)
+
+    @property
+    def servers_authority(self) -> Path:
+        """The certificate of the authority that signs the servers."""
+        return self.folder / "servers.pem"
+
+    @property
+    def people_authority(self) -> Path:
+        """The certificate of the authority that signs clients and users."""
+        return self.folder / "people.pem"
+
+    @cached_property
+    def identity(self) -> Identity:
+        """Certificate, key and the secret that opens it."""
+        return Identity(self.folder / "certificate.pem", self.folder / "key.pem", self._read_secret())
+
+    def _read_secret(self) -> bytes:
+        """From the environment, the operator's file, or the operator."""
+        if SECRET_VARIABLE in os.environ:
+            return os.environ[SECRET_VARIABLE].encode()
+        if self.secret is not None and (self.folder / self.secret).exists():
+            return (self.folder / self.secret).read_bytes().strip()
+        if sys.stdin.isatty():
+            return getpass.getpass(f"Secret of {self.who}: ").encode()
+        place = self.folder / self.secret if self.secret else "no file is named"
+        raise VeilwoodError(
+            f"the secret of {self.who} is not at hand ({place}). Hint: put the file back, or set {SECRET_VARIABLE}."
+        )
+
+    def task(self, name: str | None) -> Task:
+        """The task of a name; without one, the only task there is."""
+        named = {task.name: task for task in self.tasks}
+        if name is None and len(named) == 1:
+            return self.tasks[0]
+        if name not in named:
+            asked = f"has no task {name!r}" if name is not None else "has several tasks"
+            raise VeilwoodError(f"the configuration of {self.who} {asked}. Hint: one of {', '.join(named) or 'none'}.")
+        return named[name]
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Config:
+        """Read a configuration from its file, or from the folder it is in."""
+        file = Path(path) / CONFIG if Path(path).is_dir() else Path(path)
+        try:
+            data = read_json(read_text(file))
+            data["servers"] = tuple(Address(**address) for address in data["servers"])
+            data["tasks"] = tuple(map(Task.from_dict, data["tasks"]))
+            data["refused"] = tuple(data.get("refused", ()))
+            found = cls(folder=file.parent, **data)
+        except FileNotFoundError:
+            raise VeilwoodError(f"there is no configuration {str(file)!r}. Hint: veilwood secure setup.") from None
+        except (OSError, TypeError, KeyError, AttributeError, ValueError) as error:
+            raise VeilwoodError(f"configuration {str(file)!r} cannot be read: {error}.") from None
+        if len(found.servers) != 3:
+            raise VeilwoodError(f"configuration {str(file)!r} names {len(found.servers)} servers; there are three.")
+        return found
+
+    def save(self) -> None:
+        """Write the file into the role's folder."""
+        data = {key: value for key, value in vars(self).items() if key in self.__dataclass_fields__ and key != "folder"}
+        data |= {"servers": list(map(asdict, self.servers)), "tasks": [task.to_dict() for task in self.tasks]}
+        text = json.dumps(data, indent=1) + "\n"
+        new = self.folder / f"{CONFIG}.new"
+        new.write_text(text, encoding="utf-8")
+        new.replace(self.folder / CONFIG)  # a server may be reading it
+
+
+def task_name(schema: Schema) -> str:
+    """Return a name for the task of a schema, as certificates and files can hold it.
+
+    Examples
+    --------
+    >>> import veilwood as vw
+    >>> task_name(vw.datasets.balance_scale().schema)
+    'balance-scale'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", schema.name.lower()).strip("-")[:40].rstrip("-") or "task"
+
+
+def set_up(
+    folder: Path,
+    task: Task,
+    *,
+    addresses: Sequence[Address] = (),
+    listen: Sequence[str] | None = None,
+    timeout: float = 60.0,
+    days: int = 365,
+) -> list[Config]:
+    """Make a folder for each role, or add a task and its people to folders made before.
+
+    Each role's folder holds its configuration, certificate and encrypted key; ``secrets/`` holds, for each
+    role, the secret that opens them, to be handed over by another way and kept elsewhere. Where the servers are is
+    asked for once: an added task has those of the first.
+    """
+    if (folder / "server-0" / CONFIG).exists():
+        addresses = Config.load(folder / "server-0").servers
+    folder.mkdir(parents=True, exist_ok=True)
+    secrets = folder / "secrets"
+    secrets.mkdir(mode=0o700, exist_ok=True)
+    signers: dict[Role, Authority] = {"server": _authority(folder, "servers", ("server",))}
+    signers["client"] = signers["user"] = _authority(folder, "people", _PEOPLE)
+    people = [Name("client", owner) for owner in task.owners] + [Name("user", user) for user in task.users]
+    made = []
+    for who in [*(Name("server", str(party)) for party in range(3)), *people]:
+        place = folder / f"{who.role}-{who.name}"
+        if (place / CONFIG).exists():
+            config = Config.load(place)
+            if any(known.name == task.name for known in config.tasks):
+                raise VeilwoodError(f"{place} has a task {task.name!r} already. Hint: give another --name.")
+        else:
+            place.mkdir(exist_ok=True)
+            identity = signers[who.role].issue(who, place / "certificate.pem", place / "key.pem", days=days)
+            write_private(secrets / f"{place.name}.secret", identity.secret + b"\n")
+            for authority in ("servers", "people"):
+                (place / f"{authority}.pem").write_bytes((folder / "authorities" / f"{authority}.pem").read_bytes())
+            at = (listen or [address.host for address in addresses])[int(who.name)] if who.role == "server" else ""
+            config = Config(place, who.role, who.name, tuple(addresses), (), f"../secrets/{place.name}.secret",
+                            listen=at, timeout=timeout)  # fmt: skip
+        config = replace(config, tasks=(*config.tasks, task))
+        config.save()
+        made.append(config)
+    return made
+
+
+def _authority(folder: Path, name: str, roles: tuple[Role, ...]) -> Authority:
+    """Load an authority of this folder, or draw it."""
+    place, secret = folder / "authorities", folder / "secrets" / f"authority-{name}.secret"
+    place.mkdir(exist_ok=True)
+    certificate, key = place / f"{name}.pem", place / f"{name}.key"
+    if certificate.exists():
+        return Authority.load(roles, certificate, key, secret.read_bytes().strip())
+    made = Authority.create(roles)
+    write_private(secret, new_secret() + b"\n")
+    made.save(certificate, key, secret.read_bytes().strip())
+    return made

@@ -1,0 +1,434 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a task's protocol means for each role: what owners and users share, and what servers do with it.
+
+The protocols themselves are in ``forests``, ``hidden_tree`` and ``joint``; how shares travel is in ``server``.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood import estimators
+from veilwood._version import __version__
+from veilwood.data.encoding import Encoding
+from veilwood.data.schema import Schema
+from veilwood.errors import PartyError, VeilwoodError
+from veilwood.privacy.certificate import PrivacyStatement
+from veilwood.privacy.door import FITS, KEYED, ONE_UNIT, PUBLIC_SCHEMA, UNIFORM_BITS
+from veilwood.privacy.loss import Loss, Neighbours, exact
+from veilwood.privacy.noise import NoisyMax
+from veilwood.privacy.plan import EACH_TO_ONE_TREE, Plan, Step
+from veilwood.secure.mpc.engine import Engine, Shared, concatenate
+from veilwood.secure.protocols import joint_forest as joint
+from veilwood.secure.protocols import noise, records
+from veilwood.secure.protocols.choose import argmax
+from veilwood.secure.protocols.hidden_forest import grow_hidden_forest
+from veilwood.secure.protocols.hidden_tree import HiddenTree, Recipe, predict, votes
+from veilwood.secure.protocols.plans import (
+    DEALT_JOINTLY,
+    NO_COLLUSION,
+    ROWS_ALIGNED,
+    SAMPLED_JOINTLY,
+    HiddenPlan,
+    hidden_statement,
+    plan_hidden_forest,
+    sampling_delta,
+)
+from veilwood.secure.protocols.records import Domain, Records
+from veilwood.secure.roles.config import Task
+
+__all__ = [
+    "PROTOCOLS", "HiddenForest", "JointForest", "Outcome", "PrivateVotes", "Program", "program_of", "refused_questions",
+]  # fmt: skip
+
+Arrays = dict[str, NDArray[Any]]
+Shapes = dict[str, tuple[int, ...]]
+Shares = Mapping[str, Shared]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What training leaves at a server: arrays in shares, and arrays that were released to everybody."""
+
+    hidden: dict[str, Shared] = field(default_factory=dict)
+    released: Arrays = field(default_factory=dict)
+
+
+class Program(ABC):
+    """A protocol applied to a task. Everything but the arguments of ``encode_*`` is public or in shares."""
+
+    reveals: ClassVar[bool]
+    """Whether training opens anything; if not, a training that was cut short has cost nothing."""
+    ring: ClassVar[type[np.unsignedinteger[Any]]]
+    """The word type of shares."""
+    settings: ClassVar[Mapping[str, Any]]
+    """The settings of a task, with their defaults."""
+
+    task: Task
+    plan: Plan
+
+    @abstractmethod
+    def part_of_schema(self, owner: str) -> Schema:
+        """The schema of an owner's own table."""
+
+    @abstractmethod
+    def encode_rows(self, owner: str, X: Any, y: Any, pad_to: int | None = None) -> tuple[Arrays, int]:
+        """Encode an owner's rows as the arrays it shares; also their number, as far as servers see it."""
+
+    @abstractmethod
+    def shapes_of_rows(self, owner: str, rows: int) -> Shapes:
+        """The shapes of these arrays: public, so that a server can refuse any other."""
+
+    @abstractmethod
+    def faults(self, engine: Engine, owner: str, shares: Shares) -> str | None:
+        """What is wrong with consistent shares of an owner, found in shares; None if nothing is."""
+
+    @abstractmethod
+    def train(self, engine: Engine, rows: Mapping[str, Shares]) -> Outcome:
+        """Train on the rows of all owners."""
+
+    @abstractmethod
+    def statement(self, ledger: str, entry: int) -> PrivacyStatement:
+        """The certificate of the trained model."""
+
+    def check_rows(self, engine: Engine, owner: str, shares: Shares) -> None:
+        """Refuse, by name, an owner whose shares do not fit together or are no rows; nothing else is learned."""
+        fault: str | None = "shares that do not fit together"
+        if all([engine.consistent(share) for share in shares.values()]):
+            fault = self.faults(engine, owner, shares)
+        if fault is not None:
+            raise PartyError(f"client {owner} sent {fault}: its rows are refused.", party=f"client {owner}")
+
+    def certificate(self, claimed: Sequence[Any]) -> PrivacyStatement:
+        """The certificate on which the three servers agree, if it is of the plan this role knows."""
+        read = [PrivacyStatement.from_dict(statement) for statement in claimed]
+        for party, statement in enumerate(read):
+            if statement.plan_hash != self.plan.fingerprint() or not statement.is_private:
+                raise PartyError(
+                    f"server {party} certifies another plan than task {self.task.name!r} has. Hint: compare versions.",
+                    party=f"server {party}",
+                )
+        return read[0]
+
+
+class HiddenForest(Program):
+    """One or more trees that stay in shares, and answer in shares; the default."""
+
+    reveals = False
+    ring = np.uint32
+    settings: ClassVar[Mapping[str, Any]] = {"max_depth": 3, "n_trees": 1}
+
+    def __init__(self, task: Task) -> None:
+        self.task, self.schema = task, task.public
+        self.domain = Domain.of(self.schema)
+        self._planned = plan_hidden_forest(self.schema, epsilon=task.loss, **completed(task, self.settings))
+        self.plan = self._planned.plan
+
+    def statement(self, ledger: str, entry: int) -> PrivacyStatement:
+        """The certificate of the trained model."""
+        found = hidden_statement(self._planned, ledger=ledger, ledger_entry=entry)
+        return replace(found, assumptions=(*found.assumptions, ROWS_ALIGNED)) if self.task.by_columns else found
+
+    # -- owners --------------------------------------------------------------------------------------------------
+
+    def _places(self, owner: str) -> list[int]:
+        """The places of the features an owner holds."""
+        held = self.task.owners[owner]
+        return [i for i, name in enumerate(self.schema.feature_names) if held is None or name in held]
+
+    def _holds_target(self, owner: str) -> bool:
+        held = self.task.owners[owner]
+        return held is None or self.schema.target.name in held
+
+    def part_of_schema(self, owner: str) -> Schema:
+        """The schema of an owner's own table; its target is not in the table of every owner."""
+        features = tuple(self.schema.features[place] for place in self._places(owner))
+        return Schema(self.schema.name, self.schema.task, self.schema.target, features)
+
+    def _domain(self, owner: str) -> Domain:
+        return Domain(tuple(self.domain.sizes[place] for place in self._places(owner)), self.domain.n_classes)
+
+    def encode_rows(self, owner: str, X: Any, y: Any, pad_to: int | None = None) -> tuple[Arrays, int]:
+        """Encode an owner's rows as one-hot features and classes; padding has no class and counts nowhere."""
+        encoding = Encoding(self.part_of_schema(owner), "bins")
+        out: Arrays = {"features": records.one_hot(encoding.encode(X), self._domain(owner))}
+        if self._holds_target(owner):
+            if y is None:
+                raise VeilwoodError(f"client {owner} holds the target {self.schema.target.name!r}. Hint: give y.")
+            out["classes"] = records.one_hot_classes(encoding.encode_target(y), self.domain)
+        counts = {array.shape[-1] for array in out.values()}
+        if len(counts) > 1 or 0 in counts:
+            raise VeilwoodError(f"X and y have {' and '.join(map(str, sorted(counts)))} rows. Hint: as many, and some.")
+        rows = counts.pop()
+        if pad_to is None:
+            return out, rows
+        if pad_to < rows:
+            raise VeilwoodError(f"{rows} rows cannot be padded to {pad_to}. Hint: a larger public number.")
+        padded = {key: np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, pad_to - rows)]) for key, array in out.items()}
+        padded["features"][:, 0, rows:] = 1
+        return padded, pad_to
+
+    def shapes_of_rows(self, owner: str, rows: int) -> Shapes:
+        """The shapes of one-hot features and classes."""
+        domain = self._domain(owner)
+        out: Shapes = {"features": (domain.n_features, domain.width, rows)}
+        return out | ({"classes": (domain.n_classes, rows)} if self._holds_target(owner) else {})
+
+    def faults(self, engine: Engine, owner: str, shares: Shares) -> str | None:
+        """Whether features and classes are one-hot."""
+        if not records.are_one_hot(engine, shares["features"], self._domain(owner)):
+            return "features that are not one-hot"
+        if "classes" in shares and not records.are_classes(engine, shares["classes"], self.domain):
+            return "classes that are not one-hot"
+        return None
+
+    # -- servers -------------------------------------------------------------------------------------------------
+
+    def train(self, engine: Engine, rows: Mapping[str, Shares]) -> Outcome:
+        """Grow the forest; nothing is opened."""
+        trees = grow_hidden_forest(engine, self._joined(engine, rows), self._planned)
+        hidden: dict[str, Shared] = {}
+        for number, tree in enumerate(trees):
+            hidden |= {f"{number}.{level}": part for level, part in enumerate(tree.splits)}
+            hidden[f"{number}.leaves"] = tree.leaves
+        return Outcome(hidden)
+
+    def _joined(self, engine: Engine, rows: Mapping[str, Shares]) -> Records:
+        """The rows of all owners as one table: below each other, or side by side in the schema's order."""
+        if not self.task.by_columns:
+            return records.stack_owners([Records(part["features"], part["classes"]) for part in rows.values()])
+        places = [place for owner in rows for place in self._places(owner)]
+        (classes,) = (part["classes"] for part in rows.values() if "classes" in part)
+        joined = records.join_owners([self._widened(engine, part["features"]) for part in rows.values()], classes)
+        return Records(joined.features[np.argsort(places)], classes)
+
+    def _widened(self, engine: Engine, features: Shared) -> Shared:
+        """Fill up to the common number of values with values that never occur."""
+        m, w, n = features.shape
+        never = engine.constant(np.zeros((m, self.domain.width - w, n), np.int64))
+        return concatenate([features, never], axis=1) if w < self.domain.width else features
+
+    # -- users ---------------------------------------------------------------------------------------------------
+
+    def encode_queries(self, X: Any) -> tuple[Arrays, int]:
+        """Encode a user's queries as the arrays it shares."""
+        bits = records.one_hot(Encoding(self.schema, "bins").encode(X), self.domain)
+        return {"features": bits}, bits.shape[-1]
+
+    def shapes_of_queries(self, rows: int) -> Shapes:
+        """The shapes of these arrays."""
+        return {"features": (self.domain.n_features, self.domain.width, rows)}
+
+    def answer(self, engine: Engine, model: Shares, query: Shares) -> Shared:
+        """Predict in shares: for each query the place of its class."""
+        return predict(engine, self._trees(model), query["features"])
+
+    def _trees(self, model: Shares) -> list[HiddenTree]:
+        depth = self._planned.recipe.depth
+        return [
+            HiddenTree(tuple(model[f"{number}.{level}"] for level in range(depth)), model[f"{number}.leaves"])
+            for number in range(self._planned.n_trees)
+        ]
+
+    def check_queries(self, engine: Engine, user: str, query: Shares) -> None:
+        """Refuse, by name, a user whose questions are no rows; the model is not touched before.
+
+        Notes
+        -----
+        Guarantee
+
+        A user learns the classes of rows, and nothing else of a tree: answers are multilinear in a question, so that
+        others would read its splits (proofs/secure.md, attacked by
+        tests/secure/test_questions.py::test_three_servers_do_not_let_a_tree_be_read).
+        """
+        features = query["features"]
+        if not engine.consistent(features) or not records.are_one_hot(engine, features, self.domain):
+            raise refused_questions(user)
+
+    def cost_of_queries(self, rows: int) -> Loss | None:
+        """What answers cost beyond training; None if nothing."""
+        return None
+
+
+class PrivateVotes(HiddenForest):
+    """Exact trees on disjoint rows, hidden; each answer is the noisy majority of their votes, and costs.
+
+    Notes
+    -----
+    Guarantee
+
+    One row is in one tree, so it moves at most one vote from one class to another: the scores of a noisy maximum
+    change by -1 and +1, a range of 2 (4 if a row is replaced). Each question costs ``query_epsilon``, questions add
+    up, whatever was asked before, and the plan's epsilon is the most that is ever answered. That needs queries that
+    are one-hot, which is checked (proofs/private-votes.md, attacked by
+    tests/secure/test_roles.py::test_the_law_of_private_votes).
+    """
+
+    settings: ClassVar[Mapping[str, Any]] = {"max_depth": 3, "n_trees": 15, "query_epsilon": "1/10"}
+
+    def __init__(self, task: Task) -> None:
+        self.task, self.schema = task, task.public
+        self.domain = Domain.of(self.schema)
+        chosen = completed(task, self.settings)
+        neighbours = Neighbours()
+        each, n_trees, depth = exact(chosen["query_epsilon"]), chosen["n_trees"], chosen["max_depth"]
+        self.most = int(task.loss / each)
+        if self.most < 1 or n_trees < 1:
+            raise VeilwoodError(f"task {task.name!r}: epsilon {task.epsilon} does not pay for one answer of {each}.")
+        score_range = neighbours.score_range(2)
+        self._scale = score_range / each
+        epsilon, shape = self.most * each, (self.most, self.domain.n_classes)
+        delta = sampling_delta(epsilon, [(self._scale, math.prod(shape))])
+        self._each = Loss(each, delta / self.most)
+        recipe = Recipe(self.domain, (None,) * depth, None)
+        plan = Plan(
+            estimator="PrivateVotes",
+            loss=Loss(epsilon, delta),
+            neighbours=neighbours,
+            steps=(
+                Step(
+                    f"majority of votes, up to {self.most} times", Loss.pure(epsilon), NoisyMax(each, score_range),
+                    score_range, shape, choices=self.most,
+                ),
+            ),
+            released="nothing but noisy majorities of the votes of trees that stay in shares",
+            schema_name=self.schema.name,
+            schema_hash=self.schema.fingerprint(),
+            structure={
+                "trees": n_trees,
+                "leaves": n_trees * recipe.nodes(depth),
+                "depth": depth,
+                "records": EACH_TO_ONE_TREE,
+            },
+            expected_leaf_mse=0.0,
+        )  # fmt: skip
+        self._planned, self.plan = HiddenPlan(plan, recipe, n_trees), plan
+
+    def cost_of_queries(self, rows: int) -> Loss | None:
+        """Return the price of a batch: each question as much as any other."""
+        each = self._each
+        assert each.epsilon is not None
+        return Loss(rows * each.epsilon, rows * each.delta)
+
+    def answer(self, engine: Engine, model: Shares, query: Shares) -> Shared:
+        """Return the place of the class with the most votes, after noise that nobody knows."""
+        total: Shared | None = None
+        for tree in self._trees(model):
+            one = votes(engine, tree, query["features"])
+            total = one if total is None else total + one
+        assert total is not None
+        winner = argmax(engine, total + noise.geometric(engine, self._scale, total.shape))
+        return engine.refresh((winner * np.arange(winner.shape[0])[:, None]).sum(axis=0))
+
+
+class JointForest(Program):
+    """A forest with public structure: owners share counts, servers add noise, and the sums are released."""
+
+    reveals = True
+    ring = joint.RING
+    settings: ClassVar[Mapping[str, Any]] = {
+        "estimator": "RandomTreesClassifier", "parameters": {"random_state": 0}, "law": "dealt",
+    }  # fmt: skip
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        chosen = completed(task, self.settings)
+        name, self.law = chosen["estimator"], chosen["law"]
+        if name not in estimators.__all__ or self.law not in joint.LAWS or task.by_columns:
+            raise VeilwoodError(
+                f"task {task.name!r}: estimator {name!r}, law {self.law!r} cannot be trained jointly. Hint: "
+                f"RandomTreesClassifier or MatrixForestClassifier, law {' or '.join(joint.LAWS)}, owners of whole rows."
+            )
+        self._estimator = getattr(estimators, name)(task.public, epsilon=task.loss, **chosen["parameters"])
+        self.plan = joint.joint_plan(joint.joint_design(self._estimator).plan, self.law)
+        self._size = sum(math.prod(step.shape) for step in self.plan.steps)
+
+    def part_of_schema(self, owner: str) -> Schema:
+        """The whole schema: owners hold whole rows."""
+        return self.task.public
+
+    def encode_rows(self, owner: str, X: Any, y: Any, pad_to: int | None = None) -> tuple[Arrays, int]:
+        """Count an owner's rows; servers do not learn how many there are."""
+        return {"sums": joint.count_rows(self._estimator, X, y)}, 1
+
+    def shapes_of_rows(self, owner: str, rows: int) -> Shapes:
+        """The shape of these sums."""
+        return {"sums": (self._size,)}
+
+    def faults(self, engine: Engine, owner: str, shares: Shares) -> str | None:
+        """Find nothing: a wrong count harms the model, and no other owner."""
+        return None
+
+    def train(self, engine: Engine, rows: Mapping[str, Shares]) -> Outcome:
+        """Add up, add noise, open."""
+        sums = [part["sums"] for part in rows.values()]
+        return Outcome(released={"sums": joint.release_sums(engine, sums, self.plan, self.law)})
+
+    def statement(self, ledger: str, entry: int) -> PrivacyStatement:
+        """The certificate of the released sums."""
+        return joint_statement(self.plan, self.law, ledger=ledger, ledger_entry=entry)
+
+
+PROTOCOLS: Final[dict[str, Callable[[Task], Program]]] = {
+    "hidden-tree": HiddenForest,
+    "private-votes": PrivateVotes,
+    "public-forest": JointForest,
+}
+"""The protocols by their name in a task."""
+
+
+def program_of(task: Task) -> Program:
+    """The program of a task's protocol."""
+    if task.protocol not in PROTOCOLS:
+        raise VeilwoodError(f"there is no protocol {task.protocol!r}. Hint: one of {', '.join(PROTOCOLS)}.")
+    return PROTOCOLS[task.protocol](task)
+
+
+def refused_questions(user: str) -> PartyError:
+    """One refusal for all questions of a message and for everything that can be wrong with one of them."""
+    return PartyError(
+        f"user {user} sent questions that are no rows of the schema: none of them is answered.", party=f"user {user}"
+    )
+
+
+def completed(task: Task, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a task, completed; an unknown one is refused."""
+    for key in task.settings:
+        if key not in defaults:
+            raise VeilwoodError(
+                f"task {task.name!r} has an unknown setting {key!r}. Hint: one of {', '.join(defaults)}."
+            )
+    return {**defaults, **task.settings}
+
+
+def joint_statement(plan: Plan, law: joint.Law, *, ledger: str, ledger_entry: int) -> PrivacyStatement:
+    """The certificate of sums that three servers released as planned."""
+    how = DEALT_JOINTLY if law == "dealt" else SAMPLED_JOINTLY
+    assert plan.loss.epsilon is not None
+    assumptions = [PUBLIC_SCHEMA, FITS, UNIFORM_BITS, ONE_UNIT.format(unit=plan.neighbours.unit)]
+    if plan.structure.get("records") == EACH_TO_ONE_TREE:
+        assumptions.append(KEYED)
+    return PrivacyStatement(
+        is_private=True,
+        epsilon=float(plan.loss.epsilon),
+        delta=float(plan.loss.delta),
+        adjacency=plan.neighbours.adjacency,
+        unit=str(plan.neighbours.unit),
+        mechanism=plan.mechanism,
+        released=plan.released,
+        composition=tuple(step.to_dict() for step in plan.steps),
+        assumptions=(*assumptions, NO_COLLUSION, how, joint.OWNERS_COUNT),
+        reason=None,
+        ledger=ledger,
+        ledger_entry=ledger_entry,
+        schema_hash=plan.schema_hash,
+        plan_hash=plan.fingerprint(),
+        version=__version__,
+    )

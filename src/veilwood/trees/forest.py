@@ -1,0 +1,477 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trees as flat level-order arrays, grown from public facts and a public seed.
+
+Nothing here looks at data: what a forest counts is in ``counting``, what it learned in ``leaves``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood.bounded import is_whole, shown
+from veilwood.errors import DomainTooLargeError, ModelFileError, VeilwoodError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from veilwood.data.encoding import EncodedColumn
+
+Ints: TypeAlias = NDArray[np.int32]
+
+LEAF = -1  # the "feature" of a leaf
+MAX_NODES = 1 << 28  # about 3 GB of structure: beyond it something was mistyped
+MAX_TREES = 100_000  # each is grown by itself
+MAX_DEPTH = 1024  # of a tree read from a file: what walks level by level stays fast
+LARGEST_SEED = 2**128 - 1
+# A missing number sits above the upper bound; this is how often a split sets it apart from all numbers.
+MISSING_SPLIT_CHANCE = 0.25
+
+
+@dataclass(frozen=True)
+class Forest:
+    """A forest of any branching, as five flat arrays; node numbers run over all trees.
+
+    A node sends a row with code c of its ``feature`` to ``child + branch``, where ``branch`` is ``c >= cut``
+    (threshold, cut at least 0) or ``lookup[-1 - cut + c]`` (category subset, or one branch per value).
+    At a leaf ``feature`` is ``LEAF`` and ``child`` holds the leaf's number; leaves too are numbered over all trees.
+    """
+
+    roots: Ints
+    feature: Ints
+    cut: Ints
+    child: Ints
+    lookup: NDArray[np.uint16]
+    tree_leaves: Ints  # leaves of tree t are tree_leaves[t] up to tree_leaves[t + 1]
+
+    @property
+    def n_trees(self) -> int:
+        """Number of trees."""
+        return len(self.roots)
+
+    @property
+    def n_nodes(self) -> int:
+        """Number of nodes, leaves included."""
+        return len(self.feature)
+
+    @property
+    def n_leaves(self) -> int:
+        """Number of leaves of all trees together."""
+        return int(self.tree_leaves[-1])
+
+    @cached_property
+    def parent(self) -> Ints:
+        """The parent of each node; -1 at a root."""
+        # In level order the children of successive inner nodes follow one another.
+        inner = np.flatnonzero(self.feature != LEAF).astype(np.int32)
+        if not len(inner):
+            return np.full(self.n_nodes, -1, np.int32)
+        parent = inner[np.searchsorted(self.child[inner], np.arange(self.n_nodes), side="right") - 1]
+        parent[self.roots] = -1
+        return parent
+
+    @cached_property
+    def level(self) -> Ints:
+        """The depth of each node; 0 at a root."""
+        level = np.zeros(self.n_nodes, np.int32)
+        ancestor = self.parent
+        while (ancestor >= 0).any():
+            level += ancestor >= 0
+            ancestor = np.where(ancestor >= 0, self.parent[ancestor], -1)
+        return level
+
+    @property
+    def depth(self) -> int:
+        """The depth of the deepest leaf."""
+        return int(self.level.max())
+
+    @cached_property
+    def packed(self) -> Ints:
+        """Feature, cut, child and leaf number of each node side by side, for kernels; a leaf is its own child."""
+        leaf = self.feature == LEAF
+        never = np.int32(np.iinfo(np.int32).max)
+        columns = (
+            np.where(leaf, 0, self.feature),
+            np.where(leaf, never, self.cut),
+            np.where(leaf, np.arange(self.n_nodes), self.child),
+            np.where(leaf, self.child, LEAF),
+        )
+        return np.ascontiguousarray(np.stack(columns, axis=1), np.int32)
+
+    @cached_property
+    def lookup_bits(self) -> NDArray[np.uint32]:
+        """The first 32 entries of each node's lookup as bits, for kernels; 0 where there is none, or not of bits."""
+        starts = np.where((self.feature != LEAF) & (self.cut < 0), -1 - self.cut, len(self.lookup))
+        padded = np.append(self.lookup, np.zeros(32, np.uint16))
+        entries = np.lib.stride_tricks.sliding_window_view(padded, 32)[starts]
+        bits = (entries.astype(np.uint32) << np.arange(32, dtype=np.uint32)).sum(axis=1, dtype=np.uint32)
+        return np.where((entries <= 1).all(axis=1), bits, 0).astype(np.uint32)
+
+    @cached_property
+    def leaf_node(self) -> Ints:
+        """The node of each leaf."""
+        nodes = np.flatnonzero(self.feature == LEAF).astype(np.int32)
+        ordered = np.empty(self.n_leaves, np.int32)
+        ordered[self.child[nodes]] = nodes
+        return ordered
+
+    def add_up(self, leaf_values: NDArray[Any]) -> NDArray[np.float64]:
+        """Sum values of leaves (one for each, or one row of them) up to every node: what is below it."""
+        sums = np.zeros((self.n_nodes, *leaf_values.shape[1:]))
+        sums[self.leaf_node] = leaf_values
+        for depth in range(self.depth, 0, -1):
+            nodes = np.flatnonzero(self.level == depth)
+            np.add.at(sums, self.parent[nodes], sums[nodes])
+        return sums
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """The arrays by name, for files."""
+        return {field.name: np.ascontiguousarray(getattr(self, field.name)) for field in fields(self)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], n_codes: Sequence[int]) -> Forest:
+        """Read what ``to_arrays`` wrote, refusing arrays that are not a forest over columns with so many codes."""
+        _audit(arrays, np.asarray(n_codes))
+        return cls(**{field.name: arrays[field.name] for field in fields(cls)})
+
+
+def _audit(arrays: Mapping[str, NDArray[Any]], n_codes: NDArray[np.int64]) -> None:
+    """Refuse arrays that would send a row out of range, round in circles, or to a leaf of another tree."""
+
+    def require(holds: bool | np.bool_, problem: str) -> None:
+        if not holds:
+            raise ModelFileError(f"the trees are damaged: {problem}.")
+
+    for field in fields(Forest):
+        array, dtype = arrays.get(field.name), np.uint16 if field.name == "lookup" else np.int32
+        require(array is not None and array.dtype == dtype and array.ndim == 1, f"{field.name!r} is missing or odd")
+    roots, feature, lookup = arrays["roots"], arrays["feature"], arrays["lookup"]
+    cut, child, tree_leaves = (arrays[name].astype(np.int64) for name in ("cut", "child", "tree_leaves"))
+    n_nodes = len(feature)
+    require(len(cut) == n_nodes == len(child) and len(tree_leaves) == len(roots) + 1, "arrays differ in length")
+    require(len(roots) > 0 and roots[0] == 0 and (np.diff(roots) > 0).all() and roots[-1] < n_nodes, "roots")
+    require(((feature >= LEAF) & (feature < len(n_codes))).all(), "a feature is out of range")
+
+    leaves, inner = np.flatnonzero(feature == LEAF), np.flatnonzero(feature != LEAF)
+    tree = np.searchsorted(roots, np.arange(n_nodes), side="right") - 1
+    require(np.array_equal(np.sort(child[leaves]), np.arange(len(leaves))), "leaves are not numbered 0, 1, 2, ...")
+    require(tree_leaves[0] == 0 and tree_leaves[-1] == len(leaves), "the number of leaves")
+    require((np.diff(tree_leaves) > 0).all(), "a tree has no leaf")
+    owner = np.searchsorted(tree_leaves, child[leaves], side="right") - 1
+    require((owner == tree[leaves]).all(), "a leaf belongs to another tree")
+
+    branches = np.full(n_nodes, 2)
+    for column, width in enumerate(n_codes.tolist()):
+        here = (feature == column) & (cut >= 0)
+        require((cut[here] < width).all(), "a cut is out of range")
+        table = np.flatnonzero((feature == column) & (cut < 0))
+        start = -1 - cut[table]
+        require((start + width <= len(lookup)).all(), "a lookup is out of range")
+        if len(table):
+            branches[table] = _window_maxima(lookup, width)[start].astype(np.int64) + 1
+    # In level order the children of successive inner nodes follow one another and are all nodes but the roots.
+    below = np.setdiff1d(np.arange(n_nodes), roots)
+    last = np.cumsum(branches[inner]) - 1
+    require(len(below) == branches[inner].sum(), "the number of children")
+    first_child, last_child = below[last - branches[inner] + 1], below[last]
+    require(np.array_equal(first_child, child[inner]), "children are not in level order")
+    require((first_child + branches[inner] - 1 == last_child).all(), "siblings are apart")
+    require(((child[inner] > inner) & (tree[last_child] == tree[inner])).all(), "a child is outside its tree")
+
+    parent = np.arange(n_nodes)
+    parent[below] = np.repeat(inner, branches[inner])
+    for _ in range(MAX_DEPTH.bit_length() - 1):  # twice as far up each time
+        parent = parent[parent]
+    require((parent == roots[tree]).all(), "a tree is too deep")
+
+
+def _window_maxima(values: NDArray[np.uint16], width: int) -> NDArray[np.uint16]:
+    """Return the largest of the ``width`` values from each place on, in time that does not grow with the width."""
+    reach = 1
+    while 2 * reach <= width:
+        values = np.maximum(values[:-reach], values[reach:])
+        reach *= 2
+    rest = width - reach
+    return np.maximum(values[: len(values) - rest], values[rest:])
+
+
+def public_generators(random_state: object, n: int) -> list[np.random.Generator]:
+    """Return ``n`` generators of public randomness; tree i does not change when more trees are asked for."""
+    check_random_state(random_state)
+    if random_state is None:
+        root = np.random.SeedSequence()
+    elif isinstance(random_state, np.random.RandomState):
+        root = np.random.SeedSequence([int(w) for w in random_state.randint(0, 2**31 - 1, 4)])
+    elif isinstance(random_state, np.random.Generator):
+        root = np.random.SeedSequence([int(w) for w in random_state.integers(0, 2**31 - 1, 4)])
+    else:
+        root = np.random.SeedSequence(int(random_state))  # type: ignore[call-overload]
+    return [np.random.default_rng(child) for child in root.spawn(n)]
+
+
+def check_random_state(random_state: object) -> None:
+    """Refuse what no public randomness can be drawn from."""
+    known = random_state is None or isinstance(random_state, np.random.RandomState | np.random.Generator)
+    if not known and not is_whole(random_state, 0, LARGEST_SEED):
+        raise VeilwoodError(
+            f"random_state={shown(random_state)} is not a non-negative integer below 2^128, a generator or None."
+        )
+
+
+@dataclass(frozen=True)
+class _Tree:
+    """One tree with its own node, leaf and lookup numbers, before it joins a forest."""
+
+    feature: Ints
+    cut: Ints
+    child: Ints
+    lookup: NDArray[np.uint16]
+
+    @property
+    def n_leaves(self) -> int:
+        return int((self.feature == LEAF).sum())
+
+
+def grow_binary(columns: Sequence[EncodedColumn], n_trees: int, max_depth: int, random_state: object = None) -> Forest:
+    """Grow binary trees: a random attribute, a random cut inside what the path has left of it.
+
+    Bojarski et al., section 3: complete trees of fixed height, attribute uniform at random, threshold uniform
+    between the bounds. Categories are split at random with at least one value on each side. An attribute that the
+    path has narrowed to a single value is not drawn again, and a node with no attribute left is a leaf.
+    """
+    check_size(n_trees, max_depth, 2)
+    return _join([_grow_binary_tree(columns, max_depth, rng) for rng in public_generators(random_state, n_trees)])
+
+
+def grow_multiway(
+    columns: Sequence[EncodedColumn], n_trees: int, max_depth: int, random_state: object = None
+) -> Forest:
+    """Grow multiway trees (ID3): a random attribute not yet on the path, one branch for each of its values."""
+    check_counts(n_estimators=n_trees, max_depth=max_depth)
+    if max_depth > len(columns):
+        raise VeilwoodError(
+            f"max_depth={max_depth} exceeds the {len(columns)} features: a multiway tree uses each once on a path. "
+            f"Hint: max_depth={len(columns)} or less."
+        )
+    widest = sorted((column.n_codes for column in columns), reverse=True)[:max_depth]
+    # The lookup table of an n-valued column is 0, 1, ..., n-1: all columns can share the longest one.
+    identity = np.arange(max(column.n_codes for column in columns), dtype=np.uint16)
+    check_size(n_trees, 1, int(np.prod(widest, dtype=object)))
+    return _join(
+        [_grow_multiway_tree(columns, identity, max_depth, rng) for rng in public_generators(random_state, n_trees)],
+        shared_lookup=identity,
+    )
+
+
+def join_forests(forests: Sequence[Forest], features: Sequence[Sequence[int]]) -> Forest:
+    """Put forests over subsets of the columns side by side; ``features`` gives each one's columns in the whole."""
+    trees = [
+        _Tree(
+            np.where(forest.feature == LEAF, LEAF, np.asarray(columns, np.int32)[forest.feature]),
+            forest.cut,
+            forest.child,
+            forest.lookup,
+        )
+        for forest, columns in zip(forests, features, strict=True)
+    ]
+    joined = _join(trees)
+    starts = joined.roots
+    leaf_starts = joined.tree_leaves
+    return replace(
+        joined,
+        roots=np.concatenate([forest.roots + start for forest, start in zip(forests, starts, strict=True)]),
+        tree_leaves=np.concatenate(
+            [[0], *(forest.tree_leaves[1:] + s for forest, s in zip(forests, leaf_starts, strict=False))]
+        ).astype(np.int32),
+    )
+
+
+def leaf_masks(forest: Forest, n_codes: Sequence[int]) -> NDArray[np.bool_]:
+    """Return which codes of each column reach each leaf, all columns side by side: [n_leaves, sum of n_codes]."""
+    column = np.repeat(np.arange(len(n_codes)), n_codes)
+    code = np.concatenate([np.arange(n) for n in n_codes])
+    masks = np.ones((forest.n_nodes, len(code)), bool)
+    for depth in range(1, forest.depth + 1):
+        nodes = np.flatnonzero(forest.level == depth)
+        parent = forest.parent[nodes]
+        cut = forest.cut[parent][:, None]
+        split = column == forest.feature[parent][:, None]
+        branch = np.where(cut < 0, forest.lookup[np.where(split & (cut < 0), code - 1 - cut, 0)], code >= cut)
+        masks[nodes] = masks[parent] & (~split | (branch == (nodes - forest.child[parent])[:, None]))
+    return masks[forest.leaf_node]
+
+
+def check_counts(**values: object) -> None:
+    """Refuse what is no number of trees or levels, or beyond all of them."""
+    for name, value in values.items():
+        if not is_whole(value, 1, MAX_TREES):
+            told = f"{name}={shown(value)} must be a whole number of at least 1 and at most {MAX_TREES:,}."
+            raise DomainTooLargeError(told) if is_whole(value, MAX_TREES) else VeilwoodError(told)
+
+
+def check_size(n_trees: int, max_depth: int, branching: int) -> None:
+    """Refuse numbers of trees and depths that make no sense or no forest of a reasonable size."""
+    check_counts(n_estimators=n_trees, max_depth=max_depth)
+    # Python integers do not overflow, and a depth beyond 64 is not even raised to a power.
+    if max_depth > 64 or int(n_trees) * branching ** int(max_depth) > MAX_NODES:
+        raise DomainTooLargeError(
+            f"{n_trees} trees of depth {max_depth} could have more than {MAX_NODES:,} leaves. "
+            "Hint: lower max_depth or n_estimators."
+        )
+
+
+def _grow_binary_tree(columns: Sequence[EncodedColumn], max_depth: int, rng: np.random.Generator) -> _Tree:
+    """Grow level by level, keeping for each node of the level what its path leaves of every column."""
+    ordered = np.array([column.ordered for column in columns])
+    n_codes = np.array([column.n_codes for column in columns])
+    missing = np.array([-1 if column.missing_code is None else column.missing_code for column in columns])
+    offsets = np.cumsum(np.where(ordered, 0, n_codes)) - np.where(ordered, 0, n_codes)
+    n_category_bits = int(np.where(ordered, 0, n_codes).sum())
+
+    low = np.zeros((1, len(columns)), np.int32)  # codes low <= c < high remain, for ordered columns
+    high = n_codes[None, :].astype(np.int32)
+    alive = np.ones((1, n_category_bits), bool)  # which categories remain, all columns side by side
+    features, cuts, children, tables = [], [], [], []
+    n_nodes, lookup_length = 1, 0
+
+    for _ in range(max_depth):
+        n_level = len(low)
+        splittable = high - low > 1
+        splittable[:, ~ordered] = _category_totals(alive, offsets[~ordered]) > 1
+        feature = _choose(splittable, rng)
+        inner = np.flatnonzero(feature != LEAF)
+        cut = np.zeros(n_level, np.int32)
+        goes_right = np.zeros((n_level, n_category_bits), bool)  # of the split column's categories
+
+        numeric = inner[ordered[feature[inner]]]
+        cut[numeric] = _draw_cuts(low, high, missing, feature, numeric, rng)
+
+        categorical = inner[~ordered[feature[inner]]]
+        in_column = _column_mask(feature[categorical], offsets, n_codes, n_category_bits)
+        goes_right[categorical] = _draw_subsets(alive[categorical] & in_column, rng)
+        widths = n_codes[feature[categorical]]
+        cut[categorical] = -1 - (lookup_length + np.cumsum(widths) - widths)
+        tables.append(goes_right[categorical][in_column].astype(np.uint16))
+        lookup_length += int(widths.sum())
+
+        features.append(feature)
+        cuts.append(cut)
+        child = np.full(n_level, -1, np.int32)
+        child[inner] = n_nodes + 2 * np.arange(len(inner), dtype=np.int32)
+        children.append(child)
+        n_nodes += 2 * len(inner)
+
+        low, high = np.repeat(low[inner], 2, axis=0), np.repeat(high[inner], 2, axis=0)
+        position = np.searchsorted(inner, numeric)
+        high[2 * position, feature[numeric]] = cut[numeric]
+        low[2 * position + 1, feature[numeric]] = cut[numeric]
+        alive = np.repeat(alive[inner], 2, axis=0)
+        position = np.searchsorted(inner, categorical)
+        alive[2 * position] &= ~(in_column & goes_right[categorical])
+        alive[2 * position + 1] &= ~in_column | goes_right[categorical]
+
+    features.append(np.full(len(low), LEAF, np.int32))
+    cuts.append(np.zeros(len(low), np.int32))
+    children.append(np.full(len(low), -1, np.int32))
+    return _finish(features, cuts, children, np.concatenate([np.empty(0, np.uint16), *tables]))
+
+
+def _grow_multiway_tree(
+    columns: Sequence[EncodedColumn], identity: NDArray[np.uint16], max_depth: int, rng: np.random.Generator
+) -> _Tree:
+    n_codes = np.array([column.n_codes for column in columns], np.int32)
+    unused = np.ones((1, len(columns)), bool)
+    features, cuts, children = [], [], []
+    n_nodes = 1
+    for _ in range(max_depth):
+        feature = _choose(unused, rng)
+        widths = n_codes[feature]
+        features.append(feature)
+        cuts.append(np.full(len(feature), -1, np.int32))
+        children.append((n_nodes + np.cumsum(widths) - widths).astype(np.int32))
+        n_nodes += int(widths.sum())
+        unused[np.arange(len(feature)), feature] = False
+        unused = np.repeat(unused, widths, axis=0)
+    features.append(np.full(len(unused), LEAF, np.int32))
+    cuts.append(np.zeros(len(unused), np.int32))
+    children.append(np.full(len(unused), -1, np.int32))
+    return _finish(features, cuts, children, identity)
+
+
+def _choose(allowed: NDArray[np.bool_], rng: np.random.Generator) -> Ints:
+    """Pick one allowed column per row, uniformly; LEAF where none is allowed."""
+    totals = allowed.sum(axis=1)
+    rank = rng.integers(0, np.maximum(totals, 1))
+    chosen = np.argmax(np.cumsum(allowed, axis=1) > rank[:, None], axis=1)
+    return np.where(totals > 0, chosen, LEAF).astype(np.int32)
+
+
+def _category_totals(alive: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many categories remain, per node and categorical column."""
+    return (
+        np.add.reduceat(alive, starts, axis=1, dtype=np.int64) if len(starts) else np.empty((len(alive), 0), np.int64)
+    )
+
+
+def _column_mask(
+    feature: Ints, offsets: NDArray[np.int64], n_codes: NDArray[np.int64], n_bits: int
+) -> NDArray[np.bool_]:
+    """Which of the category bits belong to the split column of each node."""
+    bit = np.arange(n_bits)
+    start = offsets[feature][:, None]
+    return (bit >= start) & (bit < start + n_codes[feature][:, None])
+
+
+def _draw_cuts(
+    low: Ints, high: Ints, missing: NDArray[np.int64], feature: Ints, nodes: NDArray[np.int64], rng: np.random.Generator
+) -> NDArray[np.int64]:
+    lower, upper = low[nodes, feature[nodes]].astype(np.int64), high[nodes, feature[nodes]].astype(np.int64)
+    missing_code = missing[feature[nodes]]
+    has_missing = (missing_code >= 0) & (upper > missing_code)
+    apart = has_missing & ((rng.random(len(nodes)) < MISSING_SPLIT_CHANCE) | (missing_code - lower <= 1))
+    top = np.where(has_missing & ~apart, missing_code, upper)
+    uniform = rng.integers(lower + 1, np.maximum(top, lower + 2))
+    return np.where(apart, missing_code, uniform)
+
+
+def _draw_subsets(alive: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Send each remaining category right with probability one half; draw again until both sides have one."""
+    right = np.zeros_like(alive)
+    pending = np.arange(len(alive))
+    while len(pending):
+        right[pending] = alive[pending] & (rng.random((len(pending), alive.shape[1])) < 0.5)
+        n_right = right[pending].sum(axis=1)
+        pending = pending[(n_right == 0) | (n_right == alive[pending].sum(axis=1))]
+    return right
+
+
+def _finish(features: list[Ints], cuts: list[Ints], children: list[Ints], lookup: NDArray[np.uint16]) -> _Tree:
+    feature, child = np.concatenate(features), np.concatenate(children)
+    leaves = np.flatnonzero(feature == LEAF)
+    child[leaves] = np.arange(len(leaves), dtype=np.int32)
+    return _Tree(feature, np.concatenate(cuts), child, lookup)
+
+
+def _join(trees: list[_Tree], shared_lookup: NDArray[np.uint16] | None = None) -> Forest:
+    """Renumber nodes, leaves and lookup tables so that the trees live side by side."""
+    n_nodes = np.cumsum([0, *(len(tree.feature) for tree in trees)])
+    n_leaves = np.cumsum([0, *(tree.n_leaves for tree in trees)])
+    lookups = np.cumsum([0, *(0 if shared_lookup is not None else len(tree.lookup) for tree in trees)])
+    child, cut = [], []
+    for tree, node_start, leaf_start, lookup_start in zip(trees, n_nodes, n_leaves, lookups, strict=False):
+        child.append(tree.child + np.where(tree.feature == LEAF, leaf_start, node_start))
+        cut.append(np.where(tree.cut < 0, tree.cut - lookup_start, tree.cut))
+    lookup = shared_lookup if shared_lookup is not None else np.concatenate([tree.lookup for tree in trees])
+    return Forest(
+        roots=n_nodes[:-1].astype(np.int32),
+        feature=np.concatenate([tree.feature for tree in trees]).astype(np.int32),
+        cut=np.concatenate(cut).astype(np.int32),
+        child=np.concatenate(child).astype(np.int32),
+        # A kernel reads lookup[...] speculatively, so the table is never empty.
+        lookup=np.append(lookup, np.uint16(0)).astype(np.uint16),
+        tree_leaves=n_leaves.astype(np.int32),
+    )

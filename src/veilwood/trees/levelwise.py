@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forests under construction, one level of all trees at a time: open nodes, what their paths leave of each column.
+
+Nothing here looks at data: how rows are binned in open nodes is described by ``Slots``, counted in ``histograms``, and
+which split a node gets is decided in ``medians`` and ``greedy``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood.trees.forest import LEAF, Forest, Ints
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from veilwood.data.encoding import EncodedColumn
+
+Longs: TypeAlias = NDArray[np.int64]
+
+SHIFT = 32  # a code at distance d from the low end of its node's range falls into bin (d * step) >> SHIFT
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Candidate attributes of open nodes, side by side: how each cuts its node's range into few bins.
+
+    The bins of a number are runs of codes of (nearly) equal length, with one of its own for missing values. The bins
+    of a categorical attribute are its remaining values in some order, or groups of them.
+    """
+
+    first: Longs  # the slots of open node i are first[i] up to first[i + 1]
+    feature: Longs
+    low: Longs
+    step: Longs
+    table: Longs  # where the slot's table of bins by code starts in ``tables``; -1 where bins come from low and step
+    n_bins: Longs
+    tables: NDArray[np.uint16]
+
+    @property
+    def n_nodes(self) -> int:
+        """Number of open nodes."""
+        return len(self.first) - 1
+
+    @property
+    def n_slots(self) -> int:
+        """Number of slots of all nodes together."""
+        return len(self.feature)
+
+    def by_node(self, nodes: Longs, width: int) -> tuple[Longs, NDArray[np.bool_]]:
+        """The slots of some open nodes as a table of ``width`` columns, and which places hold one; 0 elsewhere."""
+        slot = self.first[nodes][:, None] + np.arange(width)
+        present = slot < self.first[nodes + 1][:, None]
+        return np.where(present, slot, 0), present
+
+    def of_nodes(self, start: int, stop: int) -> Slots:
+        """The same with no slots outside the open nodes ``start`` up to ``stop``."""
+        here = slice(self.first[start], self.first[stop])
+        columns = {name: getattr(self, name)[here] for name in ("feature", "low", "step", "table", "n_bins")}
+        return replace(self, first=np.clip(self.first, here.start, here.stop) - here.start, **columns)
+
+    def cuts(self, slot: Longs, edge: Longs) -> Longs:
+        """The lowest code of each slot's bin ``edge + 1``, for slots of numbers."""
+        return self.low[slot] - (-((edge + 1) << SHIFT) // self.step[slot])
+
+    def on_the_right(self, slot: Longs, edge: Longs, width: int) -> NDArray[np.bool_]:
+        """Which of the first ``width`` codes lie in the bins after ``edge``, for slots with tables."""
+        places = np.minimum(self.table[slot][:, None] + np.arange(width), len(self.tables) - 1)
+        return np.asarray(self.tables[places] > edge[:, None])
+
+
+class Growing:
+    """Trees that grow level by level; all that is known of them is public.
+
+    ``split`` closes the current level: each open node becomes an inner node or a leaf, and the children of inner nodes
+    are the next open nodes. An attribute whose range a path has narrowed to one code is no longer usable there
+    (SPLITRANGE of Consul and Williamson, Algorithm 1).
+    """
+
+    def __init__(self, columns: Sequence[EncodedColumn], n_trees: int) -> None:
+        self._n_codes = np.array([column.n_codes for column in columns])
+        self._missing = np.array([-1 if column.missing_code is None else column.missing_code for column in columns])
+        self.ordered = np.array([column.ordered for column in columns])
+        widths = np.where(self.ordered, 0, self._n_codes)
+        self._bits = np.cumsum(widths) - widths  # where each categorical column's values start in ``_alive``
+        self._tree = np.arange(n_trees, dtype=np.int32)
+        self._low = np.zeros((n_trees, len(columns)), np.int32)  # codes low <= c < high remain of a number
+        self._high = np.tile(np.where(self.ordered, self._n_codes, 0).astype(np.int32), (n_trees, 1))
+        self._alive = np.ones((n_trees, int(widths.sum())), bool)  # which values remain of the categorical columns
+        self._used = np.zeros((n_trees, len(columns)), bool)  # spent by a multiway split
+        self._trees: list[Ints] = []
+        self._features: list[Ints] = []
+        self._cuts: list[Ints] = []
+        self._children: list[Ints] = []
+        self._lookups: list[NDArray[np.uint16]] = []
+        self._lookup_length = 0
+        self._n_nodes = n_trees
+        self.n_trees = n_trees
+        self.depth = 0
+
+    @property
+    def n_open(self) -> int:
+        """Number of open nodes, of all trees."""
+        return len(self._tree)
+
+    def usable(self) -> NDArray[np.bool_]:
+        """Which columns can still be split, by open node."""
+        left = self._high - self._low
+        for column in np.flatnonzero(~self.ordered).tolist():
+            left[:, column] = self._values_of(column).sum(axis=1)
+        return (left > 1) & ~self._used
+
+    def _values_of(self, column: int) -> NDArray[np.bool_]:
+        start = self._bits[column]
+        return self._alive[:, start : start + self._n_codes[column]]
+
+    # -- candidates ------------------------------------------------------------------------------------------
+
+    def candidates(self, n: int, rng: np.random.Generator) -> Longs:
+        """Draw up to ``n`` different usable columns for each open node; -1 where there are no more."""
+        usable = self.usable()
+        order = np.argsort(np.where(usable, rng.random(usable.shape), 2.0), axis=1)[:, :n]
+        return np.where(np.take_along_axis(usable, order, axis=1), order, LEAF)
+
+    def slots(self, candidates: Longs, max_bins: int, rng: np.random.Generator) -> Slots:
+        """Cut the candidates of every open node into at most ``max_bins`` bins.
+
+        Categorical values come in a public random order, drawn anew for each slot, so that a split between two bins is
+        a random subset, and the median over such splits a balanced one.
+        """
+        node, place = np.nonzero(candidates != LEAF)
+        feature = candidates[node, place]
+        low = self._low[node, feature].astype(np.int64)
+        high = self._high[node, feature].astype(np.int64)
+        missing = self._missing[feature]
+        has_missing = self.ordered[feature] & (missing >= 0) & (high > missing)
+        width = np.maximum(high - has_missing - low, 1)
+        n_bins = np.minimum(width, max_bins - has_missing)
+        step = -(-(n_bins << SHIFT) // width)  # rounded up: the code after the last, missing, falls into bin n_bins
+        table = np.full(len(node), -1)
+        n_bins = n_bins + has_missing
+        tables = [np.zeros(1, np.uint16)]
+        length = 1
+        for column in np.unique(feature[~self.ordered[feature]]).tolist():
+            here = np.flatnonzero(feature == column)
+            alive = self._values_of(column)[node[here]]
+            keys = np.where(alive, rng.random(alive.shape), 2.0)
+            rank = np.argsort(np.argsort(keys, axis=1), axis=1)
+            n_alive = alive.sum(axis=1)
+            n_bins[here] = np.minimum(n_alive, max_bins)
+            # More values than bins: neighbours in the random order share one. Values not alive never occur.
+            bins = np.minimum(rank, n_alive[:, None] - 1) * n_bins[here][:, None] // n_alive[:, None]
+            table[here] = length + np.arange(len(here)) * alive.shape[1]
+            tables.append(bins.ravel().astype(np.uint16))
+            length += bins.size
+        first = np.concatenate([[0], np.cumsum((candidates != LEAF).sum(axis=1))])
+        return Slots(first, feature, low, step, table, n_bins, np.concatenate(tables))
+
+    # -- structure ---------------------------------------------------------------------------------------------
+
+    def split(self, slots: Slots, slot: Longs, edge: Longs) -> None:
+        """Split each open node in two after bin ``edge`` of one of its slots; where ``slot`` is -1 it is a leaf."""
+        inner = np.flatnonzero(slot >= 0)
+        slot, edge = slot[inner], edge[inner]
+        feature = slots.feature[slot]
+        by_number = self.ordered[feature]
+        cut = np.zeros(len(inner), np.int64)
+        cut[by_number] = slots.cuts(slot[by_number], edge[by_number])
+        low, high, alive = (np.repeat(a[inner], 2, axis=0) for a in (self._low, self._high, self._alive))
+        numeric = np.flatnonzero(by_number)
+        high[2 * numeric, feature[numeric]] = cut[numeric]
+        low[2 * numeric + 1, feature[numeric]] = cut[numeric]
+        for column in np.unique(feature[~by_number]).tolist():
+            here, width = np.flatnonzero(feature == column), int(self._n_codes[column])
+            right = slots.on_the_right(slot[here], edge[here], width)
+            cut[here] = -1 - (self._lookup_length + np.arange(len(here)) * width)
+            self._lookups.append(right.ravel().astype(np.uint16))
+            self._lookup_length += right.size
+            bits = slice(self._bits[column], self._bits[column] + width)
+            alive[2 * here, bits] &= ~right
+            alive[2 * here + 1, bits] &= right
+        self._close(inner, feature, cut, np.full(len(inner), 2))
+        self._low, self._high, self._alive = low, high, alive
+        self._used = np.repeat(self._used[inner], 2, axis=0)
+
+    def split_by_value(self, feature: Longs) -> None:
+        """Give each open node one child for each value of its column ``feature``; where that is -1 it is a leaf."""
+        inner = np.flatnonzero(feature >= 0)
+        feature = feature[inner]
+        widest = int(self._n_codes.max())
+        if not self._lookups:  # the table of an n-valued column is 0, 1, ..., n - 1: all can share the longest one
+            self._lookups, self._lookup_length = [np.arange(widest, dtype=np.uint16)], widest
+        branches = self._n_codes[feature]
+        self._close(inner, feature, np.full(len(inner), -1), branches)
+        self._used[inner, feature] = True
+        self._low, self._high, self._alive, self._used = (
+            np.repeat(a[inner], branches, axis=0) for a in (self._low, self._high, self._alive, self._used)
+        )
+
+    def _close(self, inner: Longs, feature: Longs, cut: Longs, branches: Longs) -> None:
+        """Write the current level down and open the next."""
+        features, cuts, children = (np.full(self.n_open, LEAF, np.int32) for _ in range(3))
+        features[inner], cuts[inner] = feature, cut
+        children[inner] = self._n_nodes + np.cumsum(branches) - branches
+        self._trees.append(self._tree)
+        self._features.append(features)
+        self._cuts.append(cuts)
+        self._children.append(children)
+        self._n_nodes += int(branches.sum())
+        self._tree = np.repeat(self._tree[inner], branches)
+        self.depth += 1
+
+    def partial(self) -> Forest:
+        """The trees so far; the leaf number of an open node is its place, that of a closed leaf is -1."""
+        open_ = np.arange(self.n_open, dtype=np.int32)
+        leaf = np.full(self.n_open, LEAF, np.int32)
+        return Forest(
+            roots=np.arange(self.n_trees, dtype=np.int32),
+            feature=np.concatenate([*self._features, leaf]),
+            cut=np.concatenate([*self._cuts, leaf]),
+            child=np.concatenate([*self._children, open_]),
+            lookup=np.concatenate([*self._lookups, np.zeros(1, np.uint16)]),  # a kernel reads it speculatively
+            tree_leaves=np.array([0, self.n_open], np.int32),
+        )
+
+    def finish(self) -> Forest:
+        """Make all open nodes leaves, and put the trees side by side."""
+        grown = self.partial()
+        tree = np.concatenate([*self._trees, self._tree])
+        order = np.argsort(tree, kind="stable")  # level order stays within each tree
+        place = np.empty(len(order), np.int32)
+        place[order] = np.arange(len(order))
+        feature = grown.feature[order]
+        leaf = feature == LEAF
+        child = np.where(leaf, 0, place[np.where(leaf, 0, grown.child[order])])
+        child[leaf] = np.arange(leaf.sum())
+        leaves_per_tree = np.bincount(tree[order][leaf], minlength=self.n_trees)
+        return Forest(
+            roots=place[: self.n_trees],
+            feature=feature,
+            cut=np.where(leaf, 0, grown.cut[order]).astype(np.int32),
+            child=child.astype(np.int32),
+            lookup=grown.lookup,
+            tree_leaves=np.concatenate([[0], np.cumsum(leaves_per_tree)]).astype(np.int32),
+        )

@@ -1,0 +1,728 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attacks on what the library releases: sensitivities, laws, distinguishers, data independence, and leaks.
+
+Every attack is also made on a mutant, a broken variant that it must catch. The mechanisms alone are attacked in
+test_mechanisms.py, the door in test_release.py, the ledger in test_ledger.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import sys
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+
+from veilwood import RandomTreesClassifier, RandomTreesRegressor, Schema, audit
+from veilwood.audit import ALPHA, epsilon_lower_bound, leaks, worst_distances, worst_log_ratio
+from veilwood.audit.attacks import one_run, prepared
+from veilwood.data.encoding import TARGET_LEVELS, EncodedColumn, Encoding
+from veilwood.data.sources import Batch, open_source
+from veilwood.privacy import entropy
+from veilwood.privacy.door import Door
+from veilwood.privacy.ledger import MemoryLedger
+from veilwood.privacy.loss import Adjacency, Loss, Neighbours, Rows, RowsOf
+from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
+from veilwood.privacy.plan import Plan, counting_step, selecting_step
+from veilwood.trees.counting import Assignment, leaf_totals
+from veilwood.trees.forest import Forest, grow_binary, grow_multiway
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
+    pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning"),
+]
+
+
+def patch_estimators(monkeypatch: pytest.MonkeyPatch, name: str, value: Any) -> None:
+    """Replace what the estimators imported under a name, wherever they did."""
+    for module_name, module in list(sys.modules.items()):
+        if module_name.startswith("veilwood.forests") and hasattr(module, name):
+            monkeypatch.setattr(module, name, value)
+
+
+Ints = NDArray[np.int64]
+ONE = Loss.pure(Fraction(1))
+
+# Six cells: three categories of a coin with an edge, two classes.
+COIN = EncodedColumn("coin", ordered=False, n_codes=3, missing_code=None)
+SIDE = EncodedColumn("side", ordered=True, n_codes=2, missing_code=None)
+CELLS = [(code, target) for code in range(3) for target in range(2)]
+TASKS: dict[str, dict[str, Any]] = {
+    "classification": {"n_classes": 2},
+    "regression": {"n_classes": None, "target_levels": 1},
+}
+SCHEMAS = {
+    "classification": Schema.numeric((0, 1), classes=["no", "yes"], n_features=2),
+    "regression": Schema.numeric((0, 1), target_bounds=(0, 1), n_features=2),
+}
+ESTIMATORS: dict[str, Any] = {"classification": RandomTreesClassifier, "regression": RandomTreesRegressor}
+
+
+def batch_of(cells: tuple[int, ...]) -> Batch:
+    records = [CELLS[cell] for cell in cells]
+    codes = np.array([[code, code % 2] for code, _ in records], np.uint16).reshape(-1, 2)
+    return Batch(codes, np.array([target for _, target in records], np.int32), 0, 0)
+
+
+def small_forests() -> dict[str, Forest]:
+    return {
+        "binary": grow_binary([COIN, SIDE], 3, 2, random_state=1),
+        "multiway": grow_multiway([COIN, SIDE], 2, 2, random_state=1),
+    }
+
+
+def leaf_query(forest: Forest, assignment: Assignment | None = None, **task: Any) -> Callable[[tuple[int, ...]], Ints]:
+    return lambda cells: leaf_totals(forest, [batch_of(cells)], assignment=assignment, fast=False, **task)
+
+
+# -- 1. sensitivity, by enumeration -----------------------------------------------------------------------
+
+UNITS = [
+    Neighbours("add-remove"),
+    Neighbours("replace-one"),
+    Neighbours("add-remove", Rows(2)),
+    Neighbours("replace-one", Rows(2)),
+]
+
+
+@pytest.mark.parametrize("neighbours", UNITS, ids=str)
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("trees", ["shared", "disjoint"])
+@pytest.mark.parametrize("shape", ["binary", "multiway"])
+def test_sensitivity_is_right_and_attained(shape: str, trees: str, task: str, neighbours: Neighbours) -> None:
+    forest = small_forests()[shape]
+    visits = forest.n_trees if trees == "shared" else 1
+    assignment = None if trees == "shared" else Assignment(b"k" * 32, forest.n_trees)
+    records = 3 if neighbours == UNITS[3] else 4
+    found = worst_distances(leaf_query(forest, assignment, **TASKS[task]), len(CELLS), records, neighbours)
+    assert found.l1 == neighbours.l1(visits)
+    assert found.squared_l2 <= neighbours.squared_l2(visits)
+    if trees == "shared" or neighbours.adjacency == "add-remove":
+        assert found.squared_l2 == neighbours.squared_l2(visits)
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("trees", ["shared", "disjoint"])
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_the_plan_of_random_trees_uses_the_enumerated_sensitivity(
+    task: str, trees: str, adjacency: Adjacency, delta: float
+) -> None:
+    """The constants in plans of whole estimators, in units of one target level."""
+    estimator = ESTIMATORS[task](
+        SCHEMAS[task], trees=trees, adjacency=adjacency, delta=delta, n_estimators=3, max_depth=2, random_state=0
+    )
+    plan = estimator.plan()
+    unit = 1 if task == "classification" else TARGET_LEVELS
+    design = estimator._design(SCHEMAS[task], *estimator._promise())
+    corners = np.array([[0.1, 0.1], [0.9, 0.9], [0.1, 0.9]])
+    codes = design.encoding.encode(corners)
+    cells = [(row, target) for row in range(3) for target in (0, unit)]
+    assignment = None if trees == "shared" else Assignment(b"k" * 32, 3)
+
+    def query(table: tuple[int, ...]) -> Ints:
+        batch = Batch(
+            codes[[cells[cell][0] for cell in table]].reshape(-1, 2),
+            np.array([cells[cell][1] for cell in table], np.int32), 0, 0,
+        )  # fmt: skip
+        n_classes = 2 if task == "classification" else None
+        return leaf_totals(
+            design.forest, [batch], n_classes=n_classes, target_levels=unit, assignment=assignment, fast=False
+        )
+
+    found = worst_distances(query, len(cells), 2, plan.neighbours)
+    assert plan.sensitivity == (found.l1 if delta == 0 else found.squared_l2)
+    mechanism = plan.steps[0].mechanism
+    if delta == 0:
+        assert isinstance(mechanism, DiscreteLaplace)
+        assert mechanism.epsilon(found.l1) == plan.loss.epsilon == 1
+    else:
+        assert isinstance(mechanism, DiscreteGaussian)
+        assert mechanism.rho(found.squared_l2) == plan.loss.rho
+
+
+def test_enumeration_catches_the_wrong_adjacency_and_forgotten_trees() -> None:
+    forest = small_forests()["binary"]
+    query = leaf_query(forest, n_classes=2)
+    add_remove, replace_one = Neighbours("add-remove"), Neighbours("replace-one")
+    replaced = worst_distances(query, len(CELLS), 2, replace_one)
+    assert replaced.l1 > add_remove.l1(forest.n_trees)  # mutant: the add-remove constant sold as replace-one
+    assert replaced.squared_l2 > add_remove.squared_l2(forest.n_trees)
+    added = worst_distances(query, len(CELLS), 2, add_remove)
+    assert added.l1 > add_remove.l1(1)  # mutant: trees forgotten
+    assert worst_distances(query, len(CELLS), 2, Neighbours("add-remove", Rows(2))).l1 > add_remove.l1(forest.n_trees)
+
+
+def test_class_counts_as_scores_have_the_range_of_the_adjacency() -> None:
+    def counts(cells: tuple[int, ...]) -> Ints:
+        return np.bincount([CELLS[cell][1] for cell in cells], minlength=2)
+
+    for neighbours in UNITS:
+        assert worst_distances(counts, len(CELLS), 3, neighbours).score_range == neighbours.score_range(1)
+    # Mutant: scores that only rise are called monotone, which they no longer are when a record is replaced.
+    assert worst_distances(counts, len(CELLS), 3, Neighbours("replace-one")).score_range > 1
+
+
+def kept_rows(unit_rows: tuple[int, ...], unit: RowsOf | None) -> Ints:
+    """Leaf counts with one person's rows appended to three rows of another, under a cap on rows of an id."""
+    schema = Schema.numeric((0, 2), classes=[0, 1], names=["coin"])
+    encoding = Encoding(schema, "bins")
+    records = [CELLS[cell] for cell in (0, 2, 5, *unit_rows)]
+    table = pd.DataFrame({
+        "coin": [float(code) for code, _ in records],
+        "person": ["other"] * 3 + ["unit"] * len(unit_rows),
+    })  # fmt: skip
+    target = [target for _, target in records]
+    with entropy.seeded_for_tests(0):
+        source = open_source(table if unit else table[["coin"]], target, encoding, unit=unit, batch_rows=2)
+    forest = grow_multiway(encoding.columns, 2, 1, random_state=0)
+    return leaf_totals(forest, source.batches(), n_classes=2, fast=False)
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+def test_all_rows_of_an_id_move_counts_by_the_cap(adjacency: Adjacency) -> None:
+    unit = RowsOf("person", at_most=2)
+    neighbours = Neighbours(adjacency, unit)
+    persons = [(), (0,), (1, 1), (0, 0, 0), (3, 3, 3, 3), (1, 2, 3, 4), (5, 5, 5)]
+    exact = [kept_rows(rows, unit) for rows in persons]
+    others = exact if adjacency == "replace-one" else exact[:1]
+    l1 = max(int(np.abs(one - other).sum()) for one in exact for other in others)
+    squared_l2 = max(int(((one - other) ** 2).sum()) for one in exact for other in others)
+    assert l1 == neighbours.l1(2)
+    assert squared_l2 == neighbours.squared_l2(2)
+    # Mutant: the cap is printed but not applied.
+    uncapped = [kept_rows(rows, None) for rows in persons]
+    assert max(int(np.abs(one - uncapped[0]).sum()) for one in uncapped) > Neighbours("add-remove", unit).l1(2)
+
+
+# -- 2. the law of a release ------------------------------------------------------------------------------
+
+
+def release_log_ratio(shift: Ints, noise: DiscreteLaplace) -> float:
+    """The worst log-ratio of a whole release between two tables whose exact values differ by ``shift``."""
+    total = 0.0
+    for moved in np.abs(shift[shift != 0]).tolist():
+        outcomes = np.arange(-moved - 2, moved + 3)
+        total += worst_log_ratio(noise.pmf(outcomes), noise.pmf(outcomes - moved))
+    return total
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.5])
+def test_the_release_loses_exactly_epsilon_on_the_worst_neighbour(adjacency: Adjacency, epsilon: float) -> None:
+    forest = grow_binary([COIN, SIDE], 3, 2, random_state=1)
+    loss = Loss.pure(Fraction(str(epsilon)))
+    step = counting_step("counts", (forest.n_leaves, 2), loss, Neighbours(adjacency), l1=3, squared_l2=3)
+    assert isinstance(step.mechanism, DiscreteLaplace)
+    query = leaf_query(forest, n_classes=2)
+    pairs = list(audit.neighbouring_tables(len(CELLS), 2, adjacency))
+
+    def worst(noise: DiscreteLaplace) -> float:
+        return max(release_log_ratio(query(one) - query(other), noise) for one, other in pairs)
+
+    assert worst(step.mechanism) == pytest.approx(epsilon, rel=1e-9)
+    assert worst(DiscreteLaplace(step.mechanism.scale / 2)) > 1.9 * epsilon  # mutant: halved noise
+
+
+# A level of two nodes with two candidates each: a record is in one node and raises one score by 1.
+NODE_SCORES = np.array([(node, candidate) for node in range(2) for candidate in range(2)])
+
+
+def level_log_ratio(mechanism: Any, neighbours: Neighbours) -> float:
+    """The worst log-ratio of the choices of all nodes of a level together, over all small neighbouring tables."""
+
+    @functools.cache
+    def law(cells: tuple[int, ...]) -> NDArray[np.float64]:
+        scores = np.zeros((2, 2), np.int64)
+        np.add.at(scores, tuple(NODE_SCORES[list(cells)].T), 1)
+        return np.multiply.outer(mechanism.law(scores[0]), mechanism.law(scores[1]))
+
+    pairs = audit.neighbouring_tables(4, 4, neighbours.adjacency, neighbours.unit.at_most)
+    return max(worst_log_ratio(law(one), law(other)) for one, other in pairs)
+
+
+@pytest.mark.parametrize("neighbours", UNITS, ids=str)
+@pytest.mark.parametrize("by", ["flip", "exponential"])
+def test_levels_of_selections_cost_their_loss(by: Literal["flip", "exponential"], neighbours: Neighbours) -> None:
+    step = selecting_step("splits", (2, 2), ONE, neighbours, score_range=1, by=by)
+    worst = level_log_ratio(step.mechanism, neighbours)
+    assert worst <= 1 + 1e-9
+    if neighbours == UNITS[0]:
+        assert worst > 0.7
+    else:
+        # Mutant: the range of one added row, whatever the unit and the adjacency ("monotone" sold as replace-one).
+        mutant = selecting_step("splits", (2, 2), ONE, Neighbours(), score_range=1, by=by)
+        assert level_log_ratio(mutant.mechanism, neighbours) > 1.3
+
+
+def test_selections_of_several_trees_share_the_loss() -> None:
+    for by in ("flip", "exponential"):
+        for loss in (ONE, Loss.zcdp(Fraction(1, 50), Fraction(1, 10**6))):
+            step = selecting_step("s", (4, 2), loss, Neighbours(), score_range=3, selections_per_row=5, by=by)
+            mechanism: Any = step.mechanism
+            if loss == ONE:
+                assert 5 * mechanism.epsilon == 1
+                continue
+            assert loss.rho is not None
+            rho = mechanism.rho if by == "exponential" else mechanism.epsilon**2 / 2
+            assert loss.rho * Fraction(999, 1000) < 5 * rho <= loss.rho
+
+
+# -- 3. distinguishers ------------------------------------------------------------------------------------
+
+
+def through_the_door(values: Ints, runs: int, neighbours: Neighbours, l1: int) -> Ints:
+    """Release the same values many times over, each row being one run of a mechanism of epsilon 1."""
+    step = counting_step("repeated", (runs, *values.shape), ONE, neighbours, l1=l1, squared_l2=l1)
+    plan = Plan("Audit", ONE, neighbours, (step,), "the same numbers", "audit", "0", {"leaves": 1}, step.variance)
+    with Door(plan, MemoryLedger()) as door:
+        return door.noisy(step, np.broadcast_to(values, step.shape).astype(np.int64))
+
+
+def lower_bound(event: Callable[[Any], Any], likely: Any, unlikely: Any) -> float:
+    one, other = np.asarray(event(likely)), np.asarray(event(unlikely))
+    return epsilon_lower_bound(int(one.sum()), len(one), int(other.sum()), len(other), alpha=ALPHA)
+
+
+def counts_attack(monkeypatch: pytest.MonkeyPatch | None, factor: Fraction, runs: int = 150_000) -> float:
+    """One record, three shared trees: all three of its leaf counts come out at least as large as they truly are."""
+    if monkeypatch is not None:
+        sound = DiscreteLaplace.sample
+        monkeypatch.setattr(DiscreteLaplace, "sample", lambda self, n: sound(DiscreteLaplace(self.scale * factor), n))
+    forest = grow_binary([COIN, SIDE], 3, 2, random_state=1)
+    query = leaf_query(forest, n_classes=2)
+    without, with_record = query((0, 3)), query((0, 3, 4))
+    moved = without != with_record
+    assert moved.sum() == 3
+    add_remove = Neighbours("add-remove")
+    likely = through_the_door(with_record[moved], runs, add_remove, l1=3)
+    unlikely = through_the_door(without[moved], runs, add_remove, l1=3)
+    return lower_bound(lambda noisy: (noisy >= with_record[moved]).all(axis=1), likely, unlikely)
+
+
+def test_counts_of_three_trees_keep_their_epsilon() -> None:
+    with entropy.seeded_for_tests(1):
+        assert 0.8 < counts_attack(None, Fraction(1)) <= 1
+
+
+def test_halved_noise_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    with entropy.seeded_for_tests(2):
+        assert counts_attack(monkeypatch, Fraction(1, 2)) > 1.8
+
+
+def test_a_standard_deviation_taken_for_a_scale_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    with entropy.seeded_for_tests(3):
+        assert counts_attack(monkeypatch, Fraction(70711, 100000)) > 1.2
+
+
+def test_forgotten_trees_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    with entropy.seeded_for_tests(4):
+        assert counts_attack(monkeypatch, Fraction(1, 3)) > 2.5
+
+
+def flip_attack(sold_as: Neighbours, runs: int = 150_000) -> float:
+    """A label flips in a leaf of each of two trees: one class goes up and the other down."""
+    before, after = np.array([[3, 1], [4, 2]]), np.array([[2, 2], [3, 3]])
+    likely = through_the_door(after, runs, sold_as, l1=2)
+    unlikely = through_the_door(before, runs, sold_as, l1=2)
+    sign = np.array([-1, 1])
+    return lower_bound(lambda noisy: ((noisy - after) * sign >= 0).all(axis=(1, 2)), likely, unlikely)
+
+
+def test_a_flipped_label_keeps_its_epsilon() -> None:
+    with entropy.seeded_for_tests(5):
+        assert 0.7 < flip_attack(Neighbours("replace-one")) <= 1
+
+
+def test_add_remove_noise_sold_as_replace_one_is_caught() -> None:
+    with entropy.seeded_for_tests(6):
+        assert flip_attack(Neighbours("add-remove")) > 1.7
+
+
+# Records given to two trees: 100 records of a common cell, and one special record that is added. A table is
+# an array of cells, a partition says which tree each place belongs to; four counts are released:
+# common records of the first and second tree, special ones of the first and second tree.
+Partition = Callable[[int, int], NDArray[Any]]  # (runs, records) -> tree of each record in each run
+
+
+def by_key(runs: int, n: int) -> NDArray[Any]:
+    return Assignment(entropy.secret_key(), 2).trees(0, 0, runs * n).reshape(runs, n)
+
+
+def cut_in_order(runs: int, n: int) -> NDArray[Any]:
+    return np.broadcast_to(np.arange(n) >= (n + 1) // 2, (runs, n)).astype(int)
+
+
+def shuffle_and_cut(runs: int, n: int) -> NDArray[Any]:
+    return np.random.default_rng(7).permuted(cut_in_order(runs, n), axis=1)
+
+
+def partition_attack(partition: Partition, runs: int = 60_000) -> float:
+    """The first tree grows, the second loses a common record and gains the special one."""
+
+    def released(cells: NDArray[Any]) -> Ints:
+        trees = partition(runs, len(cells))
+        counts = [((trees == tree) & (cells == cell)).sum(axis=1) for cell in (0, 1) for tree in (0, 1)]
+        step = counting_step("counts", (runs, 4), ONE, Neighbours(), l1=1, squared_l2=1)
+        plan = Plan("Audit", ONE, Neighbours(), (step,), "counts", "audit", "0", {"leaves": 4}, step.variance)
+        with Door(plan, MemoryLedger()) as door:
+            return door.noisy(step, np.stack(counts, axis=1).astype(np.int64))
+
+    common = np.zeros(100, int)
+    likely, unlikely = released(np.append(common, 1)), released(common)
+    return lower_bound(lambda noisy: (noisy[:, 0] >= 51) & (noisy[:, 1] <= 49) & (noisy[:, 3] >= 1), likely, unlikely)
+
+
+def test_keyed_assignment_keeps_the_epsilon_of_one_tree() -> None:
+    with entropy.seeded_for_tests(8):
+        assert partition_attack(by_key) <= 1
+
+
+def test_shuffle_and_cut_is_caught() -> None:
+    with entropy.seeded_for_tests(9):
+        assert partition_attack(shuffle_and_cut) > 1.7
+
+
+def test_cutting_in_order_is_caught() -> None:
+    # In order it is always the special record that ends up last, in the second tree.
+    with entropy.seeded_for_tests(10):
+        assert partition_attack(cut_in_order) > 2.3
+
+
+def low_order_bits(noisy: NDArray[Any]) -> NDArray[Any]:
+    """Values near 0 that are no multiple of 2^-53: a sum of 1 and a float cannot reach them (Mironov 2012)."""
+    values = np.asarray(noisy, float)
+    return (np.abs(values) < 0.5) & (values * 2.0**53 != np.rint(values * 2.0**53))
+
+
+def test_floating_point_noise_is_caught() -> None:
+    rng = np.random.default_rng(11)
+    floats = [count + rng.laplace(size=10_000) for count in (0.0, 1.0)]
+    assert lower_bound(low_order_bits, *floats) > 4
+    with entropy.seeded_for_tests(11):
+        ours = [through_the_door(np.array([count]), 10_000, Neighbours(), l1=1)[:, 0] for count in (0, 1)]
+    assert all(values.dtype == np.int64 for values in ours)
+    assert lower_bound(low_order_bits, *ours) <= 1
+
+
+def test_noise_on_non_empty_leaves_only_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def attack() -> float:
+        full, empty = (through_the_door(np.array([count]), 20_000, Neighbours(), l1=1)[:, 0] for count in (1, 0))
+        return lower_bound(lambda noisy: noisy != 0, full, empty)
+
+    with entropy.seeded_for_tests(12):
+        assert attack() <= 1
+    sound = DiscreteLaplace.perturb
+    monkeypatch.setattr(DiscreteLaplace, "perturb", lambda self, x: np.where(x != 0, sound(self, x), 0))
+    with entropy.seeded_for_tests(12):
+        assert attack() > 4
+
+
+def test_noise_shared_by_two_trees_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record reaches the first leaf of one tree and the second of the other: their differences tell it apart."""
+
+    def attack() -> float:
+        tables = (np.array([[5, 2], [4, 3]]), np.array([[4, 2], [4, 2]]))  # tree by leaf, with and without
+        likely, unlikely = (through_the_door(counts, 20_000, Neighbours(), l1=2) for counts in tables)
+        return lower_bound(lambda noisy: noisy[:, 0, 0] - noisy[:, 1, 0] == 1, likely, unlikely)
+
+    with entropy.seeded_for_tests(13):
+        assert attack() <= 1
+    sound = DiscreteLaplace.sample
+    monkeypatch.setattr(
+        DiscreteLaplace, "sample",
+        lambda self, shape: np.broadcast_to(sound(self, (shape[0], 1, shape[2])), shape),
+    )  # fmt: skip
+    with entropy.seeded_for_tests(13):
+        assert attack() > 4
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_one_run_of_a_whole_fit(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The forests of every other family are in test_attacks.py."""
+    forest = prepared(ESTIMATORS[task], 1.0, {"n_estimators": 3})
+    with entropy.seeded_for_tests(14):
+        found = one_run(forest)
+        assert found.guesses > 2000
+        assert 0.5 < found.epsilon_lower_bound <= 1
+    sound = DiscreteLaplace.sample
+    monkeypatch.setattr(DiscreteLaplace, "sample", lambda self, n: sound(DiscreteLaplace(self.scale / 2), n))
+    with entropy.seeded_for_tests(14):
+        assert one_run(forest).epsilon_lower_bound > 1.4  # mutant: halved noise, wired into fit
+
+
+def test_one_run_catches_forgotten_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    forest = prepared(RandomTreesClassifier, 1.0, {"n_estimators": 3})
+    patch_estimators(
+        monkeypatch, "counting_step",
+        lambda *args, l1, squared_l2: counting_step(*args, l1=1, squared_l2=squared_l2),
+    )  # fmt: skip
+    with entropy.seeded_for_tests(15):
+        assert one_run(forest).epsilon_lower_bound > 2
+
+
+# -- 4. what must not depend on the data ------------------------------------------------------------------
+
+
+def table_of(task: str, n: int, seed: int = 0) -> tuple[NDArray[Any], NDArray[Any]]:
+    rng = np.random.default_rng(seed)
+    X = rng.random((n, 2))
+    return X, X[:, 0] if task == "regression" else np.where(X[:, 0] > 0.4, "yes", "no")
+
+
+def fitted(task: str, X: Any, y: Any, **params: Any) -> Any:
+    params = {"n_estimators": 4, "max_depth": 3, "random_state": 0, "n_jobs": 1, **params}
+    return ESTIMATORS[task](SCHEMAS[task], **params).fit(X, y)
+
+
+def public_parts(forest: Any) -> dict[str, Any]:
+    """Everything about a fit but the released numbers."""
+    return {name: value for name, value in vars(forest).items() if name != "leaf_counts_"}
+
+
+@pytest.mark.parametrize("params", [{}, {"trees": "disjoint"}, {"delta": 1e-6}, {"adjacency": "replace-one"}], ids=str)
+@pytest.mark.parametrize("task", TASKS)
+def test_everything_but_the_released_numbers_is_independent_of_the_data(task: str, params: dict[str, Any]) -> None:
+    X, y = table_of(task, 300)
+    fits = []
+    for rows in (slice(0, 299), slice(0, 300), slice(0, 1)):
+        with entropy.seeded_for_tests(16):
+            fits.append(public_parts(fitted(task, X[rows], y[rows], **params)))
+    assert audit.differences(fits[0], fits[1]) == []
+    assert audit.differences(fits[0], fits[2]) == []
+
+
+def test_the_comparison_catches_a_depth_chosen_by_n() -> None:
+    class DepthByN(RandomTreesClassifier):  # type: ignore[misc]
+        def fit(self, X: Any, y: Any = None, **unsupported: Any) -> Any:
+            self.max_depth = len(X).bit_length()
+            return super().fit(X, y, **unsupported)
+
+    X, y = table_of("classification", 256)
+    fits = []
+    for rows in (255, 256):
+        with entropy.seeded_for_tests(16):
+            fits.append(DepthByN(SCHEMAS["classification"], n_estimators=2, random_state=0).fit(X[:rows], y[:rows]))
+    assert audit.differences(public_parts(fits[0]), public_parts(fits[1])) != []
+
+
+def test_records_keep_their_tree_whatever_the_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    assigned: list[NDArray[Any]] = []
+    sound = Assignment.trees
+
+    def spy(self: Assignment, partition: int, first_row: int, n_rows: int) -> NDArray[Any]:
+        assigned.append(sound(self, partition, first_row, n_rows))
+        return assigned[-1]
+
+    monkeypatch.setattr(Assignment, "trees", spy)
+    X, y = table_of("classification", 300)
+    for rows in (299, 300):
+        with entropy.seeded_for_tests(17):
+            fitted("classification", X[:rows], y[:rows], trees="disjoint")
+    changed = X.copy()
+    changed[7] = 0.99
+    with entropy.seeded_for_tests(17):
+        fitted("classification", changed, y, trees="disjoint")
+    shorter, longer, replaced = assigned
+    assert (shorter == longer[:299]).all()
+    assert (longer == replaced).all()
+
+
+def test_the_trees_of_records_are_independent_uniform_and_keyed() -> None:
+    trees = Assignment(b"a" * 32, 7).trees(0, 0, 70_000)
+    assert np.abs(np.bincount(trees, minlength=7) - 10_000).max() < 600
+    pairs = np.bincount(trees[:-1] * 7 + trees[1:], minlength=49)
+    assert np.abs(pairs - 70_000 / 49).max() < 250
+    for other in (Assignment(b"b" * 32, 7).trees(0, 0, 70_000), Assignment(b"a" * 32, 7).trees(1, 0, 70_000)):
+        assert abs((trees == other).mean() - 1 / 7) < 0.01
+    parts = [Assignment(b"a" * 32, 7).trees(0, first, 1000) for first in range(0, 70_000, 1000)]
+    assert (np.concatenate(parts) == trees).all()
+
+
+@pytest.mark.parametrize("params", [{}, {"trees": "disjoint"}, {"delta": 1e-6}], ids=str)
+def test_the_same_random_state_gives_the_same_structure_and_other_noise(params: dict[str, Any]) -> None:
+    X, y = table_of("classification", 300)
+    one, other = (fitted("classification", X, y, **params) for _ in range(2))
+    assert audit.differences(one.forest_, other.forest_) == []
+    assert (one.leaf_counts_ != other.leaf_counts_).any()
+    assert one.privacy_.is_private
+
+
+# -- 5. leaks ---------------------------------------------------------------------------------------------
+
+N_ROWS = 1613  # a number that does not turn up by chance
+NOISE_SEED = 90_210_481
+
+
+def fit_and_secrets(kind: Any, task: str, trees: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, dict[str, Any]]:
+    """Fit, and collect what must not be found in the result."""
+    X, y = table_of(task, N_ROWS)
+    keys: list[bytes] = []
+    exact: list[Ints] = []
+
+    def spy_key() -> bytes:
+        keys.append(entropy.secret_key())
+        return keys[-1]
+
+    def spy_totals(*args: Any, **kwargs: Any) -> Ints:
+        exact.append(leaf_totals(*args, **kwargs))
+        return exact[-1]
+
+    patch_estimators(monkeypatch, "secret_key", spy_key)
+    patch_estimators(monkeypatch, "leaf_totals", spy_totals)
+    with entropy.seeded_for_tests(NOISE_SEED):
+        forest = kind(SCHEMAS[task], n_estimators=3, max_depth=3, trees=trees, random_state=0, n_jobs=1).fit(X, y)
+    assert len(keys) == (trees == "disjoint")
+    counts = exact[0]
+    secrets: dict[str, Any] = {
+        "n": N_ROWS,
+        "noise seed": NOISE_SEED,
+        "exact counts": counts,
+        "exact counts of a column": counts[:, 0].copy(),
+        "exact counts of four leaves": counts[:4].copy(),
+        "noise": forest.leaf_counts_ - counts,
+        "first row": X[0],
+        "a code": Encoding(SCHEMAS[task]).encode(X[:1])[0],
+    }
+    if keys:
+        secrets["assignment key"] = keys[0]
+    return forest, secrets
+
+
+@pytest.mark.parametrize("trees", ["shared", "disjoint"])
+@pytest.mark.parametrize("task", TASKS)
+def test_a_fitted_forest_holds_nothing_private(task: str, trees: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    forest, secrets = fit_and_secrets(ESTIMATORS[task], task, trees, monkeypatch)
+    X, _ = table_of(task, 10, seed=1)
+    forest.predict(X)  # caches, if any, are part of the object
+    shown = {
+        "object": forest,
+        "text": [repr(forest), str(forest.privacy_), forest.privacy_.to_json(), forest.plan_.to_json()],
+        "markdown": forest.privacy_.to_markdown(),
+        "parameters": forest.get_params(),
+        "pickle": pickle.dumps(forest),
+        "unpickled": pickle.loads(pickle.dumps(forest)),
+    }
+    for name, thing in shown.items():
+        assert leaks(thing, secrets) == [], name
+
+
+class KeepsN(RandomTreesClassifier):  # type: ignore[misc]
+    def fit(self, X: Any, y: Any = None, **unsupported: Any) -> Any:
+        super().fit(X, y, **unsupported)
+        self.n_samples_ = len(X)
+        return self
+
+
+class KeepsRows(RandomTreesClassifier):  # type: ignore[misc]
+    def fit(self, X: Any, y: Any = None, **unsupported: Any) -> Any:
+        super().fit(X, y, **unsupported)
+        self.reader_ = functools.partial(lambda rows: rows[0], X[:5])
+        return self
+
+
+class KeepsCounts(RandomTreesClassifier):  # type: ignore[misc]
+    def _measure(self, design: Any, source: Any, door: Any) -> Any:
+        released = super()._measure(design, source, door)
+        hidden = leaf_totals(design.forest, source.batches(), n_classes=2).astype(np.int32)
+        self.report_ = {"nodes": [lambda: hidden]}
+        return released
+
+
+KEPT_KEY = b"0123456789abcdef" * 2
+
+
+class KeepsKey(RandomTreesClassifier):  # type: ignore[misc]
+    def _measure(self, design: Any, source: Any, door: Any) -> Any:
+        self.assignment_ = Assignment(KEPT_KEY, 3)
+        return super()._measure(design, source, door)
+
+
+class KeepsSeed(RandomTreesClassifier):  # type: ignore[misc]
+    def fit(self, X: Any, y: Any = None, **unsupported: Any) -> Any:
+        super().fit(X, y, **unsupported)
+        self.log_ = f"fitted (seed={NOISE_SEED})"
+        return self
+
+
+@pytest.mark.parametrize(
+    ("mutant", "secret"),
+    [(KeepsN, "n at"), (KeepsRows, "first row at"), (KeepsCounts, "exact counts at"), (KeepsSeed, "noise seed at")],
+)
+def test_leaky_forests_are_caught(mutant: Any, secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    forest, secrets = fit_and_secrets(mutant, "classification", "shared", monkeypatch)
+    assert any(found.startswith(secret) for found in leaks(forest, secrets))
+
+
+def test_a_kept_key_is_caught() -> None:
+    X, y = table_of("classification", 50)
+    forest = KeepsKey(SCHEMAS["classification"], trees="disjoint", random_state=0).fit(X, y)
+    assert leaks(forest, {"key": KEPT_KEY}) == ["key at .assignment_[0]"]
+    assert leaks(pickle.dumps(forest), {"key": KEPT_KEY})
+
+
+def test_counts_in_a_pickle_are_caught() -> None:
+    counts = np.array([[17, 4], [9, 31]])
+    for dtype in (np.int64, np.int32, np.float64):
+        assert leaks(pickle.dumps({"hidden": counts.astype(dtype)}), {"counts": counts})
+
+
+def test_walk_handles_cycles_slots_and_frames() -> None:
+    class Slotted:
+        __slots__ = ("inner", "unset")
+
+        def __init__(self) -> None:
+            self.inner = {"deep": (np.arange(3), b"raw")}
+
+    loop: list[Any] = [Slotted(), pd.DataFrame({"a": [1.5]}), {1, 2}]
+    loop.append(loop)
+    found = dict(audit.walk(loop))
+    assert (found["[0].inner['deep'][0]"] == np.arange(3)).all()
+    assert found["[0].inner['deep'][1]"] == b"raw"
+    assert found["[1].values"].tolist() == [[1.5]]
+
+
+# -- the statistics themselves ----------------------------------------------------------------------------
+
+
+def test_lower_bounds_are_lower_bounds_and_close() -> None:
+    assert epsilon_lower_bound(0, 100, 0, 100) == 0
+    assert epsilon_lower_bound(100, 100, 100, 100) == 0
+    assert epsilon_lower_bound(500_000, 10**6, 183_940, 10**6) == pytest.approx(1, abs=0.03)
+    assert epsilon_lower_bound(500_000, 10**6, 183_940, 10**6) < 1
+    assert epsilon_lower_bound(5_000, 10**6, 0, 10**6, delta=0.01) == 0
+    assert epsilon_lower_bound(50_000, 10**6, 0, 10**6, delta=0.01) > 5
+    assert audit.one_run_lower_bound(0, 100) == audit.one_run_lower_bound(50, 100) == 0
+    assert 0.8 < audit.one_run_lower_bound(7311, 10**4) < 1
+
+
+def test_the_one_run_bound_is_the_binomial_tail() -> None:
+    from scipy import stats
+
+    epsilon = audit.one_run_lower_bound(700, 1000)
+    success = np.exp(epsilon) / (1 + np.exp(epsilon))
+    assert stats.binom.sf(699, 1000, success) == pytest.approx(ALPHA, rel=1e-6)
+
+
+def test_the_one_run_bound_with_delta_is_below_and_approaches_the_one_without() -> None:
+    pure = audit.one_run_lower_bound(700, 1000)
+    bounds = [audit.one_run_lower_bound(700, 1000, canaries=5000, delta=delta) for delta in (1e-15, 1e-12, 1e-6, 1e-2)]
+    assert pure >= bounds[0] >= bounds[1] >= bounds[2] >= bounds[3] == 0
+    assert bounds[0] == pytest.approx(pure, abs=1e-3)
+    assert audit.one_run_lower_bound(1000, 1000, delta=1e-15) > 3
+
+
+def test_enumeration_is_complete() -> None:
+    pairs = list(audit.neighbouring_tables(3, 3))
+    assert len(pairs) == len(set(pairs)) == 3 + 9 + 27
+    replaced = set(audit.neighbouring_tables(3, 2, "replace-one"))
+    assert len(replaced) == 3 * 2 + 9 * 2 * 2
+    assert all((other, one) in replaced for one, other in replaced)
+    two = set(audit.neighbouring_tables(2, 2, "replace-one", rows=2))
+    assert two == {(a, b) for n in (1, 2) for a in np.ndindex(*(2,) * n) for b in np.ndindex(*(2,) * n) if a != b}

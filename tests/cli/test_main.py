@@ -1,0 +1,409 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line as a new user meets it: what works, and what each mistake says."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import veilwood as vw
+from veilwood import progress
+from veilwood.cli import main as cli
+from veilwood.cli.main import FAMILIES, main
+
+ROOT = Path(__file__).parents[2]
+SMALL = ["--param", "n_estimators=4", "--param", "max_depth=3"]
+FIT = ["fit", "visits.csv", "--schema", "visits.json", *SMALL]
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+
+
+@pytest.fixture(scope="module")
+def clinic(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a table, a schema, a model and a ledger, never written to."""
+    folder = tmp_path_factory.mktemp("clinic")
+    frame = pd.DataFrame({"age": [i % 90 for i in range(400)], "ward": ["A", "B"] * 200})
+    frame["ill"] = ["yes" if age > 40 else "no" for age in frame["age"]]
+    frame.to_csv(folder / "visits.csv", index=False)
+    ward = {"name": "ward", "kind": "categorical", "values": ["A", "B", "C"]}
+    age = {"name": "age", "kind": "numeric", "lower": 0, "upper": 120}
+    ill = {"name": "ill", "kind": "categorical", "values": ["no", "yes"]}
+    schema = {"name": "visits", "task": "classification", "target": "ill", "columns": [age, ward, ill]}
+    (folder / "visits.json").write_text(json.dumps(schema))
+    forest = vw.RandomTreesClassifier(schema, epsilon=5.0, n_estimators=4, max_depth=3)
+    cli.model_file.save(forest.fit(folder / "visits.csv"), folder / "old.veilwood")
+    vw.SQLiteLedger(folder / "small.db", epsilon=0.5)
+    return folder
+
+
+@pytest.fixture
+def here(clinic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A fresh copy of the clinic, as the working directory."""
+    for path in clinic.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    assert main([*words, "--json"]) == 0, capsys.readouterr().err
+    return json.loads(capsys.readouterr().out)
+
+
+# -- what works ----------------------------------------------------------------------------------------------
+
+
+def test_from_draft_to_predictions(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "schema", "draft", "visits.csv", "--target", "ill", "-o", "draft.json")
+    assert found == {"schema": "draft.json", "task": "classification", "target": "ill"}
+    assert answer(capsys, "schema", "check", "visits.csv", "--schema", "visits.json")["fits"]
+    plan = answer(capsys, "plan", "--schema", "visits.json", *SMALL)
+    assert (plan["epsilon"], plan["structure"]["trees"]) == ("1", 4)
+    assert answer(capsys, "ledger", "create", "visits.db", "--epsilon", "1.5")["remaining"] == "epsilon=1.5"
+
+    made = answer(capsys, *FIT, "--ledger", "visits.db")
+    assert made["plan"] == plan  # what was shown is what was done
+    assert made["model"] == "visits.veilwood"
+    assert answer(capsys, "certificate", "visits.veilwood") == made["certificate"]
+    assert made["certificate"]["is_private"]
+    shown = answer(capsys, "ledger", "show", "visits.db")
+    assert (shown["remaining"], shown["entries"][0]["state"]) == ("epsilon=0.5", "committed")
+    assert answer(capsys, "ledger", "verify", "visits.db")["intact"]
+
+    rows = answer(capsys, "predict", "visits.veilwood", "visits.csv", "--proba")
+    assert len(rows) == 400
+    assert set(rows[0]) == {"prediction", "probability_no", "probability_yes"}
+
+
+def test_predictions_are_those_of_the_library(here: Path) -> None:
+    assert main(["predict", "old.veilwood", "visits.csv", "-o", "out.csv"]) == 0
+    written = pd.read_csv("out.csv")
+    model = cli.model_file.load("old.veilwood")
+    assert written["prediction"].tolist() == model.predict(pd.read_csv("visits.csv")).tolist()  # type: ignore[attr-defined]
+
+
+def test_text_for_people(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*FIT, "--delta", "1e-6"]) == 0
+    out = capsys.readouterr().out
+    assert "Costs epsilon=1, delta=1e-06, protecting one row" in out
+    assert "Spend: not recorded: no --ledger was given" in out
+    assert out.endswith("Model: visits.veilwood\n")
+    assert main(["certificate", "visits.veilwood"]) == 0
+    assert capsys.readouterr().out.startswith("# Privacy certificate: private")
+    assert main(["ledger", "show", "small.db"]) == 0
+    assert "epsilon=0.5 left of epsilon=0.5" in capsys.readouterr().out
+
+
+def test_regression_is_picked_by_the_schema(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schema = json.loads(Path("visits.json").read_text())
+    schema |= {"task": "regression", "target": "age"}
+    Path("ages.json").write_text(json.dumps(schema))
+    fit = ["fit", "visits.csv", "--schema", "ages.json", "-o", "ages.veilwood", *SMALL]
+    assert answer(capsys, *fit)["plan"]["estimator"] == "RandomTreesRegressor"
+    assert main(["predict", "ages.veilwood", "visits.csv", "--proba"]) == 2
+    assert "leave --proba out" in capsys.readouterr().err
+
+
+def test_an_unreviewed_draft_is_not_private(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", "draft", "visits.csv", "-o", "draft.json"]) == 0
+    assert main(["fit", "visits.csv", "--schema", "draft.json", *SMALL]) == 0
+    captured = capsys.readouterr()
+    assert "warning: draft.json is an unreviewed draft" in captured.err
+    assert "Certificate: NOT PRIVATE: the schema was inferred" in captured.out
+    assert not answer(capsys, "certificate", "visits.veilwood")["is_private"]
+    # A reviewer deletes the marks; a half-reviewed draft is still a draft.
+    draft = json.loads(Path("draft.json").read_text())
+    del draft["notes"], draft["inferred"]
+    Path("draft.json").write_text(json.dumps(draft))
+    assert main(["fit", "visits.csv", "--schema", "draft.json", *SMALL, "--force"]) == 0
+    assert "Certificate: NOT PRIVATE" in capsys.readouterr().out
+    for column in draft["columns"]:
+        del column["bounds"]
+    Path("draft.json").write_text(json.dumps(draft))
+    assert main(["fit", "visits.csv", "--schema", "draft.json", *SMALL, "--force"]) == 0
+    captured = capsys.readouterr()
+    assert "warning" not in captured.err
+    assert "NOT PRIVATE" not in captured.out
+
+
+def test_parameters_are_read_as_json_or_text(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = pd.read_csv("visits.csv").assign(patient=[f"p{i // 4}" for i in range(400)])
+    frame.to_csv("by-patient.csv", index=False)
+    words = ["--param", 'privacy_unit={"id": "patient", "at_most": 2}', "--param", "voting=threshold"]
+    made = answer(capsys, "fit", "by-patient.csv", "--schema", "visits.json", *SMALL, *words)
+    assert made["certificate"]["unit"] == "all rows of one patient (at most 2 used)"
+    assert made["certificate"]["composition"][0]["sensitivity"] == 8
+
+
+def test_infinite_epsilon_says_not_private(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*FIT, "--epsilon", "inf"]) == 0
+    assert "Certificate: NOT PRIVATE: epsilon is infinite" in capsys.readouterr().out
+
+
+def test_warnings_are_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # So many leaves that the rows of one, told from noisy counts, cannot look like more than the noise by chance.
+    fit = ["fit", "visits.csv", "--schema", "visits.json", "--param", "max_depth=8"]
+    assert main([*fit, "--epsilon", "0.01"]) == 0
+    err = capsys.readouterr().err
+    assert err.startswith("warning: expected noise")
+    assert err.count("\n") == 1
+
+
+def commands() -> list[list[str]]:
+    groups = {"schema": ["draft", "check"], "ledger": ["create", "show", "verify"]}
+    single = [["demo"], ["plan"], ["fit"], ["predict"], ["certificate"]]
+    return single + [[group, name] for group, names in groups.items() for name in names]
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_help_has_an_example(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert f"veilwood {' '.join(words)} " in out.split("Example:")[1]
+    assert "--json" in out
+
+
+@pytest.mark.parametrize(("family", "task"), [(name, task) for name, tasks in FAMILIES.items() for task in tasks])
+def test_every_family_goes_from_fit_to_predictions(
+    family: str, task: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema = json.loads(Path("visits.json").read_text())
+    schema |= {"task": task, "target": "ill" if task == "classification" else "age"}
+    Path("other.json").write_text(json.dumps(schema))
+    params = ["n_rows=400"] if family == "private-forest" else ["n_estimators=2", "max_depth=2"]
+    words = ["--estimator", family, *(word for param in params for word in ("--param", param))]
+    made = answer(capsys, "fit", "visits.csv", "--schema", "other.json", *words)
+    assert made["certificate"]["is_private"]
+    assert answer(capsys, "plan", "--schema", "other.json", *words) == made["plan"]
+    assert len(answer(capsys, "predict", "visits.veilwood", "visits.csv")) == 400
+
+
+def test_what_was_chosen_from_bought_rows_is_told(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["fit", "visits.csv", "--schema", "visits.json", "--estimator", "private-forest", "--epsilon", "2"]
+    assert main(words) == 0
+    assert "Chosen after the rows were counted: " in capsys.readouterr().out
+
+
+# -- what goes wrong -----------------------------------------------------------------------------------------
+
+
+def write(name: str, content: str | bytes) -> Callable[[], object]:
+    return lambda: Path(name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def cut_model() -> None:
+    whole = Path("old.veilwood").read_bytes()
+    Path("old.veilwood").write_bytes(whole[: len(whole) // 2])
+
+
+def nothing() -> None:
+    pass
+
+
+OLD = ["predict", "old.veilwood"]
+MISTAKES: list[tuple[list[str], str, Callable[[], object]]] = [
+    (["fit", "nosuch.csv", "--schema", "visits.json"], "there is no table at 'nosuch.csv'", nothing),
+    (["fit", ".", "--schema", "visits.json"], "column", write("other.csv", "a,b\n1,2\n")),
+    (["fit", "empty.csv", "--schema", "visits.json"], "empty.csv", write("empty.csv", "")),
+    (["fit", "bytes.csv", "--schema", "visits.json"], "bytes.csv", write("bytes.csv", bytes(range(256)) * 20)),
+    (["fit", "notes.txt", "--schema", "visits.json"], "is not a table", write("notes.txt", "hello")),
+    (["fit", "odd.csv", "--schema", "visits.json"], "'D'", write("odd.csv", "age,ward,ill\n1,D,yes\n")),
+    (["fit", "odd.csv", "--schema", "visits.json"], "'old'", write("odd.csv", "age,ward,ill\nold,A,yes\n")),
+    (["fit", "odd.csv", "--schema", "visits.json"], "missing", write("odd.csv", "age,ward,ill\n,A,yes\n")),
+    (["fit", "odd.csv", "--schema", "visits.json"], "no column 'ill'", write("odd.csv", "age,ward\n1,A\n")),
+    (["fit", "visits.csv", "--schema", "nosuch.json"], "veilwood schema draft TABLE", nothing),
+    (["fit", "visits.csv", "--schema", "bad.json"], "not valid JSON", write("bad.json", "{")),
+    (["fit", "visits.csv", "--schema", "visits.csv"], "not valid JSON", nothing),
+    (["fit", "visits.csv", "--schema", "bad.json"], "has no 'name'", write("bad.json", "{}")),
+    (["fit", "visits.csv", "--schema", "."], "cannot read schema file", nothing),
+    (["fit", "visits.csv"], "--schema", nothing),
+    ([*FIT, "--estimator", "random-tree"], "Did you mean 'random-trees'?", nothing),
+    ([*FIT, "--epsilon", "0"], "epsilon=0.0 must be above 0", nothing),
+    ([*FIT, "--epsilon", "-1"], "must be above 0", nothing),
+    ([*FIT, "--epsilon", "nan"], "not a finite number", nothing),
+    ([*FIT, "--epsilon", "lots"], "Invalid value for '--epsilon'", nothing),
+    ([*FIT, "--delta", "2"], "delta=2.0 must be", nothing),
+    ([*FIT, "--param", "max_dept=3"], "Did you mean 'max_depth'?", nothing),
+    ([*FIT, "--param", "max_depth"], "KEY=VALUE", nothing),
+    ([*FIT, "--param", "epsilon=3"], "--epsilon has an option of its own", nothing),
+    ([*FIT, "--param", "max_depth=deep"], "max_depth", nothing),
+    ([*FIT, "--param", "n_estimators=0"], "n_estimators", nothing),
+    ([*FIT, "--param", "n_estimators=2.5"], "n_estimators", nothing),
+    ([*FIT, "--param", "voting=loud"], "voting='loud'", nothing),
+    ([*FIT, "-o", "old.veilwood"], "exists already", nothing),
+    ([*FIT, "-o", "."], "is a folder", nothing),
+    ([*FIT, "-o", "nosuch/model.veilwood"], "cannot write to nosuch", nothing),
+    ([*FIT, "--ledger", "nosuch.db"], "veilwood ledger create nosuch.db", nothing),
+    ([*FIT, "--ledger", "visits.csv"], "visits.csv", nothing),
+    ([*FIT, "--ledger", "small.db"], "remaining epsilon=0.5 of 0.5 (ledger small.db). Nothing was spent.", nothing),
+    ([*OLD, "visits.csv"], "cut off", cut_model),
+    (["predict", "visits.csv", "visits.csv"], "not a Veilwood model", nothing),
+    (["certificate", "nosuch.veilwood"], "no such file", nothing),
+    (["certificate", "."], "directory", nothing),
+    ([*OLD, "odd.csv"], "no column 'age'", write("odd.csv", "ward\nA\n")),
+    ([*OLD, "odd.csv"], "'D'", write("odd.csv", "age,ward\n1,D\n")),
+    ([*OLD, "nosuch.csv"], "there is no table", nothing),
+    ([*OLD, "visits.csv", "-o", "visits.csv"], "exists already", nothing),
+    (["schema", "draft", "visits.csv", "--target", "il"], "Did you mean 'ill'?", nothing),
+    (["schema", "draft", "nosuch.csv"], "there is no table", nothing),
+    (["schema", "draft", "visits.csv", "-o", "visits.json"], "exists already", nothing),
+    (["schema", "check", "odd.csv", "-s", "visits.json"], "'D'", write("odd.csv", "age,ward,ill\n1,D,no\n")),
+    (["schema"], "Missing command", nothing),
+    (["ledger", "show", "nosuch.db"], "there is no ledger", nothing),
+    (["ledger", "create", "small.db", "--epsilon", "9"], "exists already", nothing),
+    (["ledger", "create", "new.db", "--epsilon", "-1"], "must be above 0", nothing),
+    (["ledger", "verify", "visits.json"], "visits.json", nothing),
+    (["demo", "--out", "visits.csv"], "visits.csv is a file", nothing),
+    (["fitt"], "fitt", nothing),
+    (["plan", "--schema", "visits.json", "--epsilom", "1"], "--epsilom", nothing),
+]
+
+
+@pytest.mark.parametrize(("words", "says", "prepare"), MISTAKES, ids=[" ".join(words) for words, _, _ in MISTAKES])
+def test_mistakes_are_one_line(
+    words: list[str], says: str, prepare: Callable[[], object], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare()
+    files = set(here.iterdir())
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert says in err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1, err
+    assert "Traceback" not in err
+    assert set(here.iterdir()) == files
+    assert vw.open_ledger("small.db").spent.epsilon == 0
+
+
+def test_refused_rows_give_the_budget_back(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("odd.csv").write_text("age,ward,ill\n1,D,yes\n")
+    fit = ["fit", "odd.csv", "--schema", "visits.json", "--epsilon", "0.3", "--ledger", "small.db"]
+    assert main(fit) == 2
+    assert capsys.readouterr().err.endswith("Nothing was spent.\n")
+    assert vw.open_ledger("small.db").spent.epsilon == 0
+
+
+def test_a_full_disk_says_that_the_budget_is_spent(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "visits.veilwood")
+
+    monkeypatch.setattr(cli.model_file, "save", full)
+    assert main([*FIT, "--epsilon", "0.3", "--ledger", "small.db"]) == 2
+    err = capsys.readouterr().err
+    assert err == ("error: No space left on device: visits.veilwood. epsilon=0.3 counts as spent (ledger small.db).\n")
+
+
+@pytest.mark.parametrize(("where", "note"), [("_measure", "epsilon=0.3 counts as spent"), ("plan", "interrupted.")])
+def test_interrupted(
+    where: str, note: str, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(vw.RandomTreesClassifier, where, interrupt)
+    assert main([*FIT, "--epsilon", "0.3", "--ledger", "small.db"]) == 130
+    err = capsys.readouterr().err
+    assert note in err
+    assert err.startswith("error: interrupted.")
+    assert err.count("\n") == 1
+
+
+def test_unexpected_errors(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "read_features", lambda *_: 1 / 0)
+    assert main([*OLD, "visits.csv"]) == 1
+    err = capsys.readouterr().err
+    assert err == (
+        "error: unexpected ZeroDivisionError: division by zero. Hint: run again with --debug for the traceback.\n"
+    )
+    assert main([*OLD, "visits.csv", "--debug"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_debug_may_stand_anywhere(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--debug", "certificate", "nosuch"], ["certificate", "nosuch", "--debug"]):
+        assert main(words) == 2
+        assert "Traceback" in capsys.readouterr().err
+
+
+# -- as processes --------------------------------------------------------------------------------------------
+
+
+def test_the_real_program(here: Path) -> None:
+    program = Path(sys.executable).with_name("veilwood")
+    start = [program] if program.exists() else [sys.executable, "-m", "veilwood"]
+    run = subprocess.run([*start, "--version"], env=ENVIRONMENT, capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (0, f"veilwood {vw.__version__}\n")
+    frame = pd.concat([pd.read_csv("visits.csv")] * 100)
+    frame.to_csv("many.csv", index=False)
+    words = [sys.executable, "-m", "veilwood", *OLD, "many.csv"]
+    with subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"prediction\n"
+        process.stdout.close()  # as head does
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal")
+def test_ctrl_c_in_a_running_fit(here: Path) -> None:
+    stall = (
+        "import time, veilwood as vw; from veilwood.cli.main import main; import sys\n"
+        "vw.RandomTreesClassifier._measure = lambda *a: (print('counting', flush=True), time.sleep(60))\n"
+        f"sys.exit(main({[*FIT, '--epsilon', '0.3', '--ledger', 'small.db']!r}))"
+    )
+    words = [sys.executable, "-c", stall]
+    with subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        while "counting" not in process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == "error: interrupted. epsilon=0.3 counts as spent (ledger small.db).\n"
+    assert process.returncode == 130
+
+
+# -- progress ------------------------------------------------------------------------------------------------
+
+
+class Terminal:
+    """A stderr that says it is a terminal and keeps what is written."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> int:
+        self.text += text
+        return len(text)
+
+    def isatty(self) -> bool:
+        return True
+
+    def flush(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("shown_after", "shown"), [(0.0, True), (1e9, False)])
+def test_progress_only_when_it_lasts(shown_after: float, shown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(progress, "SHOWN_AFTER_SECONDS", shown_after)
+    monkeypatch.setenv("TERM", "xterm")
+    assert list(progress.track(iter(range(3)), "counting rows")) == [0, 1, 2]
+    assert ("counting rows" in terminal.text) == shown
+
+
+def test_progress_is_silent_in_a_pipe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "SHOWN_AFTER_SECONDS", 0.0)
+    assert list(progress.track("ab", "counting")) == ["a", "b"]
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,405 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of clusters: real ones of separate processes give the counts of one process, bit by bit, whatever dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import veilwood as vw
+from veilwood.audit.model_file import check_model
+from veilwood.data.cluster import engines as cluster
+from veilwood.data.cluster import worker as partitions
+from veilwood.data.encoding import Encoding
+from veilwood.errors import OutOfSchemaError, VeilwoodError
+from veilwood.privacy import entropy
+from veilwood.privacy.ledger import MemoryLedger
+from veilwood.privacy.loss import RowsOf
+
+dask = pytest.importorskip("dask")
+dd = pytest.importorskip("dask.dataframe")
+distributed = pytest.importorskip("distributed")
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
+    pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning"),
+]
+
+N, PARTS = 2000, 4
+SIZE = N // PARTS
+COLUMNS: list[dict[str, Any]] = [
+    {"name": "age", "kind": "numeric", "lower": 0, "upper": 1, "nullable": True},
+    {"name": "ward", "kind": "categorical", "values": ["u", "v", "w"]},
+]
+CLASSES = {"name": "ill", "kind": "categorical", "values": ["no", "yes"]}
+CLINIC = vw.Schema.from_dict(
+    {"name": "clinic", "task": "classification", "target": "ill", "columns": [*COLUMNS, CLASSES]}
+)
+STAY = vw.Schema.from_dict(
+    {"name": "stay", "task": "regression", "target": "days",
+     "columns": [*COLUMNS, {"name": "days", "kind": "numeric", "lower": 0, "upper": 9}]}
+)  # fmt: skip
+
+
+def table(target: str = "ill") -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.random(N), "ward": rng.choice(["u", "v", "w"], N)})
+    frame["ill"] = np.where(frame["age"] > 0.6, "yes", "no")
+    frame["days"] = rng.uniform(0, 9, N)
+    frame.loc[::97, "age"] = np.nan
+    return frame[["age", "ward", target]]
+
+
+def with_people() -> pd.DataFrame:
+    """Persons of one to ten rows, spread over all partitions."""
+    people = np.random.default_rng(1).permutation(np.arange(N) % 400)
+    return table().assign(who=people)
+
+
+CAP = RowsOf("who", at_most=2)
+CAPPED = {"id": "who", "at_most": 2}
+
+FORESTS: dict[str, Callable[..., Any]] = {
+    "shared": partial(vw.RandomTreesClassifier, CLINIC, n_estimators=5),
+    "disjoint": partial(vw.RandomTreesClassifier, CLINIC, n_estimators=5, trees="disjoint"),
+    "regression": partial(vw.RandomTreesRegressor, STAY, n_estimators=3),
+    "matrix": partial(vw.MatrixForestClassifier, CLINIC, n_estimators=4, max_depth=2),
+    "median": partial(vw.MedianForestClassifier, CLINIC, n_estimators=3, max_depth=3),
+    "median regression": partial(vw.MedianForestRegressor, STAY, n_estimators=3, max_depth=2),
+    "greedy": partial(vw.GreedyForestClassifier, CLINIC, n_estimators=3, max_depth=2, branching="binary"),
+    "private": partial(vw.PrivateForestClassifier, CLINIC, method="tables"),
+}
+
+
+def fitted(name: str, X: Any, **params: Any) -> Any:
+    """Fit with seeded noise and a seeded key of rows to trees: equal counts then give equal leaves."""
+    with entropy.seeded_for_tests(5):
+        return FORESTS[name](random_state=0, **params).fit(X)
+
+
+def target_of(name: str) -> str:
+    return "days" if "regression" in name else "ill"
+
+
+def as_files(frame: pd.DataFrame, folder: Path) -> str:
+    """One file for each partition: what a single process reads."""
+    for part in range(PARTS):
+        frame[part * SIZE : (part + 1) * SIZE].to_parquet(folder / f"{part}.parquet", index=False)
+    return str(folder)
+
+
+def as_dask(frame: pd.DataFrame) -> Any:
+    return dd.from_pandas(frame, npartitions=PARTS, sort=False)
+
+
+def assert_same(one: Any, other: Any) -> None:
+    np.testing.assert_array_equal(one.forest_.cut, other.forest_.cut)
+    leaves = "leaf_counts_" if hasattr(one, "leaf_counts_") else "leaf_values_"
+    np.testing.assert_array_equal(getattr(one, leaves), getattr(other, leaves))
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    with (
+        dask.config.set({"distributed.logging.distributed": "critical"}),
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as workers,
+        distributed.Client(workers) as connection,
+    ):
+        yield connection
+
+
+@pytest.fixture
+def here() -> Iterator[None]:
+    """Dask in this process, where tests can put a mutant into a worker's code."""
+    with dask.config.set({"scheduler": "synchronous", "dataframe.shuffle.method": "tasks"}):
+        yield
+
+
+# -- Dask, on two processes -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FORESTS)
+def test_dask_gives_what_one_process_gives(client: Any, name: str, tmp_path: Path) -> None:
+    frame = table(target_of(name))
+    assert_same(fitted(name, as_dask(frame)), fitted(name, as_files(frame, tmp_path)))
+
+
+def test_workers_are_other_processes(client: Any) -> None:
+    assert os.getpid() not in client.run(os.getpid).values()
+    assert len(client.run(os.getpid)) == 2
+
+
+def die_once(rows: pd.DataFrame, mark: str) -> pd.DataFrame:
+    """Kill the worker that reads its third partition, the first time."""
+    if len(rows) and int(rows.index[0]) == 2 * SIZE and not os.path.exists(mark):
+        Path(mark).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return rows
+
+
+@pytest.mark.parametrize("name", ["disjoint", "median"])
+def test_a_killed_worker_changes_nothing(client: Any, name: str, tmp_path: Path) -> None:
+    frame = table()
+    mark = tmp_path / "died"
+    fragile = as_dask(frame).map_partitions(die_once, str(mark), meta=frame.iloc[:0])
+    (tmp_path / "files").mkdir()
+    assert_same(fitted(name, fragile), fitted(name, as_files(frame, tmp_path / "files")))
+    assert mark.exists()
+
+
+def test_dask_predicts_what_one_process_predicts(client: Any) -> None:
+    frame = table()
+    forest = fitted("shared", frame, ledger=MemoryLedger())  # which cannot be sent to workers
+    keyed = as_dask(frame.assign(key=np.arange(N)))  # other columns are left alone
+    labels = forest.predict(keyed).compute()
+    assert (labels.index == frame.index).all()
+    np.testing.assert_array_equal(labels.to_numpy(object), forest.predict(frame))
+    shares = forest.predict_proba(as_dask(frame)).compute()
+    assert list(shares.columns) == ["no", "yes"]
+    np.testing.assert_array_equal(shares.to_numpy(), forest.predict_proba(frame))
+
+
+def test_dask_caps_the_rows_of_a_person(client: Any) -> None:
+    frame = with_people()
+    exact = fitted("disjoint", as_dask(frame), privacy_unit=CAPPED, epsilon=float("inf"))
+    assert exact.leaf_counts_.sum() == frame.groupby("who").size().clip(upper=2).sum()
+
+
+# -- the same code in this process ----------------------------------------------------------------------------------
+
+
+def test_a_private_forest_counts_tables_on_a_cluster_and_refuses_to_boost(here: None) -> None:
+    """Boosting and fine cells hold the rows in memory, and those of a cluster stay there."""
+    rich = vw.PrivateForestClassifier(CLINIC, epsilon=20.0, n_rows=10**6, random_state=0)
+    assert rich.plan().structure["method"] == "cells"
+    ledger = MemoryLedger()
+    with entropy.seeded_for_tests(5):
+        rich.set_params(ledger=ledger).fit(as_dask(table()))
+    assert rich.method == "auto"
+    assert rich.plan_.structure["method"] == "tables"
+    assert ledger.spent == rich.plan_.loss
+    assert all(check.holds for check in check_model(rich) if check.question != "Is it private?")  # a seeded test
+    assert len(rich.predict(table())) == N
+    asked = [vw.PrivateForestClassifier(CLINIC, method=method) for method in ("boosting", "cells")]
+    for forest in (vw.PrivateForestRegressor(STAY), *asked):
+        with pytest.raises(vw.VeilwoodError, match="holds all rows in memory"):
+            forest.set_params(ledger=ledger, n_rows=1000).fit(as_dask(table(target_of("regression"))))
+    assert len(ledger.entries()) == 1
+
+
+def kept_people(frame: pd.DataFrame) -> pd.Series[int]:
+    """How many rows of each person a cap lets through, by the code that workers run."""
+    schema = vw.Schema.from_dict(
+        {"name": "who", "task": "classification", "target": "ill",
+         "columns": [{"name": "copy", "kind": "numeric", "lower": 0, "upper": 65535}, CLASSES]}
+    )  # fmt: skip
+    kept: list[int] = []
+
+    def collect(batches: Any, *, n_jobs: Any = 1) -> Any:
+        for batch in batches:
+            kept.extend(batch.codes[:, 0].tolist())
+        return np.zeros(1, np.int64)
+
+    rows = as_dask(frame.assign(copy=frame["who"].astype(float))[["copy", "ill", "who"]])
+    source = cluster.open_rows(rows, None, Encoding(schema), unit=CAP)
+    source.add_up(collect)
+    source.add_up(collect)  # the same rows again, or an error
+    return pd.Series(kept).value_counts() // 2
+
+
+def test_nobody_has_more_rows_than_allowed(here: None) -> None:
+    frame = with_people()
+    assert (kept_people(frame) <= 2).all()
+    # Numbers and texts in one column are the same people.
+    mixed = frame.assign(who=[who if row % 2 else str(who) for row, who in enumerate(frame["who"])])
+    mixed["who"] = mixed["who"].astype(object)
+    with dask.config.set({"dataframe.convert-string": False}):
+        assert (kept_people(mixed) <= 2).all()
+
+
+def test_a_cap_within_partitions_is_caught(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = with_people()
+    monkeypatch.setattr(type(as_dask(frame)), "shuffle", lambda self, on: self)  # mutant: rows stay where they are
+    with pytest.raises((AssertionError, VeilwoodError)):
+        assert (kept_people(frame) <= 2).all()
+
+
+def test_people_without_a_name_are_refused(here: None) -> None:
+    frame = with_people().astype({"who": float})
+    frame.loc[3, "who"] = np.nan
+    ledger = MemoryLedger()
+    with pytest.raises(OutOfSchemaError, match="missing"):
+        fitted("shared", as_dask(frame), privacy_unit=CAPPED, ledger=ledger)
+    assert [entry.state for entry in ledger.entries()] == ["cancelled"]
+    with pytest.raises(OutOfSchemaError, match="no column 'who'"):
+        fitted("shared", as_dask(table()), privacy_unit=CAPPED)
+
+
+def test_rows_that_change_between_passes_are_refused(here: None) -> None:
+    turns: list[int] = []
+
+    def shuffled(rows: pd.DataFrame) -> pd.DataFrame:
+        turns.append(1)
+        return rows.sample(frac=1, random_state=len(turns))
+
+    frame = table()
+    restless = as_dask(frame).map_partitions(shuffled, meta=frame.iloc[:0])
+    ledger = MemoryLedger()
+    with pytest.raises(VeilwoodError, match="another order") as refusal:
+        fitted("median", restless, ledger=ledger)
+    assert "counts as spent" in refusal.value.__notes__[0]
+    assert [entry.state for entry in ledger.entries()] == ["reserved"]
+    fitted("disjoint", restless)  # one pass: nothing to disagree with
+
+
+def test_refused_rows_cost_nothing(here: None) -> None:
+    frame = table()
+    frame.loc[N - 1, "ward"] = "x"
+    ledger = MemoryLedger()
+    with pytest.raises(OutOfSchemaError, match="'x'") as refusal:
+        fitted("shared", as_dask(frame), ledger=ledger)
+    assert refusal.value.column == "ward"
+    assert refusal.value.__notes__ == ["Nothing was spent."]
+    assert [entry.state for entry in ledger.entries()] == ["cancelled"]
+
+
+def test_empty_partitions_do_not_matter_and_empty_frames_are_refused(here: None, tmp_path: Path) -> None:
+    frame = table()
+    holes = as_dask(frame)
+    assert_same(
+        fitted("shared", dd.concat([holes[holes["age"] > 2], holes], interleave_partitions=True)),
+        fitted("shared", as_files(frame, tmp_path)),
+    )
+    with pytest.raises(OutOfSchemaError, match="no rows"):
+        fitted("shared", holes[holes["age"] > 2])
+
+
+def test_what_is_no_frame_is_refused(here: None) -> None:
+    frame = as_dask(table())
+    with pytest.raises(OutOfSchemaError, match="y was given"):
+        FORESTS["shared"]().fit(frame, [1])
+    with pytest.raises(OutOfSchemaError, match="no column 'ill'"):
+        FORESTS["shared"]().fit(frame[["age", "ward"]])
+    with pytest.raises(OutOfSchemaError, match="column 'more'"):
+        FORESTS["shared"]().fit(frame.assign(more=1))
+    with pytest.raises(OutOfSchemaError, match="no table of Dask"):
+        FORESTS["shared"]().fit(frame["age"].to_dask_array())
+    with pytest.raises(VeilwoodError, match="stay on the cluster"):
+        vw.MatrixForestPredictor(CLINIC, max_depth=2).fit(frame)
+
+
+def test_parts_add_up_and_stay_as_they_are() -> None:
+    first = partitions.Part(np.array([1, 2]), {0: (2, 7)})
+    second = partitions.Part(np.array([10, 20]), {1: (3, 8)})
+    total = partitions.Part.total([first, second, partitions.Part()])
+    assert total.sums is not None
+    assert total.sums.tolist() == [11, 22]
+    assert total.seen == {0: (2, 7), 1: (3, 8)}
+    assert first.sums is not None
+    assert first.sums.tolist() == [1, 2]
+
+
+# -- Spark and Ray ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    sql = pytest.importorskip("pyspark.sql")
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    session = (
+        sql.SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "4")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.files.openCostInBytes", str(1 << 30))  # one partition for each file
+        .config("spark.sql.files.maxPartitionBytes", str(1 << 30))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+def in_order_of_spark(frame: Any, folder: Path) -> str:
+    """Write Spark's partitions, numbered as Spark does, into files for a single process."""
+    from pyspark.sql.functions import spark_partition_id
+
+    numbered = frame.withColumn("part", spark_partition_id()).toPandas()
+    for part, rows in numbered.groupby("part"):
+        rows.drop(columns="part").to_parquet(folder / f"{part}.parquet", index=False)
+    assert numbered["part"].nunique() == PARTS
+    return str(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FORESTS)
+def test_spark_gives_what_one_process_gives(spark: Any, name: str, tmp_path: Path) -> None:
+    frame = spark.read.parquet(as_files(table(target_of(name)), tmp_path))
+    again = tmp_path / "again"
+    again.mkdir()
+    assert_same(fitted(name, frame), fitted(name, in_order_of_spark(frame, again)))
+
+
+@pytest.mark.slow
+def test_spark_predicts_and_refuses(spark: Any, tmp_path: Path) -> None:
+    frame = table()
+    forest = fitted("shared", frame)
+    rows = spark.read.parquet(as_files(frame.assign(key=np.arange(N)), tmp_path))
+    labels = forest.predict(rows).toPandas().sort_values("key")["prediction"]
+    np.testing.assert_array_equal(labels.astype(object), forest.predict(frame))
+    shares = forest.predict_proba(rows).toPandas().sort_values("key")["probability"]
+    np.testing.assert_array_equal(np.stack(list(shares)), forest.predict_proba(frame))
+    frame.loc[0, "ward"] = "x"
+    ledger = MemoryLedger()
+    with pytest.raises(OutOfSchemaError, match="'x'"):
+        fitted("shared", spark.createDataFrame(frame), ledger=ledger)
+    assert [entry.state for entry in ledger.entries()] == ["cancelled"]
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Any]:
+    module = pytest.importorskip("ray")
+    pytest.importorskip("ray.data")
+    module.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    module.data.DataContext.get_current().enable_progress_bars = False
+    yield module
+    module.shutdown()
+
+
+def as_ray(ray: Any, frame: pd.DataFrame) -> Any:
+    pieces = [frame[part * SIZE : (part + 1) * SIZE] for part in range(PARTS)]
+    return ray.data.from_arrow([pa.Table.from_pandas(piece, preserve_index=False) for piece in pieces])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FORESTS)
+def test_ray_gives_what_one_process_gives(ray: Any, name: str, tmp_path: Path) -> None:
+    frame = table(target_of(name))
+    assert_same(fitted(name, as_ray(ray, frame)), fitted(name, as_files(frame, tmp_path)))
+
+
+@pytest.mark.slow
+def test_ray_predicts(ray: Any) -> None:
+    frame = table()
+    forest = fitted("shared", frame)
+    rows = forest.predict(as_ray(ray, frame.assign(key=np.arange(N)))).to_pandas().sort_values("key")
+    np.testing.assert_array_equal(rows["prediction"].astype(object), forest.predict(frame))
+
+
+@pytest.mark.slow
+def test_all_engines_keep_the_same_rows_of_a_person(spark: Any, ray: Any, here: None) -> None:
+    frame = with_people()
+    frames = [as_dask(frame), spark.createDataFrame(frame), as_ray(ray, frame)]
+    first, *others = [fitted("median", rows, privacy_unit=CAPPED) for rows in frames]
+    for other in others:
+        assert_same(first, other)

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of the codes: one row at a time, monotone, exactly invertible, the same from every kind of table."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+from sklearn.exceptions import DataConversionWarning
+
+from veilwood.data.canonical import text_of
+from veilwood.data.columns import Column
+from veilwood.data.encoding import DEFAULT_BINS, GRID_CELLS, TARGET_LEVELS, Encoding, class_labels
+from veilwood.data.schema import Schema
+from veilwood.errors import OutOfSchemaError
+
+ILL = Column("ill", "categorical", values=("no", "yes"))
+AGE = Column("age", "numeric", lower=0, upper=100)
+WARD = Column("ward", "categorical", values=("A", "B", "rest"), other="rest")
+SCHEMA = Schema(
+    "clinic",
+    "classification",
+    ILL,
+    (
+        AGE,
+        WARD,
+        Column("dose", "numeric", lower=-1, upper=1, nullable=True),
+        Column("n", "categorical", values=(1, 2), nullable=True),
+    ),  # type: ignore[arg-type]
+)
+FRAME = pd.DataFrame({"age": [0, 50, 150], "ward": ["A", "Z", "B"], "dose": [None, -0.25, 1.0], "n": [1.0, None, 2.0]})
+CODES = [[0, 0, 65535, 0], [32767, 2, 24575, 2], [65534, 1, 65534, 1]]
+
+
+def encoding_of(column: Column, numeric: Any = "grid") -> Encoding:
+    return Encoding(Schema("one", "classification", ILL, (column,)), numeric)
+
+
+bounds = (
+    st.tuples(st.floats(-1e12, 1e12), st.floats(min_value=1e-6, max_value=1e12))
+    .map(lambda pair: (pair[0], pair[0] + pair[1]))
+    .filter(lambda pair: pair[0] < pair[1])
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(bounds, st.integers(1, GRID_CELLS - 1))
+def test_threshold_is_the_smallest_number_with_the_code(ends: tuple[float, float], code: int) -> None:
+    encoding = encoding_of(Column("x", "numeric", lower=ends[0], upper=ends[1]))
+    x = encoding.threshold(0, code)
+    below, at = encoding.encode([[np.nextafter(x, -np.inf)], [x]])[:, 0]
+    assert below < code <= at
+
+
+@pytest.mark.parametrize("transform", [None, "log1p", "sqrt", "asinh"])
+@pytest.mark.parametrize("numeric", ["grid", "bins"])
+def test_all_thresholds_are_exact(transform: str | None, numeric: Any) -> None:
+    encoding = encoding_of(Column("x", "numeric", lower=0, upper=731.7, transform=transform), numeric)
+    codes = np.arange(1, encoding.columns[0].n_codes)
+    x = encoding.threshold(0, codes)
+    assert (np.diff(x) > 0).all()
+    np.testing.assert_array_equal(encoding.encode(x[:, None])[:, 0], codes)
+    np.testing.assert_array_equal(encoding.encode(np.nextafter(x, -np.inf)[:, None])[:, 0], codes - 1)
+    assert encoding.threshold(0, 0) == -np.inf
+
+
+def test_threshold_at_zero_and_over_a_huge_range() -> None:
+    even = encoding_of(Column("x", "numeric", lower=-3, upper=GRID_CELLS - 3))
+    zero = even.threshold(0, 3)
+    assert zero == pytest.approx(0, abs=1e-15)
+    assert even.encode([[np.nextafter(zero, -1)], [zero], [-0.0], [0.0]])[:, 0].tolist() == [2, 3, 3, 3]
+    huge = encoding_of(Column("x", "numeric", lower=-8e307, upper=8e307))
+    x = huge.threshold(0, 40000)
+    assert huge.encode([[np.nextafter(x, -np.inf)], [x]])[:, 0].tolist() == [39999, 40000]
+    with pytest.raises(ValueError, match="no such threshold"):
+        even.threshold(0, GRID_CELLS)
+    with pytest.raises(ValueError, match="no such threshold"):
+        encoding_of(WARD).threshold(0, 1)
+
+
+@settings(max_examples=100, deadline=None)
+@given(bounds, st.lists(st.floats(allow_nan=False), min_size=2, max_size=20), st.sampled_from([None, "asinh"]))
+def test_codes_are_monotone_and_clamped(ends: tuple[float, float], xs: list[float], transform: str | None) -> None:
+    encoding = encoding_of(Column("x", "numeric", lower=ends[0], upper=ends[1], transform=transform))
+    ordered = np.sort(np.array(xs))
+    codes = encoding.encode(ordered[:, None])[:, 0]
+    assert (np.diff(codes.astype(int)) >= 0).all()
+    np.testing.assert_array_equal(encoding.encode(np.clip(ordered, *ends)[:, None])[:, 0], codes)
+
+
+def test_grid_uses_every_code_evenly() -> None:
+    middles = (np.arange(GRID_CELLS) + 0.5) / GRID_CELLS
+    codes = encoding_of(Column("x", "numeric", lower=0, upper=1)).encode(middles[:, None])[:, 0]
+    np.testing.assert_array_equal(codes, np.arange(GRID_CELLS))
+
+
+def test_bins_and_cutoffs() -> None:
+    cut = encoding_of(Column("x", "numeric", lower=10, upper=60, cutoffs=(18.5, 25), nullable=True), "bins")
+    assert cut.columns[0].n_codes == 4
+    assert cut.encode([[5], [18.5], [18.4], [25], [99], [np.nan]])[:, 0].tolist() == [0, 1, 0, 2, 2, 3]
+    assert cut.threshold(0, 1) == 18.5
+    even = encoding_of(Column("x", "numeric", lower=0, upper=10, bins=2), "bins")
+    assert even.encode([[4.9], [5.0], [10]])[:, 0].tolist() == [0, 1, 1]
+    assert encoding_of(AGE, "bins").columns[0].n_codes == DEFAULT_BINS
+    skewed = encoding_of(Column("x", "numeric", lower=0, upper=100, bins=2, transform="sqrt"), "bins")
+    assert skewed.threshold(0, 1) == pytest.approx(25)
+    with pytest.raises(ValueError, match="'grid' or 'bins'"):
+        Encoding(SCHEMA, "fine")  # type: ignore[arg-type]
+
+
+def test_what_the_codes_mean() -> None:
+    assert [(c.name, c.ordered, c.n_codes, c.missing_code) for c in Encoding(SCHEMA).columns] == [
+        ("age", True, 65535, None),
+        ("ward", False, 3, None),
+        ("dose", True, 65536, 65535),
+        ("n", False, 3, 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        FRAME,
+        FRAME[["n", "dose", "ward", "age"]],
+        FRAME.assign(ill="no"),
+        FRAME.convert_dtypes(),
+        FRAME.astype({"ward": "category", "n": "category"}),
+        FRAME.astype(object),
+        FRAME.set_axis([10, 20, 30], axis=0),
+        pl.from_pandas(FRAME),
+        pl.from_pandas(FRAME).with_columns(pl.col("ward").cast(pl.Categorical)),
+        pl.from_pandas(FRAME).with_columns(pl.col("ward").cast(pl.Enum(["B", "Z", "A"]))),
+        pa.Table.from_pandas(FRAME),
+        pa.Table.from_pandas(FRAME).to_batches()[0],
+        FRAME.to_numpy(),
+        FRAME.to_numpy().tolist(),
+        FRAME.set_axis([0, 1, 2, 3], axis=1),
+    ],
+)
+def test_same_codes_from_every_table(table: Any) -> None:
+    codes = Encoding(SCHEMA).encode(table)
+    assert codes.dtype == np.uint16
+    assert codes.flags.f_contiguous  # each column for itself
+    assert codes.tolist() == CODES
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.sampled_from([True, 1, 1.0, "1", "True", False, 0, np.int64(1), np.True_]), min_size=1, max_size=8))
+def test_a_row_is_encoded_by_itself(values: list[Any]) -> None:
+    # True == 1 == 1.0 in a hash table: a shared table would let earlier rows decide the code of later ones.
+    encoding = encoding_of(Column("x", "categorical", values=("True", "1", "False", "0")))
+    column = np.empty((len(values), 1), dtype=object)
+    column[:, 0] = values
+    together = encoding.encode(column)
+    alone = np.concatenate([encoding.encode(column[i : i + 1]) for i in range(len(values))])
+    np.testing.assert_array_equal(together, alone)
+    np.testing.assert_array_equal(encoding.encode([[value] for value in values]), alone)
+
+
+def test_array_blocks_agree_with_single_rows() -> None:
+    X = np.random.default_rng(0).normal(size=(20_000, 2))
+    encoding = Encoding(Schema.numeric((-2, 2), classes=[0, 1], n_features=2))
+    codes = encoding.encode(X)
+    pick = [0, 8191, 8192, 19_999]
+    np.testing.assert_array_equal(codes[pick], np.concatenate([encoding.encode(X[[i]]) for i in pick]))
+    np.testing.assert_array_equal(encoding.encode(np.asfortranarray(X)), codes)
+
+
+@pytest.mark.parametrize(
+    ("table", "says", "column"),
+    [
+        (FRAME.assign(age=[1, None, 2]), "'age' has a missing value .*nullable", "age"),
+        (FRAME.assign(ward=["A", None, "B"]), "'ward' has a missing value", "ward"),
+        (FRAME.assign(n=["1", "2", "12"]), "'12', which is not one of its 2 values", "n"),
+        (FRAME.assign(age=["1", "2", "x"]), "'age' should hold numbers but has '1'", "age"),
+        (FRAME.assign(age=[1, 2, "x"]), "'age' should hold numbers but has 'x'", "age"),
+        (FRAME.assign(age=pd.Timestamp("2020-01-01")), "'age' should hold numbers", "age"),
+        (FRAME.assign(salary=1), "'salary' that the schema does not", "salary"),
+        (FRAME.rename(columns={"age": "agee"}), "no column 'age'. Did you mean 'agee'", "age"),
+        (FRAME.iloc[:0], "0 sample", None),
+        (FRAME.iloc[:, :0], r"0 feature\(s\) \(shape=\(3, 0\)\) while a minimum of 1 is required.", None),
+        (FRAME.rename(columns={"age": 5}), "some column names are texts", None),
+        (pd.concat([FRAME, FRAME], axis=1), "two columns share a name.* 'age' 2 times", None),
+        (np.zeros((2, 3)), "X has 3 features, but Tree is expecting 4 features as input", None),
+        (np.zeros(3), "Expected 2D array, got 1D array instead", None),
+        (np.zeros((2, 4), complex), "Complex data not supported", None),
+        (sparse.eye_array(4).tocsr(), "sparse", None),
+        ([[1, 2], [3]], "not all of the same length", None),
+        (pl.LazyFrame({"age": [1]}), "lazy", None),
+    ],
+)
+def test_tables_that_do_not_fit(table: Any, says: str, column: str | None) -> None:
+    with pytest.raises(OutOfSchemaError, match=says) as caught:
+        Encoding(SCHEMA).encode(table, estimator="Tree")
+    assert caught.value.column == column
+
+
+def test_question_mark_is_a_category_not_a_missing_value() -> None:
+    encoding = encoding_of(Column("x", "categorical", values=("a", "?")))
+    assert encoding.encode([["?"], ["a"]])[:, 0].tolist() == [1, 0]
+    with pytest.raises(OutOfSchemaError, match="missing"):
+        encoding.encode([[None], ["a"]])
+
+
+def test_extra_columns_by_permission() -> None:
+    table = FRAME.assign(patient=7)
+    assert Encoding(SCHEMA).encode(table, allowed_extra={"patient"}).tolist() == CODES
+
+
+def test_targets_of_classification() -> None:
+    encoding = Encoding(SCHEMA)
+    for y in (["no", "yes"], np.array(["no", "yes"]), pd.Series(["no", "yes"], index=[5, 6]), pl.Series(["no", "yes"])):
+        assert encoding.encode_target(y).tolist() == [0, 1]
+    assert encoding.encode_target(["yes"]).dtype == np.int32
+    with pytest.warns(DataConversionWarning):
+        encoding.encode_target(np.array([["no"], ["yes"]]))
+    with pytest.raises(OutOfSchemaError, match=r"'yess', .* one of the schema's: no, yes. Did you mean 'yes'"):
+        encoding.encode_target(["no", "yess"])
+    with pytest.raises(OutOfSchemaError, match="missing"):
+        encoding.encode_target(["no", None])
+
+
+def test_targets_of_regression() -> None:
+    encoding = Encoding(Schema.numeric((0, 1), target_bounds=(-10, 10), n_features=1))
+    levels = encoding.encode_target([-99, -10, 0.0001, 10, 99])
+    assert levels.tolist() == [0, 0, 32768, TARGET_LEVELS, TARGET_LEVELS]
+    y = np.linspace(-10, 10, 999)
+    error = np.abs(encoding.decode_target(encoding.encode_target(y)) - y)
+    assert error.max() <= 10 / TARGET_LEVELS * (1 + 1e-9)
+    for bad in (np.nan, np.inf):
+        with pytest.raises(OutOfSchemaError):
+            encoding.encode_target([0.0, bad])
+
+
+@pytest.mark.parametrize(
+    ("classes", "dtype"),
+    [
+        ((0, 1), np.int64),
+        (np.array([0, 1], np.uint8), np.int64),
+        ((-1, 1), np.int64),
+        ((0.0, 1.0), np.float64),
+        ((0, 1.5), np.float64),
+        (np.array([0.1, 1], np.float32), np.float64),
+        ((False, True), bool),
+        (("0", "01"), object),
+        (("0.0", "1.0"), object),
+        (("no", "yes"), object),
+        ((1, "a"), object),
+        ((0, 2**63), object),
+        ((0.5, 2**53 + 1), object),
+        ((True, 1), object),
+    ],
+)
+def test_labels_have_the_type_the_schema_declares(classes: Any, dtype: Any) -> None:
+    schema = Schema.numeric((0, 1), classes=classes, n_features=1)
+    found = class_labels(schema)
+    assert found.dtype == dtype
+    assert [text_of(label) for label in found] == list(schema.classes)
+    again = Schema.from_dict(json.loads(json.dumps(schema.to_dict())))
+    assert again == schema
+    assert again.fingerprint() == schema.fingerprint()
+    np.testing.assert_array_equal(class_labels(again), found)
+    assert class_labels(again).dtype == dtype
+    assert Encoding(schema).encode_target(found).tolist() == [0, 1]
+
+
+def test_declared_texts_stay_as_they_are() -> None:
+    schema = Schema.numeric((0, 1), classes=["1.0", "2.50"], n_features=1)
+    assert class_labels(schema).tolist() == ["1.0", "2.50"]
+    assert schema.classes == ("1", "2.5")
+    assert schema.to_dict()["columns"][-1]["values"] == ["1.0", "2.50"]  # so that fingerprints of before hold
+    whole, fractions = (Schema.numeric((0, 1), classes=kind, n_features=1) for kind in ([0, 1], [0.0, 1.0]))
+    assert whole != fractions
+    assert whole.fingerprint() != fractions.fingerprint()

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""scikit-learn's own checks on every estimator, and the tools users combine estimators with."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import veilwood as vw
+from veilwood import estimators
+from veilwood.privacy.entropy import seeded_for_tests
+
+CLASSES = [
+    vw.RandomTreesClassifier,
+    vw.RandomTreesRegressor,
+    vw.MedianForestClassifier,
+    vw.MedianForestRegressor,
+    vw.GreedyForestClassifier,
+    vw.GreedyForestRegressor,
+    vw.MatrixForestClassifier,
+]
+
+
+def small(Forest, epsilon):
+    # Shared trees: a secret key that gives rows to trees would make two fits differ, with or without noise.
+    parameters = {"n_estimators": 5, "max_depth": 3, "trees": "shared", "random_state": 0}
+    if "branching" in Forest().get_params():
+        parameters["branching"] = "binary"  # a multiway tree needs as many columns as it is deep
+    return Forest(schema="infer", epsilon=epsilon, **parameters)
+
+
+NOISY = [small(Forest, 10.0) for Forest in CLASSES]
+NOISELESS = [small(Forest, math.inf) for Forest in CLASSES]
+
+FRESH_NOISE = "fits twice and compares predictions, but every fit draws fresh noise; holds below without noise"
+
+
+def cannot_hold(estimator):
+    if math.isinf(estimator.epsilon):
+        return {}
+    return dict.fromkeys(
+        [
+            "check_fit_idempotent",
+            "check_supervised_y_2d",
+            "check_classifier_data_not_an_array",
+            "check_regressor_data_not_an_array",
+            "check_regressors_int",
+        ],
+        FRESH_NOISE,
+    )
+
+
+@pytest.fixture
+def _seeded():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", vw.PrivacyWarning)
+        warnings.simplefilter("ignore", vw.UtilityWarning)
+        with seeded_for_tests(0):
+            yield
+
+
+@pytest.mark.usefixtures("_seeded")
+@parametrize_with_checks([*NOISY, *NOISELESS], expected_failed_checks=cannot_hold)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def car():
+    return vw.datasets.car()
+
+
+def forest(car, **parameters):
+    usual = {"schema": car.schema, "n_estimators": 4, "max_depth": 3, "random_state": 0}
+    return vw.RandomTreesClassifier(**usual | parameters)
+
+
+@pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning")
+class TestLedgerIsChargedForEachFit:
+    def test_clone_keeps_the_ledger(self, car):
+        ledger = vw.MemoryLedger(epsilon=2)
+        clone(forest(car, ledger=ledger)).fit(car.X, car.y)
+        assert ledger.spent.epsilon == 1
+
+    def test_cross_val_score(self, car):
+        ledger = vw.MemoryLedger(epsilon=5)
+        scores = cross_val_score(forest(car, ledger=ledger), car.X, car.y, cv=5)
+        assert len(scores) == 5
+        assert ledger.spent.epsilon == 5
+        with pytest.raises(vw.BudgetExceededError, match="insufficient privacy budget"):
+            forest(car, ledger=ledger).fit(car.X, car.y)
+
+    def test_grid_search_in_processes(self, car, tmp_path):
+        ledger = vw.SQLiteLedger(tmp_path / "car.ledger", epsilon=5)
+        search = GridSearchCV(forest(car, ledger=ledger), {"max_depth": [2, 3]}, cv=2, n_jobs=2, error_score="raise")
+        search.fit(car.X, car.y)
+        assert ledger.spent.epsilon == 5  # two depths, two folds, one final fit
+        assert len(ledger.entries()) == 5
+        ledger.verify()
+
+    def test_a_ledger_in_memory_does_not_follow_into_processes(self, car):
+        search = GridSearchCV(forest(car, ledger=vw.MemoryLedger()), {"max_depth": [2, 3]}, cv=2, n_jobs=2)
+        with pytest.raises(Exception, match="pickle") as caught:
+            search.fit(car.X, car.y)
+        assert "use a SQLite ledger" in str(caught.value.__cause__)
+
+    def test_fitting_twice_spends_twice(self, car):
+        ledger = vw.MemoryLedger()
+        forest(car, ledger=ledger).fit(car.X, car.y).fit(car.X, car.y)
+        assert ledger.spent.epsilon == 2
+
+
+@pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning")
+class TestInput:
+    def test_pipeline(self, car):
+        pipeline = Pipeline([("same", FunctionTransformer()), ("forest", forest(car))])
+        assert pipeline.fit(car.X, car.y).predict(car.X).shape == (1728,)
+
+    def test_frames_of_all_kinds_agree(self, car):
+        import pyarrow as pa
+
+        fitted = forest(car, epsilon=50.0).fit(pl.from_pandas(car.X), pl.Series(car.y.to_list()))
+        expected = fitted.predict(car.X)
+        assert (fitted.predict(pl.from_pandas(car.X)) == expected).all()
+        assert (fitted.predict(pa.Table.from_pandas(car.X)) == expected).all()
+        assert (fitted.predict(car.X.to_numpy()) == expected).all()
+        assert (fitted.predict(car.X[car.X.columns[::-1]]) == expected).all()
+
+    @pytest.mark.parametrize(
+        ("labels", "given"),
+        [
+            (["0", "1"], [0, 1]),
+            (["no", "yes"], ["no", "yes"]),
+            (["False", "True"], [False, True]),
+            (["1", "2"], [1.0, 2.0]),
+        ],
+    )
+    def test_predictions_have_the_type_of_the_labels(self, labels, given):
+        schema = vw.Schema.numeric((0, 1), classes=labels, n_features=2)
+        rng = np.random.default_rng(0)
+        X = rng.random((400, 2))
+        y = np.array(given)[(X[:, 0] > 0.5).astype(int)]
+        fitted = vw.RandomTreesClassifier(schema, epsilon=50.0, random_state=0).fit(X, y)
+        assert fitted.predict(X).dtype.kind == y.dtype.kind
+        assert fitted.score(X, y) > 0.8
+
+    def test_sample_weight_is_refused(self, car):
+        with pytest.raises(vw.VeilwoodError, match="sample_weight"):
+            forest(car).fit(car.X, car.y, sample_weight=np.ones(1728))
+
+    def test_no_schema_is_refused(self, car):
+        with pytest.raises(vw.UndeclaredSchemaError, match="schema"):
+            vw.RandomTreesClassifier().fit(car.X, car.y)
+
+    def test_refused_input_spends_nothing(self, car):
+        ledger = vw.MemoryLedger(epsilon=1)
+        bad = pd.concat([car.X, car.X[:1].assign(safety="superb")])
+        with pytest.raises(vw.OutOfSchemaError, match="superb"):
+            forest(car, ledger=ledger).fit(bad, [*car.y, "acc"])
+        assert ledger.spent.epsilon == 0
+
+    @pytest.mark.parametrize(
+        ("parameter", "value"),
+        [
+            ("epsilon", 0), ("epsilon", -1), ("epsilon", math.nan), ("epsilon", "many"), ("epsilon", 1e300),
+            ("delta", 1), ("delta", -1e-6), ("n_estimators", 0), ("n_estimators", 2.5), ("max_depth", 0),
+            ("max_depth", 500), ("voting", "loud"), ("trees", "oak"), ("leaves", "gold"), ("adjacency", "near"),
+            ("privacy_unit", 0), ("privacy_unit", "people"), ("random_state", -3), ("schema", 7),
+            ("schema", "nowhere.json"),
+        ],
+    )  # fmt: skip
+    def test_bad_parameters_name_themselves(self, car, parameter, value):
+        ledger = vw.MemoryLedger(epsilon=1)
+        with pytest.raises(vw.VeilwoodError, match=parameter if parameter != "schema" else "schema|nowhere"):
+            forest(car, ledger=ledger, **{parameter: value}).fit(car.X, car.y)
+        assert ledger.spent.epsilon == 0
+
+
+@pytest.mark.parametrize("name", estimators.__all__)
+@pytest.mark.filterwarnings("error")
+def test_a_notebook_shows_an_estimator_without_a_warning(name: str) -> None:
+    """scikit-learn reads the docstring for the tooltips of its diagram, and wonders at sections it does not know."""
+    assert name in getattr(vw, name)(vw.datasets.iris().schema)._repr_html_()

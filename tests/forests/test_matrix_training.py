@@ -1,0 +1,556 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix forests, batch training: what is measured against what is charged, the noise, and the estimator.
+
+Workloads and strategies by themselves are in test_workloads.py and test_strategies.py.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+import tracemalloc
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+
+import veilwood as vw
+from veilwood import audit
+from veilwood.audit import ALPHA, epsilon_lower_bound, leaks
+from veilwood.data.encoding import Encoding
+from veilwood.data.sources import open_source
+from veilwood.forests import noisy_leaves as counted
+from veilwood.forests.matrix import training as matrix_forest
+from veilwood.forests.matrix.strategies import Factors, Marginals
+from veilwood.forests.matrix.training import plan_measurement
+from veilwood.forests.matrix.workloads import PathWorkload
+from veilwood.models import file as model_file
+from veilwood.privacy import entropy
+from veilwood.privacy.door import Door
+from veilwood.privacy.loss import Loss, Neighbours
+from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
+from veilwood.privacy.plan import Plan, Step
+from veilwood.trees.counting import leaf_totals, route
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
+    pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning"),
+]
+
+Ints = NDArray[np.int64]
+
+
+def schema(sizes: Sequence[int], classes: int, name: str = "small") -> vw.Schema:
+    columns = [{"name": f"f{i}", "kind": "categorical", "values": list(range(n))} for i, n in enumerate(sizes)]
+    target = {"name": "class", "kind": "categorical", "values": [f"c{i}" for i in range(classes)]}
+    return vw.Schema.from_dict(
+        {"name": name, "task": "classification", "target": "class", "columns": [*columns, target]}
+    )
+
+
+# -- sensitivity, by enumeration ----------------------------------------------------------------------------
+
+SIZES = (3, 2)
+LAWS = {"pure": 0.0, "zcdp": 1e-6}
+ADJACENCIES = ("add-remove", "replace-one")
+
+
+class RecordingDoor(Door):
+    """A door that lets everything out as it is, and remembers it: what noise would have been added to."""
+
+    passed: list[Ints]
+
+    def noisy(self, step: Step, exact: Ints) -> Ints:
+        self._pass(step, exact.shape)
+        self.__dict__.setdefault("passed", []).append(exact.copy())
+        return exact.copy()
+
+
+def records(classes: int) -> list[tuple[int, int, int]]:
+    """Every record of the small schema: two features and a class."""
+    return [(a, b, c) for a in range(SIZES[0]) for b in range(SIZES[1]) for c in range(classes)]
+
+
+def as_table(kinds: list[tuple[int, int, int]], table: tuple[int, ...]) -> tuple[Any, Any]:
+    """The table's records after a first one that both neighbours have: empty tables are refused."""
+    rows = [kinds[0], *(kinds[cell] for cell in table)]
+    return np.array([row[:2] for row in rows], object), np.array([f"c{row[2]}" for row in rows], object)
+
+
+def worst_cost(measured: Callable[[tuple[int, ...]], list[Ints]], plan: Plan, n_cells: int, most: int = 1) -> Fraction:
+    """The largest privacy loss over all small neighbours: what each step measures, by the noise it really gets.
+
+    Discrete Laplace noise of scale b on numbers that move by L1 costs L1 / b; discrete Gaussian noise costs
+    L2^2 / (2 sigma^2) of rho. Steps add up. Sums over records move by the same whatever else is in the table, so one
+    record beside the common one is enough; labels of leaves need two.
+    """
+    number: dict[tuple[int, ...], int] = {}
+    pairs = [
+        (number.setdefault(one, len(number)), number.setdefault(other, len(number)))
+        for one, other in audit.neighbouring_tables(n_cells, most, plan.neighbours.adjacency)
+    ]
+    one, other = np.array(pairs).T
+    seen = [measured(table) for table in number]
+    moved = []
+    for place, step in enumerate(plan.steps):
+        values = np.array([tables[place].ravel() for tables in seen])
+        change = values[one] - values[other]
+        laplace = isinstance(step.mechanism, DiscreteLaplace)
+        moved.append(np.abs(change).sum(axis=1) if laplace else (change**2).sum(axis=1))
+    prices = [
+        1 / Fraction(s.mechanism.scale)
+        if isinstance(s.mechanism, DiscreteLaplace)
+        else 1 / (2 * Fraction(s.mechanism.sigma_squared))  # type: ignore[union-attr]
+        for s in plan.steps
+    ]
+    return max(
+        sum((price * int(move) for price, move in zip(prices, moves, strict=True)), Fraction(0))
+        for moves in {tuple(row) for row in np.array(moved).T.tolist()}
+    )
+
+
+def budget(plan: Plan) -> Fraction:
+    found = plan.loss.rho if plan.loss.delta else plan.loss.epsilon
+    assert found is not None
+    return found
+
+
+def training_cost(monkeypatch: pytest.MonkeyPatch, classes: int = 2, **parameters: Any) -> tuple[Fraction, Plan]:
+    """The worst cost of what a classifier measures, and its plan."""
+    monkeypatch.setattr(counted, "secret_key", lambda: b"k" * 32)  # fixed, so that common records keep their tree
+    estimator = vw.MatrixForestClassifier(schema(SIZES, classes), random_state=1, **parameters)
+    design = estimator._design(estimator.schema, *estimator._promise())
+    kinds = records(classes)
+
+    def measured(table: tuple[int, ...]) -> list[Ints]:
+        source = open_source(*as_table(kinds, table), design.encoding)
+        with RecordingDoor(design.plan, vw.MemoryLedger()) as door:
+            estimator._measure(design, source, door)
+        return door.passed  # type: ignore[no-any-return]
+
+    return worst_cost(measured, design.plan, len(kinds)), design.plan
+
+
+TRAINING = {
+    "optimized, depth 1": {"n_estimators": 3, "max_depth": 1},
+    "optimized, depth 2": {"n_estimators": 2, "max_depth": 2},
+    "optimized, binary": {"n_estimators": 3, "max_depth": 2, "branching": "binary"},
+    "optimized, two ensembles": {"n_estimators": 4, "max_depth": 1, "n_ensembles": 2, "max_features": 1},
+    "laplace": {"n_estimators": 3, "max_depth": 1, "mechanism": "laplace"},
+    "laplace, two ensembles": {"n_estimators": [1, 2], "max_depth": [1, 2], "n_ensembles": 2, "mechanism": "laplace"},
+    "disjoint": {"n_estimators": 3, "max_depth": 2, "mechanism": "laplace", "trees": "disjoint"},
+}
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize("case", TRAINING)
+def test_training_costs_what_it_promises(case: str, adjacency: str, law: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cost, plan = training_cost(monkeypatch, adjacency=adjacency, delta=LAWS[law], **TRAINING[case])
+    assert cost == budget(plan)
+
+
+def test_steps_of_ensembles_share_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, plan = training_cost(monkeypatch, **TRAINING["optimized, two ensembles"])
+    assert sum(step.loss.epsilon for step in plan.steps) == 1  # type: ignore[misc]
+    # Mutant: every ensemble gets all of it. The plan itself refuses.
+    monkeypatch.setattr(Loss, "part", lambda self, share: self)
+    with pytest.raises(vw.VeilwoodError, match="more than"):
+        training_cost(monkeypatch, **TRAINING["optimized, two ensembles"])
+
+
+def test_forgotten_trees_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vw.MatrixForestClassifier, "_trees_per_row", 1)
+    cost, plan = training_cost(monkeypatch, **TRAINING["laplace"])
+    assert cost == 3 * budget(plan)
+
+
+def test_add_remove_noise_sold_as_replace_one_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("l1", "squared_l2"):
+        monkeypatch.setattr(Neighbours, name, lambda self, one_row: one_row)
+    for law in LAWS.values():
+        cost, plan = training_cost(monkeypatch, adjacency="replace-one", delta=law, **TRAINING["optimized, depth 2"])
+        assert cost == 2 * budget(plan)
+
+
+def overlapping(workload: PathWorkload) -> Factors:
+    """A strategy whose columns add up to more than its rows: a diagonal on all pairs of cells."""
+    n = workload.n_cells
+    pairs = np.array([np.isin(np.arange(n), [i, j]) for i in range(n) for j in range(i)])
+    return Factors(workload, [np.vstack([np.eye(n, dtype=np.int64), pairs])])
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_an_explicit_strategy_is_charged_by_its_columns(
+    adjacency: str, law: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matrix_forest, "optimize", lambda workload, noise, budget: overlapping(workload))
+    parameters: dict[str, Any] = {"adjacency": adjacency, "delta": LAWS[law], **TRAINING["optimized, depth 2"]}
+    cost, plan = training_cost(monkeypatch, **parameters)
+    assert plan.steps[0].sensitivity == 6 * (1 if adjacency == "add-remove" else 2)
+    if adjacency == "add-remove" or law == "pure":
+        assert cost == budget(plan)
+    assert cost <= budget(plan)  # two columns of A overlap: in L2 a replacement stays below the bound
+
+    def by_rows(workload: PathWorkload, noise: Any, budget: Any) -> Factors:
+        strategy = overlapping(workload)
+        strategy.l1 = int(strategy.factors[0].sum(axis=1).max())  # mutant: the norm over rows
+        strategy.l2_squared = int((strategy.factors[0] ** 2).sum(axis=1).max())
+        return strategy
+
+    monkeypatch.setattr(matrix_forest, "optimize", by_rows)
+    cost, plan = training_cost(monkeypatch, **parameters)
+    assert cost > 2 * budget(plan)
+
+
+def test_the_search_measures_no_table_twice_and_covers_the_leaves() -> None:
+    """Whatever is chosen, noise-free reconstruction gives the exact leaves: W A^+ A = W."""
+    car = vw.datasets.car()
+    for parameters in ({"max_depth": 1}, {"max_depth": 3}, {"max_depth": 2, "branching": "binary"}):
+        forest = vw.MatrixForestClassifier(
+            car.schema, epsilon=math.inf, n_estimators=6, random_state=0, **parameters
+        ).fit(car.X, car.y)
+        source = open_source(car.X, car.y, Encoding(car.schema, "bins"))
+        exact = leaf_totals(forest.forest_, source.batches(), n_classes=4)
+        np.testing.assert_allclose(forest.leaf_counts_, exact, atol=1e-6)
+        assert not forest.privacy_.is_private
+
+
+# -- distinguishers -----------------------------------------------------------------------------------------
+
+RUNS = 150_000
+
+
+def lower_bound(event: Callable[[Ints], NDArray[np.bool_]], likely: Ints, unlikely: Ints) -> float:
+    one, other = event(likely), event(unlikely)
+    return epsilon_lower_bound(int(one.sum()), len(one), int(other.sum()), len(other), alpha=ALPHA)
+
+
+def matrix_attack(factor: Fraction = Fraction(1)) -> float:
+    """One record of one cell: every measurement it is part of comes out at least as large as it truly is."""
+    paths = PathWorkload.from_leaves((2, 1), [[0], [0]], [[0], [1]])
+    strategy = Factors(paths, [np.array([[2, 0], [0, 2], [1, 1]])])
+    sensitivity = strategy.l1
+    noise = DiscreteLaplace(sensitivity * factor)
+    with_record = strategy.measure_exact(np.array([[0, 0], [1, 0]]), np.zeros(2, int), 1)[0]
+    without = strategy.measure_exact(np.array([[1, 0]]), np.zeros(1, int), 1)[0]
+    likely, unlikely = (noise.sample((RUNS, *exact.shape)) + exact for exact in (with_record, without))
+    grown = with_record != without
+    return lower_bound(lambda noisy: (noisy[:, grown] >= with_record[grown]).all(axis=1), likely, unlikely)
+
+
+def test_the_matrix_mechanism_keeps_its_epsilon() -> None:
+    with entropy.seeded_for_tests(1):
+        assert 0.8 < matrix_attack() <= 1
+
+
+def test_the_norm_of_the_diagonal_alone_is_caught() -> None:
+    with entropy.seeded_for_tests(2):
+        assert matrix_attack(Fraction(2, 3)) > 1.3  # mutant: the row both cells share is forgotten
+
+
+def test_a_strategy_that_cannot_answer_is_refused_and_its_formula_caught() -> None:
+    """W = I and A = [1 1]: in W D + W A^+ noise the difference of the two answers has no noise at all."""
+    paths = PathWorkload.from_leaves((2, 1), [[0], [0]], [[0], [1]])
+    total = Marginals(paths, {(): 1})
+    with pytest.raises(vw.VeilwoodError, match="cannot answer"):
+        total.reconstruct([np.zeros((1,))], paths)
+
+    def differs(answers: Any) -> Any:
+        return answers[:, 0] - answers[:, 1] >= 1
+
+    with entropy.seeded_for_tests(3):
+        noise = DiscreteLaplace(Fraction(1)).sample((2, 20_000)) / 2
+        printed = [np.array([count, 0]) + noise[i][:, None] for i, count in enumerate((1, 0))]
+        assert lower_bound(differs, *printed) > 6  # mutant: the formula as printed
+        measured = [count + DiscreteLaplace(Fraction(1)).sample((20_000,)) for count in (1, 0)]
+        ours = [np.stack([sums / 2, sums / 2], axis=1) for sums in measured]
+        assert lower_bound(differs, *ours) <= 1
+
+
+# -- noise --------------------------------------------------------------------------------------------------
+
+TENNIS = vw.Schema.from_dict(
+    {
+        "name": "tennis",
+        "task": "classification",
+        "target": "play",
+        "columns": [
+            {"name": "outlook", "kind": "categorical", "values": ["sunny", "overcast", "rainy"]},
+            {"name": "windy", "kind": "categorical", "values": ["false", "true"]},
+            {"name": "play", "kind": "categorical", "values": ["no", "yes"]},
+        ],
+    }
+)
+DAYS = pd.DataFrame(
+    [(outlook, windy) for outlook in ("sunny", "overcast", "rainy") for windy in ("false", "true")],
+    columns=["outlook", "windy"],
+)
+PLAYED = np.array(["no", "no", "yes", "yes", "yes", "no"], object)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"delta": 1e-6},
+        {"adjacency": "replace-one"},
+        pytest.param({"adjacency": "replace-one", "delta": 1e-6}, marks=pytest.mark.slow),
+        pytest.param({"n_ensembles": 2, "max_features": 2}, marks=pytest.mark.slow),
+        pytest.param({"epsilon": 4.0}, marks=pytest.mark.slow),
+        pytest.param({"mechanism": "laplace"}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_noise_on_leaves_is_what_the_plan_says(parameters: dict[str, Any]) -> None:
+    """Mean squared error of all leaves over 2,000 releases through the door, within three standard errors."""
+    estimator = vw.MatrixForestClassifier(
+        schema((3, 2, 2), 2), **{"epsilon": 1.0, "n_estimators": 3, "max_depth": 1, "random_state": 2, **parameters}
+    )
+    design = estimator._design(estimator.schema, *estimator._promise())
+    assert design.plan.expected_leaf_mse == estimator.plan().expected_leaf_mse
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(0, 2, (50, 3)), np.array(["c0", "c1"], object)[rng.integers(0, 2, 50)]
+    source = open_source(X, y, design.encoding)
+    exact = leaf_totals(design.forest, source.batches(), n_classes=2)
+    errors = []
+    with entropy.seeded_for_tests(4):
+        for _ in range(2000):
+            with Door(design.plan, vw.MemoryLedger()) as door:
+                errors.append(((estimator._measure(design, source, door) - exact) ** 2).mean())
+    spread = np.std(errors, ddof=1) / len(errors) ** 0.5
+    assert abs(np.mean(errors) - design.plan.expected_leaf_mse) < 3 * spread
+
+
+# -- the estimator ------------------------------------------------------------------------------------------
+
+
+def test_tennis_example_end_to_end() -> None:
+    """Figure 1 of the paper: one tree on the outlook, one on the wind; leaves are T D."""
+    leaves = {
+        0: [[2, 0], [0, 2], [1, 1]],  # sunny, overcast, rainy: no, yes
+        1: [[1, 2], [2, 1]],  # not windy, windy
+    }
+    split = set()
+    for state in range(10):
+        forest = vw.MatrixForestClassifier(
+            TENNIS, epsilon=math.inf, n_estimators=2, max_depth=1, random_state=state
+        ).fit(DAYS, PLAYED)
+        chosen = tuple(forest.forest_.feature[forest.forest_.roots])
+        np.testing.assert_allclose(forest.leaf_counts_, np.concatenate([leaves[f] for f in chosen]), atol=1e-9)
+        split.add(chosen)
+    assert {(0, 1), (1, 0)} & split
+    weighing = vw.MatrixForestClassifier(
+        TENNIS, epsilon=math.inf, n_estimators=40, max_depth=2, voting="weight", random_state=0
+    )
+    assert weighing.fit(DAYS, PLAYED).score(DAYS, PLAYED) == 1
+
+
+@pytest.fixture(scope="module")
+def car() -> Any:
+    return vw.datasets.car()
+
+
+def forest_on(car: Any, **parameters: Any) -> vw.MatrixForestClassifier:
+    usual = {"n_estimators": 8, "max_depth": 2, "random_state": 0}
+    return vw.MatrixForestClassifier(car.schema, **{**usual, **parameters})
+
+
+def test_ensembles_have_their_own_features_trees_and_depths(car: Any) -> None:
+    forest = forest_on(car, n_ensembles=3, max_features=4, n_estimators=[2, 3, 4], max_depth=[1, 2, 3])
+    forest.fit(car.X, car.y)
+    assert forest.forest_.n_trees == 9
+    assert forest.plan_.structure["ensembles"] == 3
+    depth_of_tree = [forest.forest_.level[start:end].max() for start, end in tree_spans(forest)]
+    assert depth_of_tree == [1] * 2 + [2] * 3 + [3] * 4
+    for group in (slice(0, 2), slice(2, 5), slice(5, 9)):
+        used = {f for start, end in tree_spans(forest)[group] for f in forest.forest_.feature[start:end] if f >= 0}
+        assert len(used) <= 4
+
+
+def tree_spans(forest: Any) -> list[tuple[int, int]]:
+    starts = [*forest.forest_.roots.tolist(), forest.forest_.n_nodes]
+    return list(pairwise(starts))
+
+
+def test_a_total_of_trees_is_shared_out(car: Any) -> None:
+    forest = forest_on(car, n_ensembles=3, max_features=4, n_estimators=8)
+    _, whole = matrix_forest.grow_ensembles(
+        Encoding(car.schema, "bins"), n_ensembles=3, max_features=4, n_estimators=8, max_depth=2,
+        branching="multiway", random_state=0,
+    )  # fmt: skip
+    assert whole.n_trees == forest.plan().structure["trees"] == 8
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"branching": "binary", "max_depth": 4},
+        {"delta": 1e-6, "epsilon": 8.0},
+        {"leaves": "empirical-bayes"},
+        {"voting": "weight"},
+        {"n_ensembles": 2, "max_features": 4, "max_depth": 4},
+        {"adjacency": "replace-one", "epsilon": 16.0},
+        {"privacy_unit": 2, "epsilon": 16.0},
+    ],
+    ids=str,
+)
+def test_forests_learn(car: Any, parameters: dict[str, Any]) -> None:
+    with entropy.seeded_for_tests(5):
+        forest = forest_on(car, **{"epsilon": 8.0, "n_estimators": 32, "max_depth": 4, **parameters})
+        forest.fit(car.X, car.y)
+    assert forest.score(car.X, car.y) > 0.7  # the majority class has 0.70
+    shares = forest.predict_proba(car.X)
+    np.testing.assert_allclose(shares.sum(axis=1), 1)
+
+
+def test_numeric_columns_are_cut_in_public_and_missing_values_are_a_value() -> None:
+    columns = [
+        {"name": "age", "kind": "numeric", "lower": 0, "upper": 100, "cutoffs": [18, 65], "nullable": True},
+        {"name": "income", "kind": "numeric", "lower": 0, "upper": 1e6, "bins": 4, "transform": "log1p"},
+        {"name": "y", "kind": "categorical", "values": ["no", "yes"]},
+    ]
+    facts = vw.Schema.from_dict({"name": "people", "task": "classification", "target": "y", "columns": columns})
+    rng = np.random.default_rng(0)
+    age = np.where(rng.random(600) < 0.3, np.nan, rng.uniform(0, 100, 600))
+    X = pd.DataFrame({"age": age, "income": rng.uniform(0, 1e6, 600)})
+    y = np.where(np.isnan(age) | (age < 18), "yes", "no")
+    forest = vw.MatrixForestClassifier(facts, epsilon=20.0, n_estimators=16, max_depth=2, random_state=0).fit(X, y)
+    assert forest.score(X, y) == 1
+    assert forest.forest_.n_leaves == 16 * 4 * 4
+
+
+def test_a_large_domain_needs_no_table_of_all_cells() -> None:
+    wide = schema([8] * 10, 2, "wide")  # 1.1e9 cells
+    X = np.random.default_rng(0).integers(0, 8, (400, 10))
+    y = np.where(X[:, 0] > 3, "c1", "c0")
+    forest = vw.MatrixForestClassifier(wide, epsilon=math.inf, n_estimators=4, max_depth=2, random_state=0)
+    tracemalloc.start()
+    forest.fit(X, y)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 200e6
+    leaves = route(forest.forest_, X.astype(np.uint16))
+    exact = np.zeros((forest.forest_.n_leaves, 2))
+    for tree in leaves.T:
+        np.add.at(exact, (tree, (y == "c1").astype(int)), 1)
+    np.testing.assert_allclose(forest.leaf_counts_, exact, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("facts", "parameters", "message"),
+    [
+        (schema((500,) * 5, 2), {"max_depth": 3}, r"widest: 500, 500, 500.*max_depth"),
+        (schema((3000, 3000), 2), {"max_depth": 2, "n_estimators": 1}, r"9,000,000 leaves"),
+        (schema((3, 2), 2), {"max_depth": 3}, r"max_depth=3 exceeds the 2 features"),
+        (schema((3, 2), 2), {"max_features": 1, "max_depth": 2}, r"max_depth=2 exceeds the 1 features"),
+        (schema((3, 2), 2), {"max_features": 3}, r"max_features=3"),
+        (schema((3, 2), 2), {"n_ensembles": 0}, r"n_ensembles=0"),
+        (schema((3, 2), 2), {"n_ensembles": 3, "n_estimators": 2}, r"n_estimators=2 is less than one tree"),
+        (schema((3, 2), 2), {"n_ensembles": 3, "n_estimators": [2, 2]}, r"one entry for each of the 3"),
+        (schema((3, 2), 2), {"n_estimators": [0], "max_depth": 1}, r"n_estimators"),
+        (schema((3, 2), 2), {"max_depth": 1, "trees": "disjoint"}, r"mechanism='laplace'"),
+        (schema((3, 2), 2), {"mechanism": "magic"}, r"mechanism='magic'"),
+        (schema((3, 2), 2), {"branching": "fractal"}, r"branching='fractal'"),
+        (schema((3, 2), 2), {"voting": "loud"}, r"voting='loud'"),
+    ],
+)
+def test_what_cannot_be_built_says_why_and_costs_nothing(
+    facts: vw.Schema, parameters: dict[str, Any], message: str
+) -> None:
+    ledger = vw.MemoryLedger(epsilon=1)
+    X = np.zeros((4, len(facts.features)), int)
+    with pytest.raises(vw.VeilwoodError, match=message):
+        vw.MatrixForestClassifier(facts, ledger=ledger, **parameters).fit(X, ["c0", "c1"] * 2)
+    assert ledger.spent.epsilon == 0
+    assert ledger.entries() == []
+
+
+def test_the_budget_is_charged_once_and_refused_when_spent(car: Any) -> None:
+    ledger = vw.MemoryLedger(epsilon=1.5)
+    forest = forest_on(car, n_ensembles=2, max_features=3, ledger=ledger).fit(car.X, car.y)
+    assert ledger.spent.epsilon == 1
+    assert forest.privacy_.epsilon == 1
+    assert sum(step["exact"]["epsilon"] != "0" for step in forest.privacy_.composition) == len(forest.plan_.steps)
+    with pytest.raises(vw.BudgetExceededError):
+        forest_on(car, ledger=ledger).fit(car.X, car.y)
+    assert ledger.spent.epsilon == 1
+    with pytest.raises(vw.OutOfSchemaError, match="superb"):
+        forest_on(car, epsilon=0.5, ledger=ledger).fit(car.X.assign(safety="superb"), car.y)
+    assert ledger.spent.epsilon == 1
+
+
+def test_everything_but_the_released_numbers_is_independent_of_the_data(car: Any) -> None:
+    fits = []
+    for rows in (1728, 1727, 1):
+        with entropy.seeded_for_tests(6):
+            fitted = forest_on(car).fit(car.X[:rows], car.y[:rows])
+        fits.append({name: value for name, value in vars(fitted).items() if name != "leaf_counts_"})
+    assert audit.differences(fits[0], fits[1]) == []
+    assert audit.differences(fits[0], fits[2]) == []
+
+
+@pytest.mark.parametrize(
+    "parameters", [{"max_depth": 1}, {"max_depth": 3}, {"mechanism": "laplace", "trees": "disjoint"}], ids=str
+)
+def test_a_fitted_forest_holds_nothing_private(car: Any, parameters: dict[str, Any], tmp_path: Any) -> None:
+    n, seed = 1613, 90_210_481
+    X, y = car.X[:n], car.y[:n]
+    with entropy.seeded_for_tests(seed):
+        forest = forest_on(car, **parameters).fit(X, y)
+    counts = leaf_totals(forest.forest_, open_source(X, y, Encoding(car.schema, "bins")).batches(), n_classes=4)
+    secrets = {
+        "n": n,
+        "noise seed": seed,
+        "exact counts": counts,
+        "exact counts of a class": counts[:, 0].copy(),
+        "exact counts of four leaves": counts[:4].copy(),
+        "noise": forest.leaf_counts_ - counts,
+        "codes": Encoding(car.schema, "bins").encode(X[:50]),
+    }
+    forest.predict(car.X[:10])
+    model_file.save(forest, tmp_path / "model")
+    shown = [forest, repr(forest), forest.plan_.to_json(), forest.privacy_.to_json(), pickle.dumps(forest)]
+    for thing in (*shown, (tmp_path / "model").read_bytes()):
+        assert leaks(thing, secrets) == []
+    # Mutant: the exact counts stay in the object.
+    forest.report_ = lambda: counts
+    assert any(found.startswith("exact counts at") for found in leaks(forest, secrets))
+
+
+def test_a_saved_forest_predicts_the_same(car: Any, tmp_path: Any) -> None:
+    for parameters in ({}, {"n_ensembles": 2, "max_features": 4, "voting": "weight"}, {"branching": "binary"}):
+        forest = forest_on(car, **parameters).fit(car.X, car.y)
+        model_file.save(forest, tmp_path / "model")
+        again = model_file.load(tmp_path / "model")
+        assert isinstance(again, vw.MatrixForestClassifier)
+        np.testing.assert_array_equal(again.predict_proba(car.X), forest.predict_proba(car.X))
+        np.testing.assert_array_equal(again.leaf_counts_, forest.leaf_counts_)
+        assert again.privacy_ == forest.privacy_
+        assert again.plan_ == forest.plan_
+
+
+def test_optimised_noise_is_never_above_the_identity_and_far_below_equal_shares() -> None:
+    sizes = (4, 4, 4, 3, 3, 3)
+    for depth, most in ((1, 0.1), (2, 0.7), (4, 1.0)):
+        paths = vw.MatrixForestClassifier(schema(sizes, 4), n_estimators=32, max_depth=depth, random_state=0)
+        plan, whole = paths.plan(), math.prod(sizes)
+        # On all cells a leaf is a sum of cells: 32 trees sum up every cell once each.
+        identity = 32 * whole * DiscreteLaplace(Fraction(1)).variance / plan.n_leaves
+        assert plan.expected_leaf_mse <= most * identity * (1 + 1e-9)
+        baseline = paths.set_params(mechanism="laplace").plan()
+        assert plan.expected_leaf_mse < baseline.expected_leaf_mse / 3
+
+
+def test_gaussian_noise_is_planned_by_rho() -> None:
+    workload = PathWorkload.from_leaves((3, 2), [[0]] * 3 + [[1]] * 2, [[0], [1], [2], [0], [1]])
+    loss = Loss(Fraction(1), Fraction(1, 10**6), Fraction(1, 50))
+    measurement = plan_measurement("leaves", workload, loss, Neighbours(), 2)
+    assert all(isinstance(step.mechanism, DiscreteGaussian) for step in measurement.steps)
+    assert sum(step.loss.rho for step in measurement.steps) == Fraction(1, 50)  # type: ignore[misc]

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Strategies and their search against explicit pseudo-inverses; workloads are tested in test_workloads."""
+
+from __future__ import annotations
+
+import doctest
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy.optimize import approx_fprime
+from test_workloads import grow, grow_binary, reached_by, small_workloads
+
+from veilwood.errors import DomainTooLargeError, OutOfSchemaError, VeilwoodError
+from veilwood.forests.matrix import search as strategy_search
+from veilwood.forests.matrix import strategies
+from veilwood.forests.matrix.search import lower_bound, optimize
+from veilwood.forests.matrix.strategies import Factors, Marginals, expected_error
+from veilwood.forests.matrix.workloads import LeafVoteWorkload, PathWorkload, VoteWorkload
+
+KINDS = ["paths", "binary", "votes", "leaf votes"]
+NOISES = ["laplace", "gaussian"]
+CAR = (4, 4, 4, 3, 3, 3)
+SMALL = Fraction(1, 1000)  # epsilon so small that discrete noise has the variance of continuous noise, 2 / epsilon^2
+
+
+def random_marginals(workload, rng):
+    d = len(workload.shape)
+    masks = {(1 << d) - 1} | {int(mask) for mask in rng.integers(1 << d, size=4)}
+    sets = [tuple(i for i in range(d) if mask >> i & 1) for mask in sorted(masks)]
+    return Marginals(workload, {features: int(rng.integers(1, 20)) for features in sets})
+
+
+def random_factor(n, p, rng):
+    return np.vstack([np.diag(rng.integers(1, 9, size=n)), rng.integers(0, 5, size=(p, n))])
+
+
+def random_strategies(workload, rng):
+    per_feature = [random_factor(size, 2, rng) for size in workload.shape]
+    return [
+        Marginals.identity(workload),
+        random_marginals(workload, rng),
+        Factors(workload, [random_factor(workload.n_cells, 3, rng)]),
+        Factors(workload, per_feature),
+    ]
+
+
+def explicit(strategy, variances):
+    """Matrix of the measured tables, and the variance of each row, out of the strategy's own measurements."""
+    cells = np.eye(math.prod(strategy.sizes), dtype=np.int64).reshape(*strategy.sizes, -1)
+    blocks = [table.reshape(-1, cells.shape[-1]) for table in strategy.measure_cells(cells)]
+    rows = [np.full(len(block), var) for block, var in zip(blocks, variances, strict=True)]
+    return np.vstack(blocks).astype(float), np.concatenate(rows)
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", KINDS)
+def test_expected_error_equals_the_pseudo_inverse(kind, seed, noise):
+    workload = small_workloads(seed)[kind]
+    rng = np.random.default_rng(seed)
+    for strategy in random_strategies(workload, rng):
+        budget = Fraction(int(rng.integers(1, 30)), 10)
+        A, var = explicit(strategy, strategy.variances(noise, budget))
+        whitened = A / np.sqrt(var)[:, None]
+        dense = float((workload.dense() @ np.linalg.pinv(whitened, rcond=1e-12)).__pow__(2).sum())
+        assert expected_error(workload, strategy, noise, budget) == pytest.approx(dense, rel=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", KINDS)
+def test_reconstruction_is_the_weighted_pseudo_inverse(kind, seed):
+    workload = small_workloads(seed)[kind]
+    rng = np.random.default_rng(seed)
+    for strategy in random_strategies(workload, rng):
+        A, var = explicit(strategy, strategy.variances("laplace", Fraction(1)))
+        noisy = [rng.normal(size=(*table, 2)) for table in strategy.tables]
+        y = np.vstack([table.reshape(-1, 2) for table in noisy])
+        weight = 1 / np.sqrt(var)[:, None]
+        dense = workload.dense() @ np.linalg.pinv(A * weight, rcond=1e-12) @ (y * weight)
+        np.testing.assert_allclose(strategy.reconstruct(noisy, workload), dense, atol=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_noise_the_answers_are_exact(kind, seed):
+    workload = small_workloads(seed)[kind]
+    rng = np.random.default_rng(seed)
+    codes = np.stack([rng.integers(size, size=50) for size in workload.sizes], axis=1)
+    classes = rng.integers(3, size=50)
+    cells = np.zeros((*workload.sizes, 3), np.int64)
+    np.add.at(cells, (*codes.T, classes), 1)
+    for strategy in [*random_strategies(workload, rng), optimize(workload, starts=4, thorough=True)]:
+        measured = strategy.measure_exact(codes, classes, 3)
+        assert all(table.dtype == np.int64 for table in measured)
+        assert [table.shape for table in measured] == [(*shape, 3) for shape in strategy.tables]
+        for one, other in zip(measured, strategy.measure_cells(cells), strict=True):
+            np.testing.assert_array_equal(one, other)
+        np.testing.assert_allclose(
+            strategy.reconstruct(measured, workload), workload.dense() @ cells.reshape(-1, 3), atol=1e-7
+        )
+
+
+def privacy_loss(strategy, noise, budget):
+    """Largest loss over all neighbours (one record more), by enumerating the cells of the domain."""
+    cells = np.eye(math.prod(strategy.sizes), dtype=np.int64).reshape(*strategy.sizes, -1)
+    moves = [table.reshape(-1, cells.shape[-1]) for table in strategy.measure_cells(cells)]
+    each = []
+    for column in range(cells.shape[-1]):
+        loss = Fraction(0)
+        if noise == "laplace":
+            for move, scale in zip(moves, strategy.scales(budget), strict=True):
+                loss += int(np.abs(move[:, column]).sum()) / scale
+        else:
+            for move, squared in zip(moves, strategy.sigma_squared(budget), strict=True):
+                loss += int((move[:, column] ** 2).sum()) / (2 * squared)
+        each.append(loss)
+    return max(each)
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_sensitivity_by_enumerating_neighbours(kind, noise):
+    workload = small_workloads(1)[kind]
+    budget = Fraction(3, 7)
+    chosen = [
+        *random_strategies(workload, np.random.default_rng(5)),
+        optimize(workload, noise, starts=4, thorough=True),
+    ]
+    for strategy in chosen:
+        assert privacy_loss(strategy, noise, budget) == budget  # exact, and no larger than it must be
+
+
+class ForgetsOneTable(Marginals):
+    """A mutant: the scales forget that the last table is measured as well."""
+
+    def scales(self, epsilon):
+        others = sum(list(self.weights.values())[:-1])
+        return [Fraction(others, weight) / epsilon for weight in self.weights.values()]
+
+
+def test_the_enumeration_catches_a_wrong_scale():
+    workload = small_workloads(1)["paths"]
+    d = len(workload.shape)
+    mutant = ForgetsOneTable(workload, {(0,): 2, tuple(range(d)): 1})
+    assert privacy_loss(mutant, "laplace", Fraction(1)) > 1
+
+
+def test_a_strategy_that_leaves_a_query_out_is_refused():
+    workload = PathWorkload.from_leaves((3, 2), [[0], [0], [0], [1], [1]], [[0], [1], [2], [0], [1]])
+    short = Marginals(workload, {(0,): 1})
+    assert not short.supports(workload)
+    with pytest.raises(VeilwoodError, match="without bias"):
+        expected_error(workload, short)
+    with pytest.raises(VeilwoodError, match="without bias"):
+        short.reconstruct([np.zeros((3, 1))], workload)
+    other = PathWorkload.from_leaves((3, 2), [[0], [0], [0]], [[0], [1], [2]])
+    assert not Marginals.identity(other).supports(workload)
+
+
+@pytest.mark.parametrize("budget", [Fraction(1, 10), Fraction(1), Fraction(10), Fraction(1000)])
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_never_worse_than_identity_nor_better_than_the_bound(kind, noise, budget):
+    for seed in range(2):
+        workload = small_workloads(seed)[kind]
+        best = optimize(workload, noise, budget, starts=6)
+        error = expected_error(workload, best, noise, budget)
+        assert error <= expected_error(workload, Marginals.identity(workload), noise, budget)
+        assert error >= lower_bound(workload, noise, budget) * (1 - 1e-9)
+
+
+def test_the_search_is_a_function_of_its_seed():
+    workload = PathWorkload.from_leaves(CAR, *grow(CAR, 2, 8, np.random.default_rng(0)))
+    one, other = (optimize(workload, seed=3, starts=6) for _ in range(2))
+    assert one.weights == other.weights
+
+
+def figure(workload, strategy):
+    """Error at epsilon = 1 with continuous noise, as the papers give it."""
+    return expected_error(workload, strategy, budget=SMALL) * float(SMALL) ** 2
+
+
+@pytest.mark.parametrize(
+    ("sizes", "depth", "trees", "identity", "known"),
+    [(CAR, 2, 32, 110592, 59500), (CAR, 1, 32, 110592, 5700), ((5,) * 4, 2, 128, 160000, 138800)],
+)
+def test_shallow_forests_beat_the_identity_as_known(sizes, depth, trees, identity, known):
+    workload = PathWorkload.from_leaves(sizes, *grow(sizes, depth, trees, np.random.default_rng(0)))
+    assert figure(workload, Marginals.identity(workload)) == pytest.approx(identity, rel=1e-6)
+    assert figure(workload, optimize(workload, budget=SMALL)) < known
+
+
+def test_gaussian_noise_on_car_reaches_the_known_figure():
+    workload = PathWorkload.from_leaves(CAR, *grow(CAR, 4, 128, np.random.default_rng(0)))
+    error = expected_error(workload, optimize(workload, "gaussian", SMALL), "gaussian", SMALL)
+    assert error / workload.n_queries * 2 * float(SMALL) < 6.6
+
+
+def test_leaf_votes_beat_the_identity_over_all_leaves():
+    rng = np.random.default_rng(0)
+    paths = PathWorkload.from_leaves(CAR, *grow(CAR, 3, 16, rng))
+    reached = reached_by(paths, rng.permutation(1728)[:346])
+    plain = LeafVoteWorkload(paths.n_queries, reached, merge=False)
+    assert figure(plain, Marginals.identity(plain)) == pytest.approx(11072, rel=1e-6)
+    merged = LeafVoteWorkload(paths.n_queries, reached)
+    assert figure(merged, optimize(merged, budget=SMALL)) < 9500
+
+
+def test_ordered_features_of_binary_trees_gain_from_products():
+    sizes = (48, 48)
+    workload = PathWorkload.from_masks(sizes, grow_binary(sizes, 4, 30, np.random.default_rng(0)))
+    best = optimize(workload, starts=8)
+    assert best.name == "kronecker p-identity"
+    assert expected_error(workload, best) < 0.6 * expected_error(workload, Marginals.identity(workload))
+
+
+def test_batch_prediction_gains_from_explicit_rows():
+    rng = np.random.default_rng(0)
+    sizes = (3, 4, 5, 6)
+    paths = PathWorkload.from_leaves(sizes, *grow(sizes, 2, 16, rng))
+    votes = VoteWorkload(paths, reached_by(paths, rng.permutation(360)[:30]))
+    best = optimize(votes, budget=SMALL, starts=8)
+    assert best.name == "p-identity"
+    assert figure(votes, best) < 0.8 * figure(votes, Marginals.identity(votes))
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_gradients(noise):
+    rng = np.random.default_rng(0)
+    workload = PathWorkload.from_leaves((3, 4, 2), *grow((3, 4, 2), 2, 5, rng))
+    family = strategy_search._Family(np.arange(8))
+    g = np.array([workload.residual_traces.get(mask, 0.0) for mask in range(8)])
+    objective = strategy_search._marginals_objective(family, g, rng.random(8), noise, 1.5)
+    z = rng.normal(size=8)
+    np.testing.assert_allclose(objective(z)[1], approx_fprime(z, lambda x: objective(x)[0]), atol=1e-5)
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_p_identity_descends_to_what_its_inverse_says(noise, monkeypatch):
+    rng = np.random.default_rng(0)
+    W = rng.random((5, 6))
+    seen = {}
+
+    def spy(objective, start, **_):
+        seen["objective"] = objective
+        return type("Result", (), {"x": start})
+
+    monkeypatch.setattr(strategy_search, "minimize", spy)
+    start = rng.random((2, 6))
+    strategy_search._p_identity((W.T @ W).__matmul__, (W**2).sum(axis=0), start, noise, 1)
+    value, gradient = seen["objective"](start.ravel())
+    direct = (strategy_search._p_identity_inverse(start, noise) * (W.T @ W)).sum() / (W**2).sum()
+    assert value == pytest.approx(direct)
+    numeric = approx_fprime(start.ravel(), lambda x: seen["objective"](x)[0], 1e-7)
+    np.testing.assert_allclose(gradient, numeric, atol=1e-5)
+
+
+def test_rounded_p_identity_columns_add_up_exactly():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        b = rng.random((7, 5)) * 10.0 ** rng.integers(-2, 6)
+        rounded = strategy_search._rounded_p_identity(b, "laplace", 1 << 10)
+        np.testing.assert_array_equal(rounded.sum(axis=0), 1 << 10)
+        assert rounded.min() >= 0
+        assert np.diag(rounded[:5]).min() >= 1
+
+
+def test_twenty_features_without_the_domain():
+    sizes = (4,) * 20  # 10^12 cells
+    rng = np.random.default_rng(0)
+    workload = PathWorkload.from_leaves(sizes, *grow(sizes, 2, 4, rng))
+    best = optimize(workload, starts=2)
+    codes, classes = rng.integers(4, size=(500, 20)), rng.integers(2, size=500)
+    answers = best.reconstruct(best.measure_exact(codes, classes, 2), workload)
+    features, values = grow(sizes, 2, 4, np.random.default_rng(0))
+    for leaf in range(0, workload.n_queries, 7):
+        inside = (codes[:, features[leaf]] == values[leaf]).all(axis=1)
+        np.testing.assert_allclose(answers[leaf], np.bincount(classes[inside], minlength=2), atol=1e-8)
+
+
+def test_batches_add_up():
+    workload = small_workloads(1)["paths"]
+    strategy = random_marginals(workload, np.random.default_rng(0))
+    codes = np.stack(
+        [np.random.default_rng(i).integers(size, size=20) for i, size in enumerate(workload.sizes)], axis=1
+    )
+    classes = np.zeros(20, int)
+    whole = strategy.measure_exact(codes, classes, 1)
+    halves = [strategy.measure_exact(codes[part], classes[part], 1) for part in (slice(9), slice(9, None))]
+    for table, one, other in zip(whole, *halves, strict=True):
+        np.testing.assert_array_equal(table, one + other)
+    assert all(table.sum() == 0 for table in strategy.measure_exact(codes[:0], classes[:0], 1))
+
+
+@pytest.mark.parametrize("scale", [Fraction(1, 10), Fraction(1), Fraction(37, 10), Fraction(5000)])
+def test_noise_variances(scale):
+    q = math.exp(-1 / float(scale))
+    assert strategies.noise_variance("laplace", scale) == pytest.approx(2 * q / (1 - q) ** 2, rel=1e-6)
+    k = np.arange(-2000.0, 2001.0)
+    pmf = np.exp(-(k**2) / (2 * min(float(scale), 100.0)))
+    variance = strategies.noise_variance("gaussian", min(scale, Fraction(100)))
+    assert variance == pytest.approx((k**2 * pmf).sum() / pmf.sum(), rel=1e-9)
+
+
+def test_bad_input_is_named():
+    workload = PathWorkload.from_leaves((3, 2), [[0, 1]] * 6, [[i, j] for i in range(3) for j in range(2)])
+    identity = Marginals.identity(workload)
+    with pytest.raises(OutOfSchemaError, match="feature 0"):
+        identity.measure_exact([[3, 0]], [0], 2)
+    with pytest.raises(OutOfSchemaError, match="classes"):
+        identity.measure_exact([[2, 0]], [2], 2)
+    with pytest.raises(OutOfSchemaError, match="shape"):
+        identity.measure_exact([[2, 0, 1]], [0], 2)
+    with pytest.raises(OutOfSchemaError, match="integers"):
+        identity.measure_cells(np.zeros((3, 2, 1)))
+    with pytest.raises(VeilwoodError, match="weight"):
+        Marginals(workload, {(0,): 0})
+    with pytest.raises(VeilwoodError, match="factor"):
+        Factors(workload, [np.ones((6, 6), int)])
+    with pytest.raises(VeilwoodError, match="budget"):
+        expected_error(workload, identity, budget=Fraction(0))
+    with pytest.raises(DomainTooLargeError, match="max_depth"):
+        optimize(workload, max_cells=5)
+
+
+@pytest.mark.parametrize("module", [strategies, strategy_search])
+def test_examples(module):
+    assert doctest.testmod(module).failed == 0

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Holes that an attack once found, each closed: a row must not decide how other rows are read, nor what is claimed."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset
+import pytest
+
+import veilwood as vw
+from veilwood.data.cluster.worker import Part, count_bucket, encoded_schema
+from veilwood.data.encoding import Encoding
+from veilwood.data.sources import open_source
+from veilwood.forests.adaptive.table_trees import CellTable, grow_tables
+from veilwood.privacy.door import FITS, KEYED, ONE_UNIT, Door
+from veilwood.privacy.entropy import seeded_for_tests
+from veilwood.privacy.loss import Loss, Neighbours, RowsOf, exact, requested_loss
+from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
+from veilwood.privacy.plan import Plan, Step
+from veilwood.secure.protocols.joint_forest import Parties
+from veilwood.trees.counting import Assignment, leaf_totals
+
+BIG = 2**53 + 1  # the next float is another whole number
+
+
+def schema(**feature: object) -> vw.Schema:
+    column = {"name": "x", "kind": "categorical", "values": ["a", "b"]} | feature
+    target = {"name": "y", "kind": "categorical", "values": ["1", "2", "rest"], "other": "rest"}
+    return vw.Schema.from_dict({"name": "s", "task": "classification", "target": "y", "columns": [column, target]})
+
+
+class TestNoRowDecidesHowOthersAreRead:
+    def test_a_list_of_several_types_is_read_row_by_row(self) -> None:
+        encoding = Encoding(schema())
+        assert encoding.encode_target([1.0, 1.0]).tolist() == [0, 0]
+        assert encoding.encode_target([True, True]).tolist() == [2, 2]
+        assert encoding.encode_target([1.0, 1.0, "x"]).tolist() == [0, 0, 2]
+        assert encoding.encode_target((True, True, 2)).tolist() == [2, 2, 1]
+
+    @pytest.mark.parametrize("frame", [pl.DataFrame, pa.table])
+    def test_a_null_leaves_whole_numbers_whole(self, frame: object) -> None:
+        encoding = Encoding(schema(values=[str(BIG - 1), str(BIG)], nullable=True))
+        alone = encoding.encode(frame({"x": [BIG, BIG]}))  # type: ignore[operator]
+        beside_a_null = encoding.encode(frame({"x": [BIG, BIG, None]}))  # type: ignore[operator]
+        assert alone.ravel().tolist() == [1, 1]
+        assert beside_a_null.ravel().tolist() == [1, 1, 2]
+
+    def test_masked_arrays_are_refused(self) -> None:
+        masked = np.ma.masked_array([[1.0], [2.0]], mask=[[True], [False]])
+        with pytest.raises(vw.OutOfSchemaError, match="masked"):
+            Encoding(vw.Schema.numeric((0, 3), classes=["a", "b"], n_features=1)).encode(masked)
+
+    def test_a_csv_dataset_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "t.csv").write_text("x,y\na,1\n")
+        dataset = pa.dataset.dataset(str(tmp_path / "t.csv"), format="csv")
+        with pytest.raises(vw.OutOfSchemaError, match="path"):
+            open_source(dataset, None, Encoding(schema()))
+
+    def test_a_file_that_changes_between_passes_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "t.parquet"
+        frame = pd.DataFrame({"x": ["a"] * 6, "y": ["1"] * 6, "who": [1, 1, 1, 2, 2, 2]})
+        frame.to_parquet(path)
+        source = open_source(str(path), None, Encoding(schema()), unit=RowsOf("who", 1))
+        assert sum(len(batch.target) for batch in source.batches()) == 2
+        frame.iloc[::-1].to_parquet(path)
+        os.utime(path, ns=(1, 1))
+        with pytest.raises(vw.VeilwoodError, match="changed while it was read"):
+            list(source.batches())
+
+
+@pytest.fixture(scope="module")
+def car() -> vw.datasets.Dataset:
+    return vw.datasets.car()
+
+
+@pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning", "ignore::veilwood.UtilityWarning")
+class TestNoCertificateOfAnotherRelease:
+    def predictor(self, car: vw.datasets.Dataset, **parameters: object) -> vw.MatrixForestPredictor:
+        usual = {"n_estimators": 4, "max_depth": 2, "random_state": 0, "mode": "subsample"}
+        return vw.MatrixForestPredictor(car.schema, **usual | parameters)
+
+    def test_a_seeded_fit_taints_later_answers(self, car: vw.datasets.Dataset) -> None:
+        with seeded_for_tests(1):
+            predictor = self.predictor(car).fit(car.X, car.y)
+        predictor.answer(car.X[:5])
+        assert not predictor.privacy_.is_private
+
+    def test_a_refused_refit_changes_nothing(self, car: vw.datasets.Dataset) -> None:
+        predictor = self.predictor(car).set_params(schema="infer").fit(car.X, car.y)
+        predictor.set_params(schema=car.schema)
+        with pytest.raises(vw.OutOfSchemaError):
+            predictor.fit(car.X.assign(safety="superb"), car.y)
+        predictor.answer(car.X[:5])
+        assert not predictor.privacy_.is_private
+
+    def test_a_stored_answer_comes_with_its_own_certificate(self, car: vw.datasets.Dataset) -> None:
+        predictor = self.predictor(car).fit(car.X, car.y)
+        predictor.answer(car.X[:5], epsilon=float("inf"))
+        assert not predictor.privacy_.is_private
+        predictor.answer(car.X[:9], epsilon=0.5)
+        predictor.answer(car.X[:5], epsilon=0.25)  # answered anew: the stored one has no guarantee
+        assert predictor.privacy_.epsilon == 0.25
+        predictor.answer(car.X[:9], epsilon=0.125)  # stored
+        assert predictor.privacy_.epsilon == 0.5
+        assert predictor.ledger_.entries()[-1].loss.epsilon == 0.25
+
+    def test_the_mode_is_that_of_the_fit(self, car: vw.datasets.Dataset) -> None:
+        predictor = self.predictor(car, ledger=vw.MemoryLedger(epsilon=1)).fit(car.X, car.y).set_params(mode="batch")
+        with pytest.raises(vw.VeilwoodError, match="fit again"):
+            predictor.answer(car.X[:5])
+        assert predictor.ledger_.spent.epsilon == 0
+
+    def test_an_interrupted_refit_keeps_leaves_and_certificate_together(
+        self, car: vw.datasets.Dataset, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        forest = vw.RandomTreesClassifier(car.schema, epsilon=float("inf"), n_estimators=2, max_depth=2)
+        forest.fit(car.X, car.y).set_params(epsilon=1.0)
+
+        def interrupt(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(forest, "_set_public", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            forest.fit(car.X, car.y)
+        assert not forest.privacy_.is_private  # the certificate of the leaves that are there
+        assert forest.plan_.loss.epsilon is None
+
+    def test_a_refused_refit_keeps_the_model_that_was_paid_for(self, car: vw.datasets.Dataset) -> None:
+        forest = vw.RandomTreesClassifier(car.schema, n_estimators=2, max_depth=2, ledger=vw.MemoryLedger(epsilon=1))
+        before = forest.fit(car.X, car.y).predict(car.X)
+        with pytest.raises(vw.BudgetExceededError):
+            forest.fit(car.X, car.y)
+        assert (forest.predict(car.X) == before).all()
+        assert forest.privacy_.epsilon == 1
+
+    def test_parameters_changed_after_the_fit_are_not_saved(self, car: vw.datasets.Dataset, tmp_path: Path) -> None:
+        forest = vw.RandomTreesClassifier(car.schema, epsilon=50.0, n_estimators=2, max_depth=2).fit(car.X, car.y)
+        with pytest.raises(vw.VeilwoodError, match="changed after the fit"):
+            vw.save(forest.set_params(epsilon=0.1), tmp_path / "m.veilwood")
+
+    def test_a_model_that_needs_no_delta_can_be_saved(self, car: vw.datasets.Dataset, tmp_path: Path) -> None:
+        forest = vw.PrivateForestClassifier(car.schema, delta=1e-6, n_rows=1728, random_state=0).fit(car.X, car.y)
+        assert forest.privacy_.delta == 0
+        vw.save(forest, tmp_path / "m.veilwood")
+        assert vw.load(tmp_path / "m.veilwood").privacy_ == forest.privacy_
+
+
+class TestBadNumbersSpendNothing:
+    def test_numbers_of_numpy_do_not_overflow(self, car: vw.datasets.Dataset) -> None:
+        forest = vw.RandomTreesClassifier(
+            car.schema, n_estimators=20, privacy_unit={"id": "p", "at_most": np.uint8(17)}
+        )
+        assert forest.plan().sensitivity == 340
+        json.dumps(forest.plan().to_dict())
+
+    @pytest.mark.parametrize(("name", "value"), [("n_jobs", 0), ("n_jobs", "two"), ("delta", 0.999)])
+    def test_they_are_refused_first(self, car: vw.datasets.Dataset, name: str, value: object) -> None:
+        ledger = vw.MemoryLedger(epsilon=1)
+        with pytest.raises(vw.VeilwoodError, match=name):
+            vw.RandomTreesClassifier(car.schema, ledger=ledger, **{name: value}).fit(car.X, car.y)
+        assert ledger.spent.epsilon == 0
+
+
+def one_step(step: Step, loss: Loss) -> Plan:
+    return Plan("e", loss, Neighbours(), (step,), "counts", "s", "0", {"trees": 1, "leaves": 1}, 0.0)
+
+
+class TestNoiseOfOneKindIsNotSoldAsTheOther:
+    def test_gaussian_noise_keeps_no_pure_epsilon(self) -> None:
+        with pytest.raises(vw.VeilwoodError, match="does not keep"):  # rho = 1/2 is what epsilon = 1 implies, not back
+            Step("counts", Loss.pure(Fraction(1)), DiscreteGaussian(Fraction(1)), 1, (3,))
+
+    def test_laplace_noise_in_a_part_of_rho_must_cost_that_part(self) -> None:
+        part = requested_loss(1, 1e-6).part(Fraction(1, 50))
+        with pytest.raises(vw.VeilwoodError, match="does not keep"):  # fifty of them cost epsilon = 50, not 1
+            Step("counts", part, DiscreteLaplace(Fraction(1)), 1, (3,))
+        assert part.rho is not None
+        Step("counts", part, DiscreteLaplace(1 / exact(math.sqrt(part.rho))), 1, (3,))
+
+    def test_parts_of_rho_add_up_only_in_a_plan_that_counts_rho(self) -> None:
+        step = Step(
+            "counts", Loss(Fraction(1), Fraction(1, 10**6), Fraction(50)), DiscreteGaussian(Fraction(1, 100)), 1, (3,)
+        )
+        with pytest.raises(vw.VeilwoodError, match="more than"):
+            one_step(step, Loss(Fraction(1), Fraction(1, 10**6)))
+
+
+class TestACertificateSaysWhatItRestsOn:
+    def test_a_number_of_rows_that_was_given(self, car: vw.datasets.Dataset) -> None:
+        forest = vw.PrivateForestClassifier(car.schema, n_rows=1728, random_state=0).fit(car.X, car.y)
+        assert any("number of rows" in text for text in forest.privacy_.assumptions)
+        forest = vw.PrivateForestClassifier(car.schema, random_state=0).fit(car.X, car.y)
+        assert not any("number of rows" in text for text in forest.privacy_.assumptions)
+
+    def test_the_certificate_of_servers_says_what_that_of_an_analyst_says(self, car: vw.datasets.Dataset) -> None:
+        pytest.importorskip("cryptography")
+        from veilwood.secure.roles.config import Task
+        from veilwood.secure.roles.programs import program_of
+
+        parameters = {"random_state": 0, "trees": "disjoint", "n_estimators": 3, "max_depth": 2}
+        task = Task(
+            "t", car.schema.to_dict(), "1", {"north": None}, ("u",), "public-forest", {"parameters": parameters}
+        )
+        said = program_of(task).statement("a ledger", 1).assumptions
+        assert {FITS, KEYED, ONE_UNIT.format(unit="one row")} <= set(said)
+
+
+class TestNothingIsSpentOnWhatCannotBeDone:
+    def test_noise_that_servers_cannot_deal_is_refused_before_the_charge(self, car: vw.datasets.Dataset) -> None:
+        class Silent(Parties):
+            def release(self, estimator: object, plan: Plan) -> NoReturn:
+                raise AssertionError("the servers were asked")
+
+        ledger = vw.MemoryLedger(epsilon=1)
+        forest = vw.RandomTreesClassifier(
+            car.schema, epsilon=0.001, n_estimators=10, max_depth=2, random_state=0, ledger=ledger
+        )
+        with pytest.raises(vw.VeilwoodError, match="sampled"):
+            forest.fit(Silent("dealt"))
+        assert ledger.spent.epsilon == 0
+
+
+class TestClusters:
+    def test_ids_that_end_in_nul_are_not_those_without(self) -> None:
+        encoded = pa.table(
+            {"bucket": [0, 0], "id": ["a", "a\0"], "target": [0, 1], "code0": [0, 1]},
+            schema=encoded_schema(Encoding(schema())),
+        )
+        part = count_bucket(
+            partial(leaf_totals, grow_tables([CellTable(())])[0], n_classes=3), RowsOf("who", 1), 0, encoded
+        )
+        assert part.sums is not None
+        assert part.sums.sum() == 2
+
+    def test_what_a_worker_logs_holds_no_counts_and_no_key(self) -> None:
+        count = 12_345_678_901  # of so many digits that no address in memory, which a plain repr shows, has them all
+        assert str(count) not in repr(Part(np.array([count])))
+        assert "secret" not in repr(partial(leaf_totals, assignment=Assignment(b"secret", 3)))
+
+    def test_an_unfinished_fit_does_not_travel_with_a_model(self, car: vw.datasets.Dataset) -> None:
+        cloudpickle = pytest.importorskip("cloudpickle")
+        frame = pytest.importorskip("dask.dataframe").from_pandas(car.X, npartitions=2)
+        forest = vw.RandomTreesClassifier(car.schema, n_estimators=2, max_depth=2, random_state=0)
+        forest.fit(car.X, car.y).partial_fit(car.X, car.y)
+        cloudpickle.dumps(dict(forest.predict(frame).dask))  # as it goes to workers: exact counts cannot be pickled
+
+
+@pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning")
+def test_a_column_may_be_called_teach() -> None:
+    frame = pd.DataFrame({"teach": ["a", "b"], "y": ["1", "2"]})
+    vw.RandomTreesClassifier(schema(name="teach"), n_estimators=2, max_depth=1, random_state=0).fit(frame)
+
+
+def test_an_interrupted_batch_leaves_its_places_unused(car: vw.datasets.Dataset) -> None:
+    class Interrupting(np.ndarray):
+        def __array_finalize__(self, of: object) -> None:
+            pass
+
+        def __add__(self, other: object) -> NoReturn:
+            raise KeyboardInterrupt
+
+    forest = vw.RandomTreesClassifier(car.schema, n_estimators=2, max_depth=2, trees="disjoint", random_state=0)
+    forest.partial_fit(car.X[:9], car.y[:9])
+    assert forest._unfinished is not None
+    exact_sums, places = forest._unfinished.sums, forest._unfinished.n_partitions
+    forest._unfinished.sums = exact_sums.view(Interrupting)
+    with pytest.raises(KeyboardInterrupt):
+        forest.partial_fit(car.X[9:], car.y[9:])
+    assert forest._unfinished.n_partitions > places  # two rows in one place would be given to the same tree
+
+
+@pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning")
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_no_step_of_boosting_moves_further_than_planned(
+    task: str, delta: float, adjacency: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two neighbours in another order, the second shown what came out for the first: whole fits, step by step."""
+    estimator = vw.PrivateForestClassifier if task == "classification" else vw.PrivateForestRegressor
+    target = {"kind": "categorical", "values": ["0", "1", "2"]} if task == "classification" else {"kind": "numeric"}
+    bounds = {"lower": 0, "upper": 1}
+    columns = [
+        {"name": "x", "kind": "numeric", "nullable": True, **bounds},
+        {"name": "c", "kind": "categorical", "values": ["p", "q"]},
+        {"name": "y", **target, **(bounds if task == "regression" else {})},
+    ]
+    public = vw.Schema.from_dict({"name": "s", "task": task, "target": "y", "columns": columns})
+    frame = pd.DataFrame({"x": np.linspace(0, 1, 90), "c": ["p", "q", "q"] * 30, "y": [0, 0, 1] * 30})
+    frame.loc[::7, "x"] = np.nan
+    extra = pd.DataFrame({"x": [0.3] * 3, "c": ["p"] * 3, "y": [1] * 3})
+    first, second = pd.concat([frame, extra]), frame[::-1]
+    if adjacency == "replace-one":
+        second = pd.concat([second, extra.assign(y=0)])
+    kinds = str if task == "classification" else float
+    forest = estimator(
+        public, epsilon=50.0, delta=delta, n_rows=300, privacy_unit=3, adjacency=adjacency, method="boosting",
+        random_state=0,
+    )  # fmt: skip
+    noisy, tape, moved = Door.noisy, [], []
+
+    def record(door: Door, step: Step, exact_sums: np.ndarray) -> np.ndarray:
+        tape.append((step, exact_sums.copy(), noisy(door, step, exact_sums)))
+        return tape[-1][2]
+
+    def replay(door: Door, step: Step, exact_sums: np.ndarray) -> np.ndarray:
+        door._pass(step, exact_sums.shape)
+        planned, before, out = tape[len(moved)]
+        assert planned == step
+        power = 2 if isinstance(step.mechanism, DiscreteGaussian) else 1
+        moved.append(int((np.abs(exact_sums - before) ** power).sum()) / step.sensitivity)
+        return out
+
+    monkeypatch.setattr(Door, "noisy", record)
+    forest.fit(first[["x", "c"]], first["y"].astype(kinds))
+    monkeypatch.setattr(Door, "noisy", replay)
+    forest.set_params(n_jobs=2).fit(second[["x", "c"]], second["y"].astype(kinds))
+    assert len(moved) == len(tape)
+    assert 0.5 < max(moved) <= 1  # above a half, so that half the sensitivity would be caught

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Losses, units and neighbours: exact arithmetic, composition, and the zCDP conversion against another library."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from dp_accounting import ComposedDpEvent, GaussianDpEvent, ZCDpEvent, rdp
+from dp_accounting.privacy_accountant import NeighboringRelation
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from veilwood.errors import VeilwoodError
+from veilwood.privacy.loss import Loss, Neighbours, Rows, RowsOf, exact, requested_loss, unit_of, zcdp_epsilon, zcdp_rho
+
+rhos = st.fractions(min_value=Fraction(1, 10**6), max_value=20, max_denominator=10**6)
+deltas = st.integers(min_value=2, max_value=12).map(lambda power: Fraction(1, 10**power))
+epsilons = st.fractions(min_value=Fraction(1, 100), max_value=20, max_denominator=1000)
+
+
+@pytest.mark.parametrize(
+    ("value", "meaning"),
+    [
+        (0.1, Fraction(1, 10)),
+        (1e-6, Fraction(1, 10**6)),
+        (3, Fraction(3)),
+        (np.int64(7), Fraction(7)),
+        (np.float64(0.3), Fraction(3, 10)),
+        ("1/3", Fraction(1, 3)),
+        ("0.25", Fraction(1, 4)),
+        (Decimal("0.7"), Fraction(7, 10)),
+        (Fraction(2, 7), Fraction(2, 7)),
+    ],
+)
+def test_exact_is_what_a_person_means(value: object, meaning: Fraction) -> None:
+    assert exact(value) == meaning
+
+
+@pytest.mark.parametrize("value", [True, "many", "1/0", float("nan"), float("inf"), None, [1], 1j, Decimal("NaN")])
+def test_exact_refuses_what_is_no_number(value: object) -> None:
+    with pytest.raises(VeilwoodError, match="epsilon"):
+        exact(value, "epsilon")
+
+
+@given(st.floats(min_value=1e-300, max_value=1e300))
+def test_exact_stays_next_to_the_float(value: float) -> None:
+    assert float(exact(value)) == value
+
+
+@pytest.mark.parametrize("rho", [0.0003, 0.0244, 0.3125, 2.0])
+@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-10])
+def test_zcdp_conversion_agrees_with_dp_accounting(rho: float, delta: float) -> None:
+    accountant = rdp.RdpAccountant(
+        orders=1 + np.exp(np.linspace(-6, 8, 4000)), neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE
+    )
+    accountant.compose(ZCDpEvent(rho))
+    theirs = accountant.get_epsilon(delta)
+    ours = float(zcdp_epsilon(exact(rho), exact(delta)))
+    assert ours == pytest.approx(theirs, rel=2e-3)
+    assert ours <= theirs * (1 + 1e-6)  # they try fixed orders, we search: never above
+
+
+def test_several_gaussian_steps_agree_with_dp_accounting() -> None:
+    accountant = rdp.RdpAccountant(
+        orders=1 + np.exp(np.linspace(-6, 8, 4000)), neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE
+    )
+    accountant.compose(ComposedDpEvent([GaussianDpEvent(4.0)] * 10))
+    total = sum((Loss.zcdp(Fraction(1, 32), Fraction(1, 10**6)) for _ in range(10)), Loss.zero())
+    assert float(total.epsilon_at(Fraction(1, 10**6)) or 0) == pytest.approx(accountant.get_epsilon(1e-6), rel=2e-3)
+
+
+@given(rhos, deltas)
+@settings(deadline=None, max_examples=50)
+def test_zcdp_epsilon_is_valid_and_better_than_the_simple_form(rho: Fraction, delta: Fraction) -> None:
+    epsilon = zcdp_epsilon(rho, delta)
+    simple = float(rho) + 2 * math.sqrt(float(rho) * -math.log(delta))
+    assert float(epsilon) <= simple * (1 + 1e-6)
+    # The bound must hold at some order: find it on a grid, no better than the answer.
+    orders = 1 + np.exp(np.linspace(-12, 30, 20_001))
+    a = orders - 1
+    log_delta = a * (orders * float(rho) - float(epsilon)) - np.log(a) + orders * np.log(a / orders)
+    assert log_delta.min() == pytest.approx(math.log(delta), abs=1e-3) or epsilon < Fraction(1, 10**10)
+
+
+@given(epsilons, deltas)
+@settings(deadline=None, max_examples=20)
+def test_zcdp_rho_never_exceeds_the_epsilon_it_was_made_for(epsilon: Fraction, delta: Fraction) -> None:
+    rho = zcdp_rho(epsilon, delta)
+    assert rho > 0
+    assert zcdp_epsilon(rho, delta) <= epsilon
+    assert zcdp_epsilon(rho * Fraction(1001, 1000), delta) > epsilon * Fraction(999, 1000)
+
+
+def test_zcdp_needs_delta() -> None:
+    assert zcdp_epsilon(Fraction(0), Fraction(1, 100)) == 0
+    with pytest.raises(VeilwoodError, match="delta"):
+        zcdp_epsilon(Fraction(1), Fraction(0))
+
+
+@given(st.lists(epsilons, min_size=1, max_size=6))
+def test_pure_losses_add_exactly(parts: list[Fraction]) -> None:
+    total = sum((Loss.pure(part) for part in parts), Loss.zero())
+    assert total.epsilon == sum(parts)
+    assert total.delta == 0
+    assert total.rho == sum(part * part / 2 for part in parts)
+    assert total.fits(Loss.pure(sum(parts)))
+    assert not total.fits(Loss.pure(sum(parts) - Fraction(1, 10**9)))
+
+
+def test_many_small_pure_losses_are_cheaper_under_zcdp() -> None:
+    total = sum((Loss.pure(Fraction(1, 10)) for _ in range(100)), Loss.zero())
+    assert total.epsilon_at(Fraction(0)) == 10
+    at_delta = total.epsilon_at(Fraction(1, 10**6))
+    assert at_delta is not None
+    assert at_delta < 6
+    assert total.fits(Loss(Fraction(6), Fraction(1, 10**6)))
+    assert not total.fits(Loss(Fraction(6)))
+
+
+def test_an_unbounded_loss_stays_unbounded() -> None:
+    total = Loss.pure(Fraction(1)) + Loss.unbounded()
+    assert not total.is_bounded
+    assert total.epsilon_at(Fraction(1, 2)) is None
+    assert not total.fits(Loss.pure(Fraction(10**6)))
+    assert total.fits(Loss.unbounded())
+    assert "NOT PRIVATE" in str(total)
+
+
+def test_deltas_that_reach_one_promise_nothing() -> None:
+    half = Loss(Fraction(1), Fraction(1, 2))
+    assert (half + half).epsilon is None
+    assert (half + half).epsilon_at(Fraction(9, 10)) is None
+
+
+def test_a_loss_out_of_range_is_refused() -> None:
+    for epsilon, delta in ((-1, 0), (1, -1), (1, 1), (1, 2)):
+        with pytest.raises(VeilwoodError):
+            Loss(Fraction(epsilon), Fraction(delta))
+
+
+def test_requested_losses() -> None:
+    assert requested_loss(0.1, 0) == Loss.pure(Fraction(1, 10))
+    assert requested_loss(math.inf, 0) == Loss.unbounded()
+    approximate = requested_loss(1.0, 1e-6)
+    assert approximate.epsilon == 1
+    assert approximate.rho is not None
+    assert float(approximate.rho) == pytest.approx(0.0244, rel=0.01)  # privacy-soundness table, epsilon 1
+    assert zcdp_epsilon(approximate.rho, Fraction(1, 10**6)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"),
+    [(0, 0), (-1, 0), (-math.inf, 0), (math.nan, 0), (1e-9, 0), (1e9, 0), (1, 1), (1, -0.1), (1, 1e-40), ("x", 0)],
+)
+def test_senseless_budgets_are_refused(epsilon: object, delta: object) -> None:
+    with pytest.raises(VeilwoodError, match=r"epsilon|delta"):
+        requested_loss(epsilon, delta)
+
+
+def test_units() -> None:
+    assert unit_of("row") == unit_of(1) == Rows(1)
+    assert unit_of(np.int64(3)) == Rows(3)
+    assert unit_of({"id": "patient", "at_most": 5}) == unit_of(RowsOf("patient", 5)) == RowsOf("patient", 5)
+    assert str(RowsOf("patient", 5)) == "all rows of one patient (at most 5 used)"
+    for wrong in (0, -1, True, 1.5, "person", {"id": "patient"}, {"id": "p", "at_most": 0}, RowsOf("p", 0), None):
+        with pytest.raises(VeilwoodError, match="privacy_unit"):
+            unit_of(wrong)
+
+
+def test_neighbours_multiply_what_one_row_does() -> None:
+    one, three = Neighbours(), Neighbours("add-remove", Rows(3))
+    swap = Neighbours("replace-one", RowsOf("p", 3))
+    assert (one.l1(4), one.squared_l2(4), one.score_range(1)) == (4, 4, 1)
+    assert (three.l1(4), three.squared_l2(4), three.score_range(1)) == (12, 36, 3)
+    assert (swap.l1(4), swap.squared_l2(4), swap.score_range(1)) == (24, 72, 6)
+    assert str(swap) == "all rows of one p (at most 3 used), replaced"
+    with pytest.raises(VeilwoodError, match="adjacency"):
+        Neighbours("bounded")  # type: ignore[arg-type]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 4), min_size=3, max_size=3), min_size=2, max_size=2),
+)
+def test_a_replacement_of_non_negative_vectors_at_most_doubles_the_squared_distance(rows: list[list[int]]) -> None:
+    removed, added = np.array(rows)
+    largest = max(int((removed**2).sum()), int((added**2).sum()))
+    assert int(((removed - added) ** 2).sum()) <= Neighbours("replace-one").squared_l2(largest)

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Histograms of open nodes: kernel and twin agree with a plain count, and scores have the ranges that are claimed."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import combinations_with_replacement, product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from veilwood.data.batches import Batch
+from veilwood.data.encoding import EncodedColumn
+from veilwood.errors import DomainTooLargeError
+from veilwood.trees import histograms
+from veilwood.trees.counting import HAVE_NUMBA, Assignment, route
+from veilwood.trees.forest import Forest
+from veilwood.trees.histograms import CLASS_SPREAD_PARTS, edge_scores, level_scores, spread, spread_range
+from veilwood.trees.levelwise import Growing
+
+COLUMNS = [
+    EncodedColumn("fine", ordered=True, n_codes=65535, missing_code=None),
+    EncodedColumn("coarse", ordered=True, n_codes=5, missing_code=None),
+    EncodedColumn("holes", ordered=True, n_codes=1001, missing_code=1000),
+    EncodedColumn("colour", ordered=False, n_codes=4, missing_code=None),
+    EncodedColumn("town", ordered=False, n_codes=100, missing_code=None),
+]
+BINS = 16
+
+
+def of(batch: Batch) -> Any:
+    """A source of one batch."""
+    return lambda count, n_jobs: count([batch], n_jobs=n_jobs)
+
+
+def rows(n: int, top: int, seed: int = 0) -> Batch:
+    rng = np.random.default_rng(seed)
+    codes = np.stack([rng.integers(0, column.n_codes, n) for column in COLUMNS], axis=1).astype(np.uint16)
+    codes[: n // 4, 2] = 1000
+    return Batch(codes, rng.integers(0, top, n).astype(np.int32), 0, 0)
+
+
+def grown(levels: int, n_trees: int = 3, seed: int = 1) -> tuple[Growing, Any]:
+    """Trees with random splits, and slots of all columns at their open nodes."""
+    rng = np.random.default_rng(seed)
+    growing = Growing(COLUMNS, n_trees)
+    for _ in range(levels):
+        slots = growing.slots(growing.candidates(1, rng), BINS, rng)
+        winner = np.where(np.diff(slots.first) > 0, slots.first[:-1], -1)
+        edge = rng.integers(0, np.maximum(slots.n_bins[np.maximum(winner, 0)] - 1, 1))
+        growing.split(slots, winner, edge)
+    return growing, growing.slots(growing.candidates(5, rng), BINS, rng)
+
+
+def filled(growing: Growing, slots: Any, batch: Batch, fast: bool, **options: Any) -> Any:
+    (out,) = level_scores(
+        growing, slots, of(batch), lambda h: (h.copy(),), max_bins=BINS, fast=fast,
+        **{"n_classes": 3, **options},
+    )  # fmt: skip
+    return out
+
+
+WAYS = [False, True] if HAVE_NUMBA else [False]
+
+
+@pytest.mark.parametrize("fast", WAYS)
+@pytest.mark.parametrize("owned", [False, True])
+def test_histograms_are_plain_counts(fast: bool, owned: bool) -> None:
+    growing, slots = grown(3)
+    batch = rows(300, 3)
+    assignment = Assignment(b"k" * 32, 3) if owned else None
+    out = filled(growing, slots, batch, fast, assignment=assignment)
+    expected = np.zeros_like(out)
+    node = route(growing.partial(), batch.codes)
+    own = None if assignment is None else assignment.trees(0, 0, 300)
+    for row, tree in product(range(300), range(3)):
+        if own is not None and own[row] != tree:
+            continue
+        for slot in range(slots.first[node[row, tree]], slots.first[node[row, tree] + 1]):
+            code = int(batch.codes[row, slots.feature[slot]])
+            table = slots.table[slot]
+            place = slots.tables[table + code] if table >= 0 else ((code - slots.low[slot]) * slots.step[slot]) >> 32
+            assert 0 <= place < slots.n_bins[slot] <= BINS
+            expected[slot, place, batch.target[row]] += 1
+    assert (out == expected).all()
+    assert out.sum() > 300 * (1 if owned else 3) * 4  # nearly every node can still split all five columns
+
+
+@pytest.mark.skipif(not HAVE_NUMBA, reason="needs numba")
+@pytest.mark.parametrize("n_classes", [3, None])
+def test_kernel_and_twin_agree(n_classes: int | None) -> None:
+    growing, slots = grown(4)
+    batch = rows(2000, n_classes or 65536)
+    both = [filled(growing, slots, batch, fast, n_classes=n_classes) for fast in (False, True)]
+    assert (both[0] == both[1]).all()
+
+
+def test_moments_are_number_sum_and_squares() -> None:
+    growing, slots = grown(0, n_trees=1)
+    batch = rows(500, 65536)
+    totals = filled(growing, slots, batch, HAVE_NUMBA, n_classes=None).sum(axis=1)
+    y = batch.target.astype(np.int64)
+    assert (totals == [len(y), y.sum(), (y * y).sum()]).all()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_passes_threads_and_batches_do_not_matter(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    growing, slots = grown(3)
+    whole = rows(600, 3)
+    expected = filled(growing, slots, whole, HAVE_NUMBA)
+    monkeypatch.setattr(histograms, "MAX_CELLS", 5 * BINS * 3 * 4)  # four nodes a pass
+    passes = []
+
+    def add_up(count: Any, n_jobs: Any) -> Any:
+        passes.append(1)
+        return count(
+            [Batch(whole.codes[i : i + 100], whole.target[i : i + 100], 0, i) for i in range(0, 600, 100)],
+            n_jobs=n_jobs,
+        )
+
+    (out,) = level_scores(growing, slots, add_up, lambda h: (h.copy(),), n_classes=3, max_bins=BINS, n_jobs=threads)
+    assert (out == expected).all()
+    assert len(passes) == -(-growing.n_open // 4)
+
+
+def test_one_pass_is_enough_for_an_ordinary_level() -> None:
+    growing, slots = grown(4)
+    passes = []
+    level_scores(
+        growing,
+        slots,
+        lambda count, n_jobs: passes.append(1) or count([rows(10, 3)]),
+        lambda h: (h[:, 0, 0],),
+        n_classes=3,
+        max_bins=BINS,
+    )
+    assert len(passes) == 1
+
+
+def test_too_many_rows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(histograms, "MAX_ROWS", 299)
+    growing, slots = grown(0)
+    with pytest.raises(DomainTooLargeError, match="299"):
+        filled(growing, slots, rows(300, 3), HAVE_NUMBA)
+
+
+# -- bins and splits ---------------------------------------------------------------------------------------
+
+
+def test_cuts_agree_with_bins() -> None:
+    _, slots = grown(5)
+    for slot in np.flatnonzero(slots.table < 0):
+        codes = np.arange(slots.low[slot], COLUMNS[slots.feature[slot]].n_codes)
+        bins = ((codes - slots.low[slot]) * slots.step[slot]) >> 32
+        for edge in range(slots.n_bins[slot] - 1):
+            cut = slots.cuts(np.array([slot]), np.array([edge]))[0]
+            assert ((bins > edge) == (codes >= cut)).all()
+
+
+def test_missing_numbers_have_a_bin_of_their_own() -> None:
+    growing = Growing(COLUMNS, 1)
+    slots = growing.slots(np.array([[2]]), BINS, np.random.default_rng(0))
+    assert slots.n_bins[0] == BINS
+    assert slots.cuts(np.array([0]), np.array([BINS - 2]))[0] == 1000
+    assert (1000 * slots.step[0]) >> 32 == BINS - 1
+
+
+def test_children_ranges_shrink_and_exhausted_columns_drop_out() -> None:
+    rng = np.random.default_rng(0)
+    growing = Growing([COLUMNS[1], COLUMNS[3]], 1)
+    for _ in range(8):
+        slots = growing.slots(growing.candidates(1, rng), BINS, rng)
+        winner = np.where(np.diff(slots.first) > 0, slots.first[:-1], -1)
+        growing.split(slots, winner, np.zeros(growing.n_open, np.int64))
+    assert not growing.usable().any()
+    forest = growing.finish()
+    assert forest.n_leaves == 5 * 4  # every cell of the two columns became a leaf
+    cells = np.array(list(product(range(5), range(4))), np.uint16)
+    assert len(set(route(forest, cells)[:, 0])) == 20
+
+
+@pytest.mark.parametrize("multiway", [False, True])
+def test_a_finished_forest_is_well_formed_and_routes_as_the_open_one(multiway: bool) -> None:
+    columns = [COLUMNS[1], COLUMNS[3], EncodedColumn("bins", ordered=True, n_codes=3, missing_code=None)]
+    rng = np.random.default_rng(3)
+    growing = Growing(columns, 3)
+    for _ in range(3):
+        slots = growing.slots(growing.candidates(1, rng), 5, rng)
+        winner = np.where(np.diff(slots.first) > 0, slots.first[:-1], -1)
+        if multiway:
+            growing.split_by_value(np.where(winner >= 0, slots.feature[winner], -1))
+        else:
+            growing.split(slots, winner, np.zeros(growing.n_open, np.int64))
+    forest = growing.finish()
+    Forest.from_arrays(forest.to_arrays(), [c.n_codes for c in columns])  # its audit refuses what is damaged
+    cells = np.array(list(product(range(5), range(4), range(3))), np.uint16)
+    before, after = route(growing.partial(), cells), route(forest, cells)
+    for tree in range(3):
+        assert (after[:, tree] >= forest.tree_leaves[tree]).all()
+        assert (after[:, tree] < forest.tree_leaves[tree + 1]).all()
+        open_ = before[:, tree] >= 0
+        pairs = set(zip(before[open_, tree], after[open_, tree], strict=True))
+        assert len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
+    if multiway:
+        assert forest.n_leaves == 3 * 5 * 4 * 3
+
+
+# -- scores ------------------------------------------------------------------------------------------------
+
+
+def squared_error(values: tuple[int, ...]) -> Fraction:
+    mean = Fraction(sum(values), len(values)) if values else Fraction(0)
+    return sum(((value - mean) ** 2 for value in values), Fraction(0))
+
+
+def moments_of(values: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    return np.array([len(values), sum(values), sum(v * v for v in values)])
+
+
+def test_spread_is_the_floor_of_the_squared_error() -> None:
+    for n in range(6):
+        for values in combinations_with_replacement((0, 1, 3, 65535), n):
+            assert spread(moments_of(values), True) == squared_error(values) // 1
+            counts = np.array([values.count(v) for v in (0, 1, 3, 65535)])
+            one_hot = n - sum(Fraction(int(c) ** 2, max(n, 1)) for c in counts)
+            assert spread(counts, False) == CLASS_SPREAD_PARTS * one_hot // 1
+
+
+def test_spread_does_not_overflow_at_the_largest_table() -> None:
+    half = histograms.MAX_ROWS // 2
+    values = np.array([2 * half, half * 65535, half * 65535**2])  # half at each end of the range
+    assert spread(values, True) == half * 65535**2 // 2
+    assert spread(np.array([half, half]), False) == CLASS_SPREAD_PARTS * half
+
+
+def test_spread_range_by_enumeration() -> None:
+    """Adding a row raises the spread by 0 to its range, and half the range would be wrong."""
+    top = 65535
+    worst = {True: 0, False: 0}
+    for n in range(6):
+        for values in combinations_with_replacement((0, 1, top // 2, top), n):
+            for new in (0, 1, top // 2, top):
+                change = spread(moments_of((*values, new)), True) - spread(moments_of(values), True)
+                assert 0 <= change <= spread_range(True)
+                worst[True] = max(worst[True], int(change))
+    for counts in product(range(7), repeat=3):
+        for new in np.eye(3, dtype=np.int64):
+            change = spread(np.array(counts) + new, False) - spread(np.array(counts), False)
+            assert 0 <= change <= spread_range(False)
+            worst[False] = max(worst[False], int(change))
+    assert worst[True] > spread_range(True) // 2
+    assert worst[False] > spread_range(False) // 2
+
+
+def test_edge_scores_by_hand() -> None:
+    histogram = np.array([[[2, 0], [0, 1], [0, 3]]])  # three bins, two classes
+    imbalance, spreads = edge_scores(histogram, moments=False)
+    assert imbalance.tolist() == [[2, 0]]
+    assert spreads.tolist() == [[0, spread(np.array([2, 1]), False)]]
