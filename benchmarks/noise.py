@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, ExponentialMechanism, NoisyMax, PermuteAndFlip
+from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
+from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAndFlip
 
 SCALES = (1, 10, 100, 1000)
 

@@ -25,7 +25,8 @@ from sklearn.model_selection import train_test_split
 import veilwood as vw
 from veilwood.data.encoding import Encoding
 from veilwood.papers.plain_id3 import USED, Choice, PlainTree, first_largest, grow
-from veilwood.privacy.noise import DiscreteLaplace, ExponentialMechanism, Geometric
+from veilwood.privacy.noise import DiscreteLaplace, Geometric
+from veilwood.privacy.selection import ExponentialMechanism
 from veilwood.secure.protocols.plans import level_epsilons
 
 Ints = NDArray[np.int64]

@@ -11,7 +11,7 @@ import pytest
 
 import veilwood as vw
 from veilwood.plots_medians import leaf_occupancy, leaf_shares, left_shares, split_balance
-from veilwood.privacy.noise import ExponentialMechanism
+from veilwood.privacy.selection import ExponentialMechanism
 from veilwood.theory_medians import (
     balanced_split_probability,
     flip_loss,

@@ -38,7 +38,7 @@ from veilwood.models.file import load, save
 from veilwood.models.onnx import export_onnx
 from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.privacy.ledger import Ledger, MemoryLedger, SQLiteLedger, open_ledger
-from veilwood.privacy.loss import Rows, RowsOf
+from veilwood.privacy.neighbours import Rows, RowsOf
 from veilwood.privacy.plan import Plan
 from veilwood.trees import gpu
 from veilwood.tune import Tuning, tune

@@ -27,9 +27,11 @@ from veilwood.data.sources import Batch, open_source
 from veilwood.privacy import entropy
 from veilwood.privacy.door import Door
 from veilwood.privacy.ledger import MemoryLedger
-from veilwood.privacy.loss import Adjacency, Loss, Neighbours, Rows, RowsOf
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Adjacency, Neighbours, Rows, RowsOf
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
-from veilwood.privacy.plan import Plan, counting_step, selecting_step
+from veilwood.privacy.plan import Plan
+from veilwood.privacy.steps import counting_step, selecting_step
 from veilwood.trees.counting import Assignment, leaf_totals
 from veilwood.trees.forest import Forest, grow_binary, grow_multiway
 

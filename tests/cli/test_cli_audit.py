@@ -20,7 +20,7 @@ from veilwood.audit import model_file as model_audit
 from veilwood.audit.attacks import Attack, Canaries
 from veilwood.cli.audit import REFUTED
 from veilwood.cli.main import main
-from veilwood.privacy.noise import PermuteAndFlip
+from veilwood.privacy.selection import PermuteAndFlip
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),

@@ -30,7 +30,7 @@ from veilwood.data.frames import category_codes
 from veilwood.data.schema import Schema
 from veilwood.data.sources import open_source
 from veilwood.errors import OutOfSchemaError
-from veilwood.privacy.loss import RowsOf
+from veilwood.privacy.neighbours import RowsOf
 from veilwood.secure.protocols.records import encode as encode_for_servers
 
 MISSING, UNUSABLE = Nothing.MISSING, Nothing.UNUSABLE

@@ -24,7 +24,7 @@ from veilwood.data.encoding import Encoding
 from veilwood.errors import OutOfSchemaError, VeilwoodError
 from veilwood.privacy import entropy
 from veilwood.privacy.ledger import MemoryLedger
-from veilwood.privacy.loss import RowsOf
+from veilwood.privacy.neighbours import RowsOf
 
 dask = pytest.importorskip("dask")
 dd = pytest.importorskip("dask.dataframe")

@@ -23,7 +23,7 @@ from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
 from veilwood.data.sources import draft, open_source, read_features, read_table
 from veilwood.errors import OutOfSchemaError, VeilwoodError
-from veilwood.privacy.loss import Rows, RowsOf
+from veilwood.privacy.neighbours import Rows, RowsOf
 
 SCHEMA = Schema(
     "shop",

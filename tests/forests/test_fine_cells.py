@@ -41,10 +41,11 @@ from veilwood.forests.adaptive.table_trees import COARSE_CELLS, Axis, coarse_cod
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.ledger import MemoryLedger
-from veilwood.privacy.loss import Loss, Neighbours, Rows
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Neighbours, Rows
 from veilwood.privacy.noise import DiscreteLaplace
-from veilwood.privacy.plan import Step
 from veilwood.privacy.sparse_noise import MOST_SPARSE_CELLS, SparseLaplace
+from veilwood.privacy.steps import Step
 from veilwood.trees.counting import sum_over_trees
 from veilwood.trees.forest import LEAF, Forest
 

@@ -32,9 +32,11 @@ from veilwood.forests.grown.greedy import (
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.ledger import MemoryLedger
-from veilwood.privacy.loss import Loss, Neighbours
-from veilwood.privacy.noise import ExponentialMechanism, PermuteAndFlip
-from veilwood.privacy.plan import Plan, Step
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.plan import Plan
+from veilwood.privacy.selection import ExponentialMechanism, PermuteAndFlip
+from veilwood.privacy.steps import Step
 from veilwood.trees.levelwise import Growing
 
 pytestmark = [

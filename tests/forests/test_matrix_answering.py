@@ -40,7 +40,7 @@ from veilwood.forests.matrix import answering as matrix_predictor
 from veilwood.forests.matrix import training as matrix_forest
 from veilwood.models import file as model_file
 from veilwood.privacy import entropy
-from veilwood.privacy.loss import Neighbours
+from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Plan
 from veilwood.trees.counting import route

@@ -32,9 +32,11 @@ from veilwood.forests.matrix.workloads import PathWorkload
 from veilwood.models import file as model_file
 from veilwood.privacy import entropy
 from veilwood.privacy.door import Door
-from veilwood.privacy.loss import Loss, Neighbours
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
-from veilwood.privacy.plan import Plan, Step
+from veilwood.privacy.plan import Plan
+from veilwood.privacy.steps import Step
 from veilwood.trees.counting import leaf_totals, route
 
 pytestmark = [

@@ -26,7 +26,8 @@ from veilwood.not_private.shared import PARTS
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.ledger import MemoryLedger
-from veilwood.privacy.loss import Loss, Neighbours, Rows
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Neighbours, Rows
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Plan
 from veilwood.trees.histograms import edge_scores, level_scores, spread_range

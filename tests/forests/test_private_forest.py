@@ -37,9 +37,11 @@ from veilwood.plots import plot_calibration, plot_effects
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.ledger import MemoryLedger
-from veilwood.privacy.loss import Loss, Neighbours, Rows
-from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, PermuteAndFlip
-from veilwood.privacy.plan import Step
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Neighbours, Rows
+from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
+from veilwood.privacy.selection import PermuteAndFlip
+from veilwood.privacy.steps import Step
 from veilwood.trees.counting import leaf_totals, route
 
 pytestmark = [

@@ -26,9 +26,12 @@ from veilwood.audit import ALPHA, epsilon_lower_bound
 from veilwood.privacy import entropy
 from veilwood.privacy.door import Door
 from veilwood.privacy.ledger import MemoryLedger
-from veilwood.privacy.loss import Loss, Neighbours, requested_loss
-from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, ExponentialMechanism
-from veilwood.privacy.plan import Plan, Step, counting_step, selecting_step
+from veilwood.privacy.loss import Loss, requested_loss
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
+from veilwood.privacy.plan import Plan
+from veilwood.privacy.selection import ExponentialMechanism
+from veilwood.privacy.steps import Step, counting_step, selecting_step
 from veilwood.trees.counting import Assignment
 
 pytestmark = [

@@ -25,9 +25,11 @@ from veilwood.errors import BudgetExceededError, OutOfSchemaError, PrivacyWarnin
 from veilwood.privacy import entropy
 from veilwood.privacy.door import Door
 from veilwood.privacy.ledger import MemoryLedger, SQLiteLedger
-from veilwood.privacy.loss import Loss, Neighbours
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
-from veilwood.privacy.plan import Plan, Step, counting_step
+from veilwood.privacy.plan import Plan
+from veilwood.privacy.steps import Step, counting_step
 
 pytestmark = pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning")
 
@@ -392,16 +394,23 @@ def test_an_inferred_schema_promises_nothing(estimator: Any) -> None:
 # Who may know the mechanisms, by module or package: the strategies that compute variances, the plan that chooses,
 # the door that draws, the audit that attacks, and the variants whose names say that they are not private. Noise in
 # shares is drawn by servers together, with a proof of its own (proofs/secure.md).
-MECHANISMS = {"privacy.noise"}
+MECHANISMS = {"privacy.noise", "privacy.selection"}
 MAY_IMPORT_MECHANISMS = {
-    "privacy.sparse_noise", "privacy.plan", "privacy.door",
+    "privacy.sparse_noise", "privacy.selection", "privacy.steps", "privacy.door",
     "forests.matrix.strategies", "audit.attacks", "audit.model_file", "not_private",
     "secure.protocols.plans", "secure.protocols.joint_forest", "secure.roles.programs",
 }  # fmt: skip
 SAMPLERS = {"privacy.samplers"}
-MAY_IMPORT_SAMPLERS = {"privacy.noise", "privacy.sparse_noise", "secure.protocols.noise"}
+MAY_IMPORT_SAMPLERS = {"privacy.noise", "privacy.selection", "privacy.sparse_noise", "secure.protocols.noise"}
 # The servers of a secure training each charge a ledger of their own (proofs/secure.md).
-MAY_DRAW_OR_CHARGE = {"privacy.door", "privacy.ledger", "secure.roles.server", "privacy.noise", "privacy.sparse_noise"}
+MAY_DRAW_OR_CHARGE = {
+    "privacy.door",
+    "privacy.ledger",
+    "secure.roles.server",
+    "privacy.noise",
+    "privacy.selection",
+    "privacy.sparse_noise",
+}
 DRAWING = {"perturb", "select", "sample"}
 CHARGING = {"reserve", "commit", "cancel"}
 

@@ -25,9 +25,11 @@ from veilwood.data.sources import open_source
 from veilwood.forests.adaptive.table_trees import CellTable, grow_tables
 from veilwood.privacy.door import FITS, KEYED, ONE_UNIT, Door
 from veilwood.privacy.entropy import seeded_for_tests
-from veilwood.privacy.loss import Loss, Neighbours, RowsOf, exact, requested_loss
+from veilwood.privacy.loss import Loss, exact, requested_loss
+from veilwood.privacy.neighbours import Neighbours, RowsOf
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
-from veilwood.privacy.plan import Plan, Step
+from veilwood.privacy.plan import Plan
+from veilwood.privacy.steps import Step
 from veilwood.secure.protocols.joint_forest import Parties
 from veilwood.trees.counting import Assignment, leaf_totals
 

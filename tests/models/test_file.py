@@ -171,9 +171,10 @@ def test_a_private_file_does_not_say_not_private(saved: Path) -> None:
 
 
 def test_plans_of_selections_come_back() -> None:
-    from veilwood.privacy.loss import Loss, Neighbours, RowsOf
-    from veilwood.privacy.noise import NoisyMax
-    from veilwood.privacy.plan import Step
+    from veilwood.privacy.loss import Loss
+    from veilwood.privacy.neighbours import Neighbours, RowsOf
+    from veilwood.privacy.selection import NoisyMax
+    from veilwood.privacy.steps import Step
 
     loss = Loss.pure(Fraction(1, 3))
     step = Step("choose", loss, NoisyMax(Fraction(1, 3), 2), 2, (5,))

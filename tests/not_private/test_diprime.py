@@ -16,7 +16,8 @@ from veilwood.not_private import DiPriMeClassifierAsPublishedNotPrivate, DiPriMe
 from veilwood.not_private.diprime import PAPER_VARIANTS, means_as_published
 from veilwood.not_private.shared import PARTS
 from veilwood.privacy.entropy import seeded_for_tests
-from veilwood.privacy.noise import DiscreteLaplace, ExponentialMechanism, PermuteAndFlip
+from veilwood.privacy.noise import DiscreteLaplace
+from veilwood.privacy.selection import ExponentialMechanism, PermuteAndFlip
 
 pytestmark = pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning")
 

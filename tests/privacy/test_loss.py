@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from veilwood.errors import VeilwoodError
-from veilwood.privacy.loss import Loss, Neighbours, Rows, RowsOf, exact, requested_loss, unit_of, zcdp_epsilon, zcdp_rho
+from veilwood.privacy.loss import Loss, exact, requested_loss, zcdp_epsilon, zcdp_rho
+from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf, unit_of
 
 rhos = st.fractions(min_value=Fraction(1, 10**6), max_value=20, max_denominator=10**6)
 deltas = st.integers(min_value=2, max_value=12).map(lambda power: Fraction(1, 10**power))

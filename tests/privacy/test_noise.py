@@ -18,14 +18,8 @@ from scipy import stats
 
 from veilwood.errors import VeilwoodError
 from veilwood.privacy import entropy, samplers
-from veilwood.privacy.noise import (
-    DiscreteGaussian,
-    DiscreteLaplace,
-    ExponentialMechanism,
-    Geometric,
-    NoisyMax,
-    PermuteAndFlip,
-)
+from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, Geometric
+from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAndFlip
 
 pytestmark = pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning")
 

@@ -10,7 +10,7 @@ import pytest
 
 import veilwood as vw
 from veilwood.privacy import samplers
-from veilwood.privacy.plan import BACKEND_VARIABLE
+from veilwood.privacy.steps import BACKEND_VARIABLE
 
 SCHEMA = vw.Schema.numeric((0, 1), classes=[0, 1], n_features=2)
 

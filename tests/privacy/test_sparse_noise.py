@@ -24,10 +24,12 @@ from veilwood.errors import VeilwoodError
 from veilwood.privacy import entropy, samplers
 from veilwood.privacy.door import Door
 from veilwood.privacy.ledger import MemoryLedger
-from veilwood.privacy.loss import Loss, Neighbours, Rows
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Neighbours, Rows
 from veilwood.privacy.noise import DiscreteLaplace
-from veilwood.privacy.plan import Plan, Step, counting_step, selecting_step, sparse_step
+from veilwood.privacy.plan import Plan
 from veilwood.privacy.sparse_noise import LARGEST_SPARSE_SCALE, MOST_SPARSE_CELLS, SparseLaplace
+from veilwood.privacy.steps import Step, counting_step, selecting_step, sparse_step
 
 pytestmark = pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning")
 

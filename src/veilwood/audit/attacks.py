@@ -33,8 +33,9 @@ from veilwood.forests.noisy_leaves import CountedForest
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import requested_loss
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
-from veilwood.privacy.plan import EACH_TO_ONE_TREE, Plan, Step
+from veilwood.privacy.plan import EACH_TO_ONE_TREE, Plan
 from veilwood.privacy.sparse_noise import SparseLaplace
+from veilwood.privacy.steps import Step
 from veilwood.trees.counting import route
 
 __all__ = ["CANARIES", "Attack", "Canaries", "attack", "dice", "estimators_of", "one_run", "prepared"]

@@ -18,8 +18,9 @@ from veilwood.errors import VeilwoodError
 from veilwood.forests.base import BaseForest
 from veilwood.models.file import load
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
-from veilwood.privacy.plan import ALL_TO_EVERY_TREE, Step
+from veilwood.privacy.plan import ALL_TO_EVERY_TREE
 from veilwood.privacy.sparse_noise import SparseLaplace
+from veilwood.privacy.steps import Step
 
 __all__ = ["NOT_CHECKABLE", "Check", "check_file", "check_model"]
 

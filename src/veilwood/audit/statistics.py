@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, stats
 
-from veilwood.privacy.loss import Adjacency, Neighbours
+from veilwood.privacy.neighbours import Adjacency, Neighbours
 
 ALPHA = 5e-9
 """Level of one test: with up to 200 of them, a sound library raises a false alarm once in a million runs."""

@@ -33,7 +33,7 @@ from veilwood.data.frames import Cells, Table, category_codes, numbers
 from veilwood.data.schema import UNREVIEWED, Schema, Task
 from veilwood.errors import OutOfSchemaError, VeilwoodError
 from veilwood.privacy import entropy
-from veilwood.privacy.loss import RowsOf, Unit
+from veilwood.privacy.neighbours import RowsOf, Unit
 
 __all__ = ["draft", "encode_batch", "open_source", "read_features", "read_table"]
 

@@ -26,7 +26,8 @@ from veilwood.errors import PrivacyWarning, VeilwoodError
 from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.privacy.door import INFERRED, Door
 from veilwood.privacy.ledger import open_ledger
-from veilwood.privacy.loss import Loss, Neighbours, RowsOf, requested_loss, unit_of
+from veilwood.privacy.loss import Loss, requested_loss
+from veilwood.privacy.neighbours import Neighbours, RowsOf, unit_of
 from veilwood.privacy.plan import Plan
 from veilwood.trees.forest import Forest, check_random_state
 

@@ -22,8 +22,10 @@ from veilwood.errors import ModelFileError, UtilityWarning
 from veilwood.forests import leaves as cleaning
 from veilwood.forests.base import BaseForest, Classifies, Design
 from veilwood.privacy.entropy import secret_key
-from veilwood.privacy.loss import Loss, Neighbours
-from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Step, counting_step
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE
+from veilwood.privacy.steps import Step, counting_step
 from veilwood.trees.counting import Assignment, leaf_totals, sum_over_trees
 from veilwood.trees.forest import Forest
 

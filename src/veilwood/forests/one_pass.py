@@ -24,7 +24,7 @@ from veilwood.forests.noisy_leaves import CountedForest
 from veilwood.privacy.door import SEEDED, Door
 from veilwood.privacy.entropy import is_seeded
 from veilwood.privacy.ledger import open_ledger
-from veilwood.privacy.loss import RowsOf
+from veilwood.privacy.neighbours import RowsOf
 
 
 @dataclass(repr=False)

@@ -18,7 +18,8 @@ from veilwood.forests.base import Design
 from veilwood.forests.noisy_leaves import CountedClassifier, CountedRegressor
 from veilwood.forests.one_pass import OnePassForest
 from veilwood.privacy.door import Door
-from veilwood.privacy.loss import Loss, Neighbours
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.plan import Plan
 from veilwood.trees.forest import grow_binary
 

@@ -36,7 +36,8 @@ from veilwood.data.schema import Schema
 from veilwood.errors import ModelFileError, VeilwoodError
 from veilwood.forests.base import BaseForest
 from veilwood.privacy.certificate import PrivacyStatement
-from veilwood.privacy.loss import SAMPLING_DELTA, Loss, Rows, RowsOf
+from veilwood.privacy.loss import SAMPLING_DELTA, Loss
+from veilwood.privacy.neighbours import Rows, RowsOf
 from veilwood.privacy.plan import Plan
 
 __all__ = ["FORMAT", "load", "save", "write_file"]

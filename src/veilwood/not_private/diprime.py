@@ -22,9 +22,11 @@ from veilwood.forests.grown.median_forest import MedianForestClassifier, MedianF
 from veilwood.forests.grown.medians import Level, Variant, grow_level, plan_level
 from veilwood.not_private.shared import PARTS, AsPublished, uniform
 from veilwood.privacy.door import Door
-from veilwood.privacy.loss import Loss, Neighbours, exact
-from veilwood.privacy.noise import DiscreteLaplace, ExponentialMechanism, PermuteAndFlip
-from veilwood.privacy.plan import Step
+from veilwood.privacy.loss import Loss, exact
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.noise import DiscreteLaplace
+from veilwood.privacy.selection import ExponentialMechanism, PermuteAndFlip
+from veilwood.privacy.steps import Step
 from veilwood.trees.counting import Assignment
 from veilwood.trees.histograms import spread_range
 from veilwood.trees.levelwise import Growing

@@ -17,7 +17,8 @@ from veilwood.forests.base import Design
 from veilwood.forests.random_trees import RandomTreesClassifier
 from veilwood.not_private.shared import PARTS, AsPublished, uniform
 from veilwood.privacy.door import Door
-from veilwood.privacy.loss import Loss, Neighbours
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteLaplace
 
 INVERTED_SCALE = (

@@ -18,8 +18,9 @@ from veilwood.privacy import entropy
 from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.privacy.ledger import Ledger, MemoryLedger, Reservation
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
-from veilwood.privacy.plan import EACH_TO_ONE_TREE, Noise, Plan, Step
+from veilwood.privacy.plan import EACH_TO_ONE_TREE, Plan
 from veilwood.privacy.sparse_noise import SparseLaplace
+from veilwood.privacy.steps import Noise, Step
 
 SEEDED = "the noise came from a seeded test stream, so anyone with the seed can remove it"
 NO_NOISE = "epsilon is infinite: no noise was added"

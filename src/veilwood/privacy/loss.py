@@ -12,13 +12,12 @@ No noise is drawn here (``mechanisms``) and nothing is recorded (``ledger``). Bu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
-from numbers import Integral, Rational, Real
-from typing import Literal, TypeAlias
+from numbers import Rational, Real
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -26,12 +25,9 @@ from scipy.optimize import minimize_scalar
 from veilwood.bounded import MOST_DIGITS_OF_A_SUM, check_digits, rational, shown
 from veilwood.errors import VeilwoodError
 
-Adjacency: TypeAlias = Literal["add-remove", "replace-one"]
-ADJACENCIES: tuple[Adjacency, ...] = ("add-remove", "replace-one")
 LARGEST_DELTA = Fraction(1, 100)
 SMALLEST_EPSILON, LARGEST_EPSILON = Fraction(1, 10**6), Fraction(10**6)
 SMALLEST_DELTA = Fraction(1, 10**30)
-MOST_ROWS_OF_A_UNIT = 10**9
 SAMPLING_DELTA = Fraction(1, 10**12)  # below it lies what noise sampled in shares adds to delta (proofs/secure.md)
 
 
@@ -234,100 +230,3 @@ def check_budget(epsilon: Fraction, delta: Fraction) -> None:
         )
     if 0 < delta < SMALLEST_DELTA:
         raise VeilwoodError(f"delta={float(delta)} is too small to be told from 0. Hint: use delta=0.")
-
-
-@dataclass(frozen=True)
-class Rows:
-    """The guarantee protects any ``k`` rows taken together; one row is one person by default."""
-
-    k: int = 1
-
-    @property
-    def at_most(self) -> int:
-        """How many rows one unit can contribute."""
-        return self.k
-
-    def __str__(self) -> str:
-        return "one row" if self.k == 1 else f"any {self.k} rows"
-
-
-@dataclass(frozen=True)
-class RowsOf:
-    """The guarantee protects all rows with the same value of column ``id``, of which ``at_most`` are used."""
-
-    id: str
-    at_most: int
-
-    def __str__(self) -> str:
-        return f"all rows of one {self.id} (at most {self.at_most} used)"
-
-
-Unit: TypeAlias = Rows | RowsOf
-
-
-def unit_of(value: object) -> Unit:
-    """Return the privacy unit a user means: "row", a number of rows, or an id column with a cap.
-
-    >>> unit_of("row"), unit_of(3), unit_of({"id": "patient", "at_most": 5})
-    (Rows(k=1), Rows(k=3), RowsOf(id='patient', at_most=5))
-    """
-    if isinstance(value, str) and value == "row":
-        return Rows(1)
-    if isinstance(value, Mapping) and set(value) == {"id", "at_most"}:
-        value = RowsOf(value["id"], value["at_most"])
-    elif isinstance(value, Integral) and not isinstance(value, bool):
-        value = Rows(int(value))
-    if isinstance(value, RowsOf) and not isinstance(value.id, str):
-        raise VeilwoodError(f"privacy_unit: the id {shown(value.id)} is no name of a column. Hint: a text.")
-    if isinstance(value, Rows | RowsOf):
-        if isinstance(value.at_most, Integral) and 1 <= value.at_most <= MOST_ROWS_OF_A_UNIT:
-            n = int(value.at_most)  # a number of numpy could overflow where sensitivities are multiplied
-            return Rows(n) if isinstance(value, Rows) else RowsOf(value.id, n)
-        raise VeilwoodError(
-            f"privacy_unit={shown(value)} must allow at least one row and at most {MOST_ROWS_OF_A_UNIT:,}."
-        )
-    raise VeilwoodError(
-        f"privacy_unit={shown(value)} is not understood. Hint: 'row', a number of rows such as 3, "
-        "or {'id': 'patient_id', 'at_most': 5}."
-    )
-
-
-@dataclass(frozen=True)
-class Neighbours:
-    """Which two tables must look alike: they differ in one unit, added or removed, or replaced.
-
-    Notes
-    -----
-    Guarantee
-
-    Turns the effect of one row into the effect of one unit (privacy-unit proof: proofs/neighbours.md):
-    k rows move a sum k times as far, and a replacement is a removal and an addition. The squared L2 distance
-    of a replacement is at most twice that of one row, because the moved vectors have no negative entries.
-    """
-
-    adjacency: Adjacency = "add-remove"
-    unit: Unit = Rows(1)
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.adjacency, str) or self.adjacency not in ADJACENCIES:
-            raise VeilwoodError(f"adjacency={shown(self.adjacency)} is unknown. Hint: 'add-remove' or 'replace-one'.")
-
-    @property
-    def _sides(self) -> int:
-        return 1 if self.adjacency == "add-remove" else 2
-
-    def l1(self, one_row: int) -> int:
-        """L1 sensitivity when one row adds a vector of L1 norm at most ``one_row``."""
-        return one_row * self.unit.at_most * self._sides
-
-    def squared_l2(self, one_row: int) -> int:
-        """Squared L2 sensitivity when one row adds a non-negative vector of squared norm at most ``one_row``."""
-        return one_row * self.unit.at_most**2 * self._sides
-
-    def score_range(self, one_row: int) -> int:
-        """Range of a selection score whose range under the addition of one row is ``one_row``."""
-        return one_row * self.unit.at_most * self._sides
-
-    def __str__(self) -> str:
-        verb = "added or removed" if self.adjacency == "add-remove" else "replaced"
-        return f"{self.unit}, {verb}"

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from veilwood.errors import VeilwoodError
 from veilwood.privacy import samplers
-from veilwood.privacy.noise import LARGEST_SCALE, LARGEST_VALUE, DiscreteLaplace
+from veilwood.privacy.exact_values import LARGEST_VALUE
+from veilwood.privacy.noise import LARGEST_SCALE, DiscreteLaplace
 
 __all__ = ["LARGEST_SPARSE_SCALE", "MOST_SPARSE_CELLS", "SparseLaplace"]
 

@@ -35,7 +35,7 @@ from veilwood.data.encoding import Encoding, check_names
 from veilwood.data.sources import no_id, open_source
 from veilwood.errors import OutOfSchemaError, VeilwoodError
 from veilwood.privacy import entropy
-from veilwood.privacy.loss import RowsOf, Unit
+from veilwood.privacy.neighbours import RowsOf, Unit
 
 __all__ = ["anywhere", "on_cluster", "open_rows"]
 

@@ -22,7 +22,7 @@ from veilwood.data.encoding import Encoding
 from veilwood.data.frames import Table
 from veilwood.data.sources import encode_batch, id_codes, no_id
 from veilwood.errors import OutOfSchemaError
-from veilwood.privacy.loss import RowsOf
+from veilwood.privacy.neighbours import RowsOf
 
 BUCKETS: Final = 256  # all rows of an id are in one of them; a bucket is one partition
 REFUSED: Final = -1  # the bucket of a message that takes the place of rows

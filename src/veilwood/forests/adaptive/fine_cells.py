@@ -24,9 +24,10 @@ from veilwood.forests.adaptive.recipes import COLUMN_SHARE, chance_finds
 from veilwood.forests.adaptive.table_trees import COARSE_CELLS, Axis, coarse_codes, quantile_cuts
 from veilwood.forests.leaves import density
 from veilwood.privacy.door import Door
-from veilwood.privacy.loss import Loss, Neighbours
-from veilwood.privacy.plan import Step, counting_step, sparse_step
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.sparse_noise import MOST_SPARSE_CELLS, SparseLaplace
+from veilwood.privacy.steps import Step, counting_step, sparse_step
 
 MORE_THAN_CHANCE: Final = 3.0  # standard deviations of the chance finds in a group, up to which it seems to be empty
 FINEST, MOST_VALUES = 64, 256  # groups of a numeric column, and of a categorical one

@@ -34,8 +34,10 @@ from veilwood.forests.adaptive.table_trees import Axis, CellTable, grow_tables
 from veilwood.forests.adaptive.tables import Learned, TablePlan, draw_axes, plan_tables, tables_of
 from veilwood.forests.base import BaseForest, Classifies, Design
 from veilwood.privacy.door import Door
-from veilwood.privacy.loss import Loss, Neighbours
-from veilwood.privacy.plan import ALL_TO_EVERY_TREE, Plan, Step, counting_step
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.plan import ALL_TO_EVERY_TREE, Plan
+from veilwood.privacy.steps import Step, counting_step
 from veilwood.trees.counting import sum_over_trees
 from veilwood.trees.forest import Forest, public_generators
 

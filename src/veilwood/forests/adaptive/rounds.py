@@ -23,8 +23,9 @@ from veilwood.forests.adaptive.table_trees import COARSE_CELLS, Axis, CellTable,
 from veilwood.forests.adaptive.tables import RAREST_CLASS, Learned
 from veilwood.forests.leaves import density
 from veilwood.privacy.door import Door
-from veilwood.privacy.loss import Loss, Neighbours, exact
-from veilwood.privacy.plan import Step, counting_step
+from veilwood.privacy.loss import Loss, exact
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.steps import Step, counting_step
 from veilwood.progress import track
 
 _START: Final = "histogram of the target"

@@ -31,9 +31,10 @@ from veilwood.forests.adaptive.table_trees import (
 )
 from veilwood.forests.leaves import density, shrunken_table
 from veilwood.privacy.door import Door
-from veilwood.privacy.loss import Loss, Neighbours
+from veilwood.privacy.loss import Loss
 from veilwood.privacy.loss import exact as exact_number
-from veilwood.privacy.plan import Step, counting_step, selecting_step
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.steps import Step, counting_step, selecting_step
 from veilwood.trees.counting import leaf_totals
 from veilwood.trees.forest import Forest
 

@@ -23,8 +23,10 @@ from veilwood.errors import DomainTooLargeError, VeilwoodError
 from veilwood.forests.base import Design
 from veilwood.forests.noisy_leaves import CountedForest
 from veilwood.privacy.door import Door
-from veilwood.privacy.loss import Loss, Neighbours, exact
-from veilwood.privacy.plan import Plan, Step
+from veilwood.privacy.loss import Loss, exact
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.plan import Plan
+from veilwood.privacy.steps import Step
 from veilwood.trees.counting import Assignment
 from veilwood.trees.forest import Forest, check_counts, public_generators
 from veilwood.trees.levelwise import Growing

@@ -16,8 +16,9 @@ import numpy as np
 
 from veilwood.data.batches import AddUp
 from veilwood.privacy.door import Door
-from veilwood.privacy.loss import Loss, Neighbours
-from veilwood.privacy.plan import Step, selecting_step
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.steps import Step, selecting_step
 from veilwood.trees.counting import HAVE_NUMBA, Assignment
 from veilwood.trees.histograms import Counts, level_scores, spread, spread_range
 from veilwood.trees.levelwise import Growing

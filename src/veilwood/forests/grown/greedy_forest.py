@@ -22,8 +22,9 @@ from veilwood.forests.grown.base import GrownForest
 from veilwood.forests.grown.greedy import BRANCHINGS, QUALITIES, Branching, Level, Quality, grow_level, plan_level
 from veilwood.forests.noisy_leaves import CountedClassifier, CountedRegressor
 from veilwood.privacy.door import Door
-from veilwood.privacy.loss import Loss, Neighbours
-from veilwood.privacy.plan import Step, selecting_step
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.steps import Step, selecting_step
 from veilwood.trees.counting import Assignment
 from veilwood.trees.levelwise import Growing
 

@@ -16,7 +16,8 @@ from veilwood.forests.grown.base import GrownForest
 from veilwood.forests.grown.medians import VARIANTS, Level, Variant, grow_level, plan_level
 from veilwood.forests.noisy_leaves import CountedClassifier, CountedRegressor
 from veilwood.privacy.door import Door
-from veilwood.privacy.loss import Loss, Neighbours
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Neighbours
 from veilwood.trees.counting import Assignment
 from veilwood.trees.levelwise import Growing
 

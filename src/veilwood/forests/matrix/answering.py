@@ -36,8 +36,10 @@ from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.privacy.door import SEEDED, Door
 from veilwood.privacy.entropy import is_seeded, secret_key
 from veilwood.privacy.ledger import Ledger, open_ledger
-from veilwood.privacy.loss import Loss, Neighbours, requested_loss
-from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Plan, Step, counting_step
+from veilwood.privacy.loss import Loss, requested_loss
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Plan
+from veilwood.privacy.steps import Step, counting_step
 from veilwood.progress import track
 from veilwood.trees.counting import Assignment, leaf_totals, route
 from veilwood.trees.forest import Forest

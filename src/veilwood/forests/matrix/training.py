@@ -31,8 +31,10 @@ from veilwood.forests.matrix.strategies import Marginals, Noise, Strategy, expec
 from veilwood.forests.matrix.workloads import PathWorkload, Workload
 from veilwood.forests.one_pass import OnePassForest
 from veilwood.privacy.door import Door
-from veilwood.privacy.loss import Loss, Neighbours
-from veilwood.privacy.plan import Plan, Step, counting_step
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.plan import Plan
+from veilwood.privacy.steps import Step, counting_step
 from veilwood.trees.counting import sum_over_trees
 from veilwood.trees.forest import (
     Forest,

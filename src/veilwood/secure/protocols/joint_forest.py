@@ -23,9 +23,11 @@ from veilwood.forests.one_pass import OnePassForest
 from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.privacy.door import Door
 from veilwood.privacy.ledger import Ledger, open_ledger
-from veilwood.privacy.loss import Loss, RowsOf
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import RowsOf
 from veilwood.privacy.noise import DiscreteLaplace
-from veilwood.privacy.plan import Plan, Step
+from veilwood.privacy.plan import Plan
+from veilwood.privacy.steps import Step
 from veilwood.secure.mpc.engine import Engine, Ints, Shared
 from veilwood.secure.protocols import noise
 from veilwood.secure.protocols.plans import DEALT_JOINTLY, NO_COLLUSION, SAMPLED_JOINTLY, sampling_delta

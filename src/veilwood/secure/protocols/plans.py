@@ -16,9 +16,11 @@ from veilwood.data.schema import Schema
 from veilwood.errors import VeilwoodError
 from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.privacy.door import FITS, KEYED, ONE_UNIT, PUBLIC_SCHEMA, UNIFORM_BITS
-from veilwood.privacy.loss import SAMPLING_DELTA, Loss, Neighbours, requested_loss
-from veilwood.privacy.noise import NoisyMax
-from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Plan, Step
+from veilwood.privacy.loss import SAMPLING_DELTA, Loss, requested_loss
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Plan
+from veilwood.privacy.selection import NoisyMax
+from veilwood.privacy.steps import Step
 from veilwood.secure.protocols import noise
 from veilwood.secure.protocols.hidden_tree import Recipe
 from veilwood.secure.protocols.records import Domain

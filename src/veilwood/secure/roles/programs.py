@@ -22,9 +22,11 @@ from veilwood.data.schema import Schema
 from veilwood.errors import PartyError, VeilwoodError
 from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.privacy.door import FITS, KEYED, ONE_UNIT, PUBLIC_SCHEMA, UNIFORM_BITS
-from veilwood.privacy.loss import Loss, Neighbours, exact
-from veilwood.privacy.noise import NoisyMax
-from veilwood.privacy.plan import EACH_TO_ONE_TREE, Plan, Step
+from veilwood.privacy.loss import Loss, exact
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.plan import EACH_TO_ONE_TREE, Plan
+from veilwood.privacy.selection import NoisyMax
+from veilwood.privacy.steps import Step
 from veilwood.secure.mpc.engine import Engine, Shared, concatenate
 from veilwood.secure.protocols import joint_forest as joint
 from veilwood.secure.protocols import noise, records

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One measurement of a plan: what is measured, how far one unit can move it, and the noise that hides that.
+
+Steps are put together in ``plan`` and carried out by ``door``.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from typing import Any, Literal, TypeAlias
+
+from veilwood.bounded import is_whole, rational, shorten, shown
+from veilwood.errors import VeilwoodError
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
+from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAndFlip
+from veilwood.privacy.sparse_noise import SparseLaplace
+
+Noise: TypeAlias = DiscreteLaplace | DiscreteGaussian | SparseLaplace
+
+
+Selection: TypeAlias = NoisyMax | PermuteAndFlip | ExponentialMechanism
+
+
+_MECHANISMS = (DiscreteLaplace, DiscreteGaussian, SparseLaplace, NoisyMax, PermuteAndFlip, ExponentialMechanism)
+
+
+BACKEND_VARIABLE = "VEILWOOD_NOISE_BACKEND"
+"""Environment variable: "veilwood" (default) or "opendp" decides who draws additive noise."""
+
+
+MOST_CELLS = 10**30  # in any direction: more than any step has; what a file says beyond it is no plan
+
+
+@dataclass(frozen=True)
+class Step:
+    """One measurement of a plan: what is measured, how much one unit can move it, and the noise for that.
+
+    ``mechanism`` None means that no noise is added, which only an unbounded loss allows. ``choices`` is how many of a
+    step's selections one row can influence.
+    """
+
+    name: str
+    loss: Loss
+    mechanism: Noise | Selection | None
+    sensitivity: int
+    shape: tuple[int, ...]
+    choices: int = 1
+
+    def __post_init__(self) -> None:
+        if self.loss.epsilon is not None and not self.keeps_its_loss:
+            raise VeilwoodError(
+                f"step {shown(self.name)} promises {self.cost}, and {self.describe} at sensitivity {self.sensitivity} "
+                "does not keep that. Hint: counting_step, sparse_step and selecting_step choose the noise."
+            )
+
+    @property
+    def keeps_its_loss(self) -> bool:
+        """Whether the noise, recomputed from its exact parameters and the sensitivity, costs no more than promised."""
+        epsilon, rho = self.loss.epsilon, self.loss.rho
+        match self.mechanism:
+            case None:
+                return False
+            case (DiscreteLaplace() | SparseLaplace()) as noise if self.loss.delta == 0:
+                return epsilon is not None and noise.epsilon(self.sensitivity) <= epsilon
+            case (DiscreteLaplace() | SparseLaplace()) as noise:
+                # A part of rho, and pure epsilon is epsilon^2 / 2 of it.
+                return rho is not None and noise.epsilon(self.sensitivity) ** 2 <= 2 * rho
+            case DiscreteGaussian() as noise:  # without a delta it keeps no epsilon at all
+                return self.loss.delta > 0 and rho is not None and noise.rho(self.sensitivity) <= rho
+            case choice if choice.score_range < self.sensitivity:
+                return False
+            case choice if self.loss.delta == 0:
+                return epsilon is not None and choice.epsilon * self.choices <= epsilon
+            case choice:
+                return rho is not None and choice.epsilon**2 * self.choices <= _rho_divisor(choice) * rho
+
+    @property
+    def describe(self) -> str:
+        """The mechanism in words."""
+        match self.mechanism:
+            case DiscreteLaplace(scale=scale):
+                return f"discrete Laplace, scale {float(scale):.6g}"
+            case DiscreteGaussian(sigma_squared=variance):
+                return f"discrete Gaussian, sigma {float(variance) ** 0.5:.6g}"
+            case SparseLaplace(scale=scale, gap=gap):
+                chance = -math.expm1(-1 / gap)
+                return f"sparse Laplace, scale {float(scale):.6g}, an empty cell turns up with probability {chance:.3g}"
+            case None:
+                return "no noise"
+            case selection:
+                return f"{type(selection).__name__}, epsilon {float(selection.epsilon):.6g}"
+
+    @property
+    def cost(self) -> str:
+        """The loss in words; parts of a zCDP budget compose by rho, so that is what they state."""
+        return (
+            f"rho={float(self.loss.rho):.4g}" if self.loss.delta > 0 and self.loss.rho is not None else str(self.loss)
+        )
+
+    @property
+    def variance(self) -> float:
+        """Exact variance of the noise on one number; 0 without noise."""
+        return self.mechanism.variance if isinstance(self.mechanism, Noise) else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, in words and, under "exact", as exact numbers in text."""
+        return {
+            "name": self.name,
+            "mechanism": self.describe,
+            "sensitivity": self.sensitivity,
+            "shape": list(self.shape),
+            "choices": self.choices,
+            "loss": self.cost,
+            "exact": {**loss_to_dict(self.loss), "mechanism": _mechanism_to_dict(self.mechanism)},
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Step:
+        """Read what ``to_dict`` wrote."""
+        exact, name, shape = data["exact"], data["name"], tuple(data["shape"])
+        numbers = (*shape, data["sensitivity"], data["choices"])
+        if not isinstance(name, str) or not all(is_whole(number, 0, MOST_CELLS) for number in numbers):
+            raise VeilwoodError(f"step {shorten(str(name))!r} is not made of whole numbers.")
+        mechanism = _mechanism_from_dict(exact["mechanism"])
+        return cls(name, loss_from_dict(exact), mechanism, data["sensitivity"], shape, data["choices"])
+
+
+def _rho_divisor(choice: Selection | type[Selection]) -> int:
+    """The d in rho = epsilon^2 / d of one choice: 8 for the exponential mechanism, 2 for any pure mechanism."""
+    kind = choice if isinstance(choice, type) else type(choice)
+    return 8 if kind is ExponentialMechanism else 2
+
+
+def loss_to_dict(loss: Loss) -> dict[str, str | None]:
+    """Return a loss as exact numbers in text."""
+    return {
+        "epsilon": None if loss.epsilon is None else str(loss.epsilon),
+        "delta": str(loss.delta),
+        "rho": None if loss.rho is None else str(loss.rho),
+    }
+
+
+def loss_from_dict(data: Mapping[str, Any]) -> Loss:
+    """Read what ``loss_to_dict`` wrote."""
+    epsilon, delta, rho = (
+        None if data[key] is None else rational(data[key], key) for key in ("epsilon", "delta", "rho")
+    )
+    return Loss(epsilon, Fraction(0) if delta is None else delta, rho)
+
+
+def _mechanism_to_dict(mechanism: Noise | Selection | None) -> dict[str, str] | None:
+    if mechanism is None:
+        return None
+    return {"kind": type(mechanism).__name__} | {f.name: str(getattr(mechanism, f.name)) for f in fields(mechanism)}
+
+
+def _mechanism_from_dict(data: Mapping[str, str] | None) -> Noise | Selection | None:
+    if data is None:
+        return None
+    (kind,) = (known for known in _MECHANISMS if known.__name__ == data["kind"])
+    numbers = {key: value if key == "backend" else rational(value, key) for key, value in data.items() if key != "kind"}
+    made: Noise | Selection = kind(**numbers)  # type: ignore[arg-type]
+    return made
+
+
+def counting_step(
+    name: str, shape: tuple[int, ...], loss: Loss, neighbours: Neighbours, *, l1: int, squared_l2: int
+) -> Step:
+    """Plan the release of integer sums with additive noise.
+
+    Parameters
+    ----------
+    l1, squared_l2 : int
+        Norms of the largest non-negative vector that one row can add to the sums.
+
+    Notes
+    -----
+    Guarantee
+
+    The step costs exactly ``loss``: discrete Laplace of scale sensitivity / epsilon for pure epsilon
+    (proofs/discrete-laplace.md), discrete Gaussian with sigma^2 = sensitivity^2 / (2 rho) otherwise
+    (proofs/discrete-gaussian.md). Attacked by tests/audit/test_audit.py::test_halved_noise_is_caught.
+    """
+    if loss.epsilon is None:
+        return Step(name, loss, None, neighbours.l1(l1), shape)
+    backend: Any = os.environ.get(BACKEND_VARIABLE, "veilwood")
+    if loss.delta == 0:
+        sensitivity = neighbours.l1(l1)
+        return Step(name, loss, DiscreteLaplace(Fraction(sensitivity) / loss.epsilon, backend), sensitivity, shape)
+    if loss.rho is None or loss.rho == 0:
+        raise VeilwoodError(f"step {name!r} has no zCDP budget for Gaussian noise.")
+    sensitivity = neighbours.squared_l2(squared_l2)
+    return Step(name, loss, DiscreteGaussian(Fraction(sensitivity) / (2 * loss.rho), backend), sensitivity, shape)
+
+
+def sparse_step(name: str, n_cells: int, loss: Loss, neighbours: Neighbours, *, l1: int) -> Step:
+    """Plan the release of counts of up to ``n_cells`` cells, nearly all of them empty; ``l1`` as in ``counting_step``.
+
+    Notes
+    -----
+    Guarantee
+
+    The step costs exactly ``loss``, which is pure epsilon (proofs/sparse-counts.md, attacked by
+    tests/privacy/test_sparse_noise.py).
+    """
+    sensitivity = neighbours.l1(l1)
+    if loss.epsilon is None:
+        return Step(name, loss, None, sensitivity, (n_cells,))
+    if loss.delta > 0:
+        raise VeilwoodError(f"step {name!r} takes pure epsilon. Hint: delta=0.")
+    return Step(name, loss, SparseLaplace(Fraction(sensitivity) / loss.epsilon), sensitivity, (n_cells,))
+
+
+def selecting_step(
+    name: str,
+    shape: tuple[int, ...],
+    loss: Loss,
+    neighbours: Neighbours,
+    *,
+    score_range: int,
+    selections_per_row: int = 1,
+    by: Literal["flip", "exponential"] = "flip",
+) -> Step:
+    """Plan private choices, one for each row of a table of scores of at most ``shape``.
+
+    Parameters
+    ----------
+    score_range : int
+        Range of the scores when one row is added (proofs/permute-and-flip.md).
+    selections_per_row : int
+        How many of the choices one row of the data can influence: 1 for the nodes of one level of one tree.
+
+    Notes
+    -----
+    Guarantee
+
+    The step costs at most ``loss``. A unit of k rows, or a replaced row, changes scores in several nodes; their
+    ranges add up to ``neighbours.score_range(score_range)``, which is the range each choice is calibrated to
+    (proofs/selection-levels.md, attacked by tests/audit/test_audit.py::test_levels_of_selections_cost_their_loss).
+    """
+    sensitivity = neighbours.score_range(score_range)
+    if loss.epsilon is None:
+        return Step(name, loss, None, sensitivity, shape)
+    mechanism = PermuteAndFlip if by == "flip" else ExponentialMechanism
+    if loss.delta == 0:
+        epsilon = loss.epsilon / selections_per_row
+    else:
+        if loss.rho is None or loss.rho == 0:
+            raise VeilwoodError(f"step {name!r} has no zCDP budget for its selections.")
+        squared = _rho_divisor(mechanism) * loss.rho / selections_per_row
+        epsilon = Fraction(math.isqrt(math.floor(squared * 10**24)), 10**12)  # rounded down
+    return Step(name, loss, mechanism(epsilon, sensitivity), sensitivity, shape, selections_per_row)
