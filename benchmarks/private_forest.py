@@ -81,7 +81,7 @@ def classify(data: Data, epsilon: float, delta: float, seed: int) -> dict[str, A
     ordered = probabilities[:, np.argsort(forest.classes_)]
     scores = {
         "accuracy": float((forest.predict(X.iloc[test]) == truth).mean()),
-        "method": forest.plan_.structure["method"],
+        "method": forest.plan_.choices["method"],
     }
     scores["log loss"] = float(log_loss(place, ordered, labels=range(len(forest.classes_))))
     if len(forest.classes_) == 2:
@@ -274,7 +274,7 @@ def forced(data: Data, epsilon: float, delta: float, method: str, seed: int) -> 
     schema, X, y = data
     train, test = split(len(y), seed, 5)
     forest = vw.PrivateForestClassifier(schema, epsilon=epsilon, delta=delta, n_rows=len(train), random_state=seed)
-    chosen = forest.plan().structure["method"] == method
+    chosen = forest.plan().choices["method"] == method
     predicted = forest.set_params(method=method).fit(X.iloc[train], y.iloc[train]).predict(X.iloc[test])
     return float((predicted == y.iloc[test]).mean()), chosen
 
@@ -320,7 +320,7 @@ def speed(epsilon: float, n_rows: int = 1_000_000, n_columns: int = 20) -> str:
     size = X.nbytes / 2**20
     return (
         f"## Speed at epsilon {epsilon:g}\n\n{n_rows:,} rows x {n_columns} columns "
-        f"({forest.plan_.structure['method']}, {forest.plan_.structure['trees']} trees): fit "
+        f"({forest.plan_.choices['method']}, {forest.plan_.layout.trees} trees): fit "
         f"{wall:.1f} s wall, {cpu:.1f} s CPU; {peak - before:.0f} MB at the peak beyond an input of {size:.0f} MB: "
         f"{(peak - before + size) / size:.2f} times the input in all.\n"
     )

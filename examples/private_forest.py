@@ -39,11 +39,11 @@ X = pd.DataFrame({"age": age, "ward": ward, "smoker": smoker, "income": income})
 # The choice is made from public facts alone, so it can be looked at before there is any data.
 for rows in (20, 1_000, 100_000):
     plan = vw.PrivateForestClassifier(schema, epsilon=1.0, n_rows=rows, random_state=0).plan()
-    print(f"{rows:>7,} rows: {plan.structure['choice']}")
+    print(f"{rows:>7,} rows: {plan.notes['choice']}")
 
 # Without n_rows a fiftieth of the budget buys the number of rows, and the choice is made from the noisy answer.
 forest = vw.PrivateForestClassifier(schema, epsilon=1.0, random_state=0).fit(X[:16_000], stay[:16_000])
-print(f"\nAbout {forest.plan_.structure['rows measured']:,} rows; {forest.privacy_.released}.")
+print(f"\nAbout {forest.plan_.layout.rows_planned:,} rows; {forest.privacy_.released}.")
 print(f"Accuracy on rows held out: {forest.score(X[16_000:], stay[16_000:]):.3f}\n")
 
 # What it learned, with error bars from the noise: free, since it is computed from what was released.

@@ -24,12 +24,13 @@ from safetensors.numpy import save as write_safetensors
 
 import veilwood as vw
 from veilwood import bounded
-from veilwood.bounded import MOST_DIGITS, MOST_NESTED, rational, read_json, read_text, shown
+from veilwood.bounded import MOST_DIGITS, MOST_NESTED, rational, read_json, read_text
 from veilwood.cli.main import main
 from veilwood.models import file as model_file
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.plan import Plan
 from veilwood.trees.forest import MAX_DEPTH, Forest, _window_maxima
+from veilwood.wording import shown
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),

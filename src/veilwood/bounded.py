@@ -25,6 +25,7 @@ from typing import Any, Final
 import numpy as np
 
 from veilwood.errors import VeilwoodError
+from veilwood.wording import shorten, shown
 
 __all__ = [
     "MOST_BYTES",
@@ -36,8 +37,6 @@ __all__ = [
     "rational",
     "read_json",
     "read_text",
-    "shorten",
-    "shown",
 ]
 
 MOST_DIGITS: Final = 400
@@ -45,28 +44,9 @@ MOST_DIGITS_OF_A_SUM: Final = 4000  # Python writes out 4,300 digits
 MOST_NESTED: Final = 64
 MOST_BYTES: Final = 1 << 26
 _LARGEST_POWER: Final = 300  # of ten: a float can hold it
-_MOST_SHOWN: Final = 120
 
 _EXPONENT: Final = re.compile(r"[eE]([+-]?[\d_]+)\s*$")
 _HALF_OF_A_PAIR: Final = re.compile(r"\\u[dD][89a-fA-F]")
-
-
-def shown(value: object) -> str:
-    """Write a value of any kind for a message: in one line, short, and without ever failing.
-
-    >>> shown("row"), shown([0] * 1000)[-12:], shown(10**5000)
-    ("'row'", ' 0, 0, 0,...', 'a value of type int')
-    """
-    try:
-        return shorten(repr(value))
-    except Exception:  # a whole number of more digits than Python writes, a list too deep
-        return f"a value of type {type(value).__name__}"
-
-
-def shorten(text: str, most: int = _MOST_SHOWN) -> str:
-    """Put a text into one line of bounded length that can be printed anywhere."""
-    line = " ".join(text[: 2 * most].split()).encode(errors="backslashreplace").decode()
-    return line if len(line) <= most else f"{line[:most]}..."
 
 
 def is_whole(value: object, least: int, most: float = math.inf) -> bool:

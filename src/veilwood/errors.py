@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+from veilwood.wording import shown
+
 __all__ = [
     "BudgetExceededError",
     "DomainTooLargeError",
+    "FileError",
     "LedgerError",
     "ModelFileError",
     "OutOfSchemaError",
+    "ParameterError",
     "PartyError",
+    "PlanError",
     "PrivacyWarning",
     "SchemaError",
     "UndeclaredSchemaError",
@@ -20,6 +25,19 @@ __all__ = [
 
 class VeilwoodError(ValueError):
     """Base of every error the library raises on purpose."""
+
+
+class ParameterError(VeilwoodError):
+    """A parameter has a value that cannot be used. ``name`` and ``value`` are the parameter's."""
+
+    def __init__(self, name: str, value: object, problem: str, hint: str = "") -> None:
+        super().__init__(f"{name}={shown(value)} {problem}." + (f" Hint: {hint}." if hint else ""))
+        self.name = name
+        self.value = value
+
+
+class PlanError(VeilwoodError):
+    """A plan is malformed, promises more than its steps keep, or is not the one that would be carried out."""
 
 
 class SchemaError(VeilwoodError):
@@ -56,7 +74,11 @@ class DomainTooLargeError(VeilwoodError):
     """A table, a forest or an explicit matrix would be too large; the message says what to choose instead."""
 
 
-class ModelFileError(VeilwoodError):
+class FileError(VeilwoodError):
+    """A file cannot be read or written."""
+
+
+class ModelFileError(FileError):
     """A model file is truncated, altered, of an unknown version, or no model file at all."""
 
 

@@ -370,7 +370,7 @@ def _possible(prototype: CountedForest, values: Mapping[str, int], n_features: i
 def _judge(forest: CountedForest, schema: Schema, n: int, values: dict[str, int]) -> Setting:
     """Plan one setting and score it."""
     plan = forest.plan()
-    n_features, trees, depth = len(schema.features), values["n_estimators"], max(1, int(plan.structure["depth"]))
+    n_features, trees, depth = len(schema.features), values["n_estimators"], max(1, plan.layout.depth)
     leaves_per_tree = plan.n_leaves / trees
     rows_per_leaf = n / (leaves_per_tree if forest.trees == "shared" else plan.n_leaves)
     # Noise on class shares over the variance of k even classes, or of a target even between its bounds.

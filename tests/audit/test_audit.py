@@ -30,7 +30,7 @@ from veilwood.privacy.ledger import MemoryLedger
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Adjacency, Neighbours, Rows, RowsOf
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
-from veilwood.privacy.plan import Plan
+from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import counting_step, selecting_step
 from veilwood.trees.counting import Assignment, leaf_totals
 from veilwood.trees.forest import Forest, grow_binary, grow_multiway
@@ -122,7 +122,7 @@ def test_the_plan_of_random_trees_uses_the_enumerated_sensitivity(
     )
     plan = estimator.plan()
     unit = 1 if task == "classification" else TARGET_LEVELS
-    design = estimator._design(SCHEMAS[task], *estimator._promise())
+    design = estimator._prepare(SCHEMAS[task])
     corners = np.array([[0.1, 0.1], [0.9, 0.9], [0.1, 0.9]])
     codes = design.encoding.encode(corners)
     cells = [(row, target) for row in range(3) for target in (0, unit)]
@@ -282,7 +282,7 @@ def test_selections_of_several_trees_share_the_loss() -> None:
 def through_the_door(values: Ints, runs: int, neighbours: Neighbours, l1: int) -> Ints:
     """Release the same values many times over, each row being one run of a mechanism of epsilon 1."""
     step = counting_step("repeated", (runs, *values.shape), ONE, neighbours, l1=l1, squared_l2=l1)
-    plan = Plan("Audit", ONE, neighbours, (step,), "the same numbers", "audit", "0", {"leaves": 1}, step.variance)
+    plan = Plan("Audit", ONE, neighbours, (step,), "the same numbers", "audit", "0", Layout(leaves=1), step.variance)
     with Door(plan, MemoryLedger()) as door:
         return door.noisy(step, np.broadcast_to(values, step.shape).astype(np.int64))
 
@@ -372,7 +372,7 @@ def partition_attack(partition: Partition, runs: int = 60_000) -> float:
         trees = partition(runs, len(cells))
         counts = [((trees == tree) & (cells == cell)).sum(axis=1) for cell in (0, 1) for tree in (0, 1)]
         step = counting_step("counts", (runs, 4), ONE, Neighbours(), l1=1, squared_l2=1)
-        plan = Plan("Audit", ONE, Neighbours(), (step,), "counts", "audit", "0", {"leaves": 4}, step.variance)
+        plan = Plan("Audit", ONE, Neighbours(), (step,), "counts", "audit", "0", Layout(leaves=4), step.variance)
         with Door(plan, MemoryLedger()) as door:
             return door.noisy(step, np.stack(counts, axis=1).astype(np.int64))
 

@@ -165,7 +165,7 @@ def test_forged_models_are_caught() -> None:
     assert "Does the certificate say what the plan says?" in failing(unit)
 
     talks = fitted()
-    talks.plan_.structure["rows"] = 1728
+    talks.plan_.notes["rows"] = 1728
     assert "Does it hold nothing else?" in failing(talks)
 
     exact = fitted()

@@ -66,7 +66,7 @@ def test_from_draft_to_predictions(here: Path, capsys: pytest.CaptureFixture[str
     assert found == {"schema": "draft.json", "task": "classification", "target": "ill"}
     assert answer(capsys, "schema", "check", "visits.csv", "--schema", "visits.json")["fits"]
     plan = answer(capsys, "plan", "--schema", "visits.json", *SMALL)
-    assert (plan["epsilon"], plan["structure"]["trees"]) == ("1", 4)
+    assert (plan["epsilon"], plan["layout"]["trees"]) == ("1", 4)
     assert answer(capsys, "ledger", "create", "visits.db", "--epsilon", "1.5")["remaining"] == "epsilon=1.5"
 
     made = answer(capsys, *FIT, "--ledger", "visits.db")

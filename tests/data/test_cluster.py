@@ -181,12 +181,12 @@ def test_dask_caps_the_rows_of_a_person(client: Any) -> None:
 def test_a_private_forest_counts_tables_on_a_cluster_and_refuses_to_boost(here: None) -> None:
     """Boosting and fine cells hold the rows in memory, and those of a cluster stay there."""
     rich = vw.PrivateForestClassifier(CLINIC, epsilon=20.0, n_rows=10**6, random_state=0)
-    assert rich.plan().structure["method"] == "cells"
+    assert rich.plan().choices["method"] == "cells"
     ledger = MemoryLedger()
     with entropy.seeded_for_tests(5):
         rich.set_params(ledger=ledger).fit(as_dask(table()))
     assert rich.method == "auto"
-    assert rich.plan_.structure["method"] == "tables"
+    assert rich.plan_.choices["method"] == "tables"
     assert ledger.spent == rich.plan_.loss
     assert all(check.holds for check in check_model(rich) if check.question != "Is it private?")  # a seeded test
     assert len(rich.predict(table())) == N

@@ -260,7 +260,7 @@ def test_every_planned_step_comes_once_in_order_and_costs_pure_epsilon(
     ledger = MemoryLedger(epsilon=epsilon, delta=0)  # no delta is needed, whatever was offered
     forest = forest_of(task, n_rows=None if bought else 200, ledger=ledger, **params).fit(X, y)
     plan = forest.plan_
-    assert plan.structure["method"] == "cells"
+    assert plan.choices["method"] == "cells"
     assert passed == names_of(task, bought) == [step.name for step in plan.steps]
     (entry,) = ledger.entries()
     assert entry.state == "committed"
@@ -284,7 +284,7 @@ def test_without_noise_it_learns_and_says_so(task: str, n_rows: int | None) -> N
     forest = forest_of(task, epsilon=float("inf"), n_rows=n_rows)
     with pytest.warns(vw.PrivacyWarning, match="NOT PRIVATE"):
         forest.fit(X, y)
-    assert forest.plan_.structure["method"] == "cells"
+    assert forest.plan_.choices["method"] == "cells"
     assert not forest.privacy_.is_private
     assert "NOT PRIVATE" in str(forest.plan_)
     assert "NOT PRIVATE" in str(forest.privacy_)
@@ -720,7 +720,7 @@ def test_it_learns_what_random_structure_cannot() -> None:
         with seeded_for_tests(1):
             forest.fit(X[:3000], y[:3000])
         scores[method] = forest.score(X[3000:], y[3000:])
-        assert forest.plan_.structure["method"] == {"auto": "cells"}.get(method, method)
+        assert forest.plan_.choices["method"] == {"auto": "cells"}.get(method, method)
         chances = forest.predict_proba(X[3000:])
         assert chances.shape == (1000, 2)
         assert np.allclose(chances.sum(axis=1), 1)
@@ -837,7 +837,7 @@ def test_few_cells_with_many_rows_each_are_learned(sizes: tuple[int, ...]) -> No
     schema = vw.Schema.from_dict({"name": "parity", "task": "classification", "target": "y", "columns": columns})
     forest = vw.PrivateForestClassifier(schema, epsilon=8.0, n_rows=3000, random_state=0)
     forest.fit(X[:3000].astype(str), y[:3000].astype(str))
-    assert forest.plan_.structure["method"] == "cells"
+    assert forest.plan_.choices["method"] == "cells"
     assert forest.score(X[3000:].astype(str), y[3000:].astype(str)) > 0.85
 
 
@@ -1015,7 +1015,7 @@ def test_the_method_follows_neighbours() -> None:
     methods = {
         (adjacency, unit): forest_of("two", epsilon=13.0, n_rows=60, adjacency=adjacency, privacy_unit=unit)
         .plan()
-        .structure["method"]
+        .choices["method"]
         for adjacency in ("add-remove", "replace-one")
         for unit in (1, 4)
     }

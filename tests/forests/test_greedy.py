@@ -34,7 +34,7 @@ from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.ledger import MemoryLedger
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
-from veilwood.privacy.plan import Plan
+from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.selection import ExponentialMechanism, PermuteAndFlip
 from veilwood.privacy.steps import Step
 from veilwood.trees.levelwise import Growing
@@ -163,7 +163,7 @@ def chosen_columns(rows: Any, quality: Any, mutate: Any = None) -> Any:
     )
     if mutate is not None:
         level = Level(replace(level.splits, mechanism=mutate(level.splits.mechanism)))
-    plan = Plan("Audit", loss, Neighbours(), level.steps, "splits", "audit", "0", {"leaves": 1}, 0.0)
+    plan = Plan("Audit", loss, Neighbours(), level.steps, "splits", "audit", "0", Layout(leaves=1), 0.0)
     table = np.array(rows)
     batch = Batch(table[:, :2].astype(np.uint16), table[:, 2].astype(np.int32), 0, 0)
     growing = Growing(columns, RUNS)

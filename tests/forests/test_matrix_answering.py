@@ -299,7 +299,7 @@ def test_a_plan_and_a_refused_batch_cost_nothing(car: Any) -> None:
     ledger = vw.MemoryLedger(epsilon=1)
     predictor = predictor_on(car, ledger=ledger)
     plan = predictor.plan_answer(car.X[:5])
-    assert plan.structure["queries"] == 5
+    assert plan.layout.queries == 5
     assert "5 public queries" in plan.released
     refused: list[tuple[Any, dict[str, Any], str]] = [
         (car.X[:0], {}, "0 sample"),

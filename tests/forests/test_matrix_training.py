@@ -126,7 +126,7 @@ def training_cost(monkeypatch: pytest.MonkeyPatch, classes: int = 2, **parameter
     """The worst cost of what a classifier measures, and its plan."""
     monkeypatch.setattr(counted, "secret_key", lambda: b"k" * 32)  # fixed, so that common records keep their tree
     estimator = vw.MatrixForestClassifier(schema(SIZES, classes), random_state=1, **parameters)
-    design = estimator._design(estimator.schema, *estimator._promise())
+    design = estimator._prepare(estimator.schema)
     kinds = records(classes)
 
     def measured(table: tuple[int, ...]) -> list[Ints]:
@@ -315,7 +315,7 @@ def test_noise_on_leaves_is_what_the_plan_says(parameters: dict[str, Any]) -> No
     estimator = vw.MatrixForestClassifier(
         schema((3, 2, 2), 2), **{"epsilon": 1.0, "n_estimators": 3, "max_depth": 1, "random_state": 2, **parameters}
     )
-    design = estimator._design(estimator.schema, *estimator._promise())
+    design = estimator._prepare(estimator.schema)
     assert design.plan.expected_leaf_mse == estimator.plan().expected_leaf_mse
     rng = np.random.default_rng(0)
     X, y = rng.integers(0, 2, (50, 3)), np.array(["c0", "c1"], object)[rng.integers(0, 2, 50)]
@@ -368,7 +368,7 @@ def test_ensembles_have_their_own_features_trees_and_depths(car: Any) -> None:
     forest = forest_on(car, n_ensembles=3, max_features=4, n_estimators=[2, 3, 4], max_depth=[1, 2, 3])
     forest.fit(car.X, car.y)
     assert forest.forest_.n_trees == 9
-    assert forest.plan_.structure["ensembles"] == 3
+    assert forest.plan_.notes["ensembles"] == 3
     depth_of_tree = [forest.forest_.level[start:end].max() for start, end in tree_spans(forest)]
     assert depth_of_tree == [1] * 2 + [2] * 3 + [3] * 4
     for group in (slice(0, 2), slice(2, 5), slice(5, 9)):
@@ -387,7 +387,7 @@ def test_a_total_of_trees_is_shared_out(car: Any) -> None:
         Encoding(car.schema, "bins"), n_ensembles=3, max_features=4, n_estimators=8, max_depth=2,
         branching="multiway", random_state=0,
     )  # fmt: skip
-    assert whole.n_trees == forest.plan().structure["trees"] == 8
+    assert whole.n_trees == forest.plan().layout.trees == 8
 
 
 @pytest.mark.parametrize(

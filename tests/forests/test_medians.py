@@ -29,7 +29,7 @@ from veilwood.privacy.ledger import MemoryLedger
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours, Rows
 from veilwood.privacy.noise import DiscreteLaplace
-from veilwood.privacy.plan import Plan
+from veilwood.privacy.plan import Layout, Plan
 from veilwood.trees.histograms import edge_scores, level_scores, spread_range
 from veilwood.trees.levelwise import Growing
 
@@ -220,7 +220,7 @@ def published_splits(rows: Any, variant: Any, mutant: bool) -> Any:
             moments=True,
         )  # fmt: skip
         level = Level(level.attributes, once.medians)
-    plan = Plan("Audit", loss, Neighbours(), level.steps, "splits", "audit", "0", {"leaves": 1}, 0.0)
+    plan = Plan("Audit", loss, Neighbours(), level.steps, "splits", "audit", "0", Layout(leaves=1), 0.0)
     codes, targets = np.repeat(np.array(rows)[:, :1], K, axis=1), np.array(rows)[:, 1]
     batch = Batch(codes.astype(np.uint16), targets.astype(np.int32), 0, 0)
     growing = Growing(columns, RUNS)

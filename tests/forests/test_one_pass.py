@@ -286,7 +286,7 @@ def test_threads_do_not_matter(threads: int, tmp_path: Path) -> None:
     for rows in (frame(), str(tmp_path / "a.parquet")):
         source = open_source(rows, None, encoding, batch_rows=100)
         model = forest(epsilon=float("inf"))
-        design = model._design(SCHEMA, *model._promise())
+        design = model._prepare(SCHEMA)
         np.testing.assert_array_equal(source.add_up(model._count(design), n_jobs=threads), expected)
 
 
@@ -303,7 +303,7 @@ def test_an_error_on_one_thread_ends_the_pass() -> None:
         raise Broken
 
     model = forest()
-    count = model._count(model._design(SCHEMA, *model._promise()))
+    count = model._count(model._prepare(SCHEMA))
     with pytest.raises(Broken):
         Source(read).add_up(count, n_jobs=2)
 

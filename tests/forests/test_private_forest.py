@@ -284,9 +284,9 @@ def test_a_plan_is_made_before_the_data_and_in_words() -> None:
 def test_what_is_not_affordable_is_said_and_hopeless_budgets_abstain() -> None:
     wide = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=60)
     short = vw.PrivateForestClassifier(wide, epsilon=0.3, n_rows=300, method="tables", random_state=0).plan()
-    assert "of 60 columns" in short.structure["not affordable"]
+    assert "of 60 columns" in short.notes["not affordable"]
     hopeless = vw.PrivateForestClassifier(wide, epsilon=0.01, n_rows=50, random_state=0)
-    assert hopeless.plan().structure["method"] == "prior"
+    assert hopeless.plan().choices["method"] == "prior"
     assert "show nothing but how frequent the classes are" in str(hopeless.plan())
     rng = np.random.default_rng(0)
     X, y = rng.random((50, 60)), np.array(["no", "yes"])[rng.integers(0, 2, 50)]
@@ -629,7 +629,7 @@ def test_a_target_far_from_its_bounds_is_found_or_its_mean_is_predicted(epsilon:
     forest = vw.PrivateForestRegressor(schema, epsilon=epsilon, n_rows=3000, random_state=0)
     with seeded_for_tests(5):
         forest.fit(X, y)
-    assert forest.plan_.structure["method"] == ("prior" if epsilon < 0.2 else "boosting")
+    assert forest.plan_.choices["method"] == ("prior" if epsilon < 0.2 else "boosting")
     assert np.abs(forest.predict(X) - y).mean() < 6
     if epsilon < 0.2:
         assert [step.name for step in forest.plan_.steps] == ["histogram of the target"]
@@ -711,7 +711,7 @@ def test_it_learns(task: str, method: str, bought: bool) -> None:
     score = forest.score(X[5000:], y[5000:])
     assert score > {"two": 0.8, "three": 0.65, "regression": 0.6}[task]
     if bought:
-        assert abs(forest.plan_.structure["rows measured"] - 5000) < 500
+        assert abs(forest.plan_.layout.rows_planned - 5000) < 500
 
 
 @pytest.mark.parametrize("name", ["car", "iris", "balance_scale"])
@@ -863,7 +863,7 @@ def test_a_wide_table_chooses_its_columns_privately() -> None:
     schema, X, y = wide_rows(4000, np.random.default_rng(0))
     forest = vw.PrivateForestClassifier(schema, epsilon=0.05, n_rows=len(X), random_state=0)
     plan = forest.plan()
-    assert "chosen privately" in plan.structure["choice"]
+    assert "chosen privately" in plan.notes["choice"]
     names = [step.name for step in plan.steps]
     assert names == ["column 1", "histograms of numeric columns", "class counts of tables"]
     assert sum(step.loss.epsilon or 0 for step in plan.steps) == Fraction(1, 20)

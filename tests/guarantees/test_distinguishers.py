@@ -29,7 +29,7 @@ from veilwood.privacy.ledger import MemoryLedger
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
-from veilwood.privacy.plan import Plan
+from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.selection import ExponentialMechanism
 from veilwood.privacy.steps import Step, counting_step, selecting_step
 from veilwood.trees.counting import Assignment
@@ -48,7 +48,7 @@ def lower_bound(likely: NDArray[Any], unlikely: NDArray[Any], delta: float = 0.0
 
 
 def opened(step: Step, loss: Loss, ledger: MemoryLedger | None = None) -> Door:
-    plan = Plan("Audit", loss, Neighbours(), (step,), "the same again", "audit", "0", {"leaves": 1}, 1.0)
+    plan = Plan("Audit", loss, Neighbours(), (step,), "the same again", "audit", "0", Layout(leaves=1), 1.0)
     return Door(plan, MemoryLedger() if ledger is None else ledger)
 
 

@@ -28,7 +28,7 @@ from veilwood.privacy.ledger import MemoryLedger, SQLiteLedger
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
-from veilwood.privacy.plan import Plan
+from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import Step, counting_step
 
 pytestmark = pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning")
@@ -46,7 +46,7 @@ def step_of(name: str = "counts", loss: Loss = ONE) -> Step:
 
 
 def plan_of(*steps: Step, loss: Loss = ONE) -> Plan:
-    return Plan("Test", loss, Neighbours(), steps, "three counts", "test", "0", {"leaves": 3}, 1.0)
+    return Plan("Test", loss, Neighbours(), steps, "three counts", "test", "0", Layout(leaves=3), 1.0)
 
 
 def forest(**params: Any) -> RandomTreesClassifier:

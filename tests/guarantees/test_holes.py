@@ -28,7 +28,7 @@ from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.loss import Loss, exact, requested_loss
 from veilwood.privacy.neighbours import Neighbours, RowsOf
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
-from veilwood.privacy.plan import Plan
+from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import Step
 from veilwood.secure.protocols.joint_forest import Parties
 from veilwood.trees.counting import Assignment, leaf_totals
@@ -175,7 +175,7 @@ class TestBadNumbersSpendNothing:
 
 
 def one_step(step: Step, loss: Loss) -> Plan:
-    return Plan("e", loss, Neighbours(), (step,), "counts", "s", "0", {"trees": 1, "leaves": 1}, 0.0)
+    return Plan("e", loss, Neighbours(), (step,), "counts", "s", "0", Layout(trees=1, leaves=1), 0.0)
 
 
 class TestNoiseOfOneKindIsNotSoldAsTheOther:

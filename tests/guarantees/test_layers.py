@@ -15,8 +15,9 @@ SOURCE = Path(veilwood.__file__).parent
 
 # The rooms, lowest first; those of one line are equals and do not import each other.
 LAYERS: list[tuple[str, ...]] = [
-    ("_version", "errors"),
-    ("bounded",),
+    ("_version", "wording"),
+    ("errors",),
+    ("atomic_file", "bounded"),
     ("progress",),
     ("privacy",),
     ("data",),

@@ -27,7 +27,7 @@ from veilwood.data.sources import open_source
 from veilwood.models import file as model_file
 from veilwood.models.file import FORMAT, load, save
 from veilwood.privacy.entropy import seeded_for_tests
-from veilwood.privacy.plan import Plan
+from veilwood.privacy.plan import Layout, Plan
 from veilwood.trees.counting import leaf_totals
 
 pytestmark = [
@@ -179,7 +179,7 @@ def test_plans_of_selections_come_back() -> None:
     loss = Loss.pure(Fraction(1, 3))
     step = Step("choose", loss, NoisyMax(Fraction(1, 3), 2), 2, (5,))
     neighbours = Neighbours("replace-one", RowsOf("patient", 4))
-    plan = Plan("Some", loss, neighbours, (step,), "choices", "s", "0", {"leaves": 3}, 0.0)
+    plan = Plan("Some", loss, neighbours, (step,), "choices", "s", "0", Layout(leaves=3), 0.0)
     assert Plan.from_dict(json.loads(plan.to_json())) == plan
     with pytest.raises(vw.VeilwoodError, match="not a plan"):
         Plan.from_dict({"estimator": "x"})
@@ -474,7 +474,7 @@ def test_a_file_holds_no_exact_count_n_or_seed(path: Path) -> None:
     model.leaf_counts_ = exact
     save(model, path)
     assert "leaf_counts is exact" in leaks(path, exact, n)
-    forge(path, metadata={"plan": json.dumps({"structure": {"rows": n}})})
+    forge(path, metadata={"plan": json.dumps({"notes": {"rows": n}})})
     assert {"key rows", "plan"} <= set(leaks(path, exact, n))
 
 

@@ -27,7 +27,7 @@ from veilwood.privacy.ledger import MemoryLedger
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours, Rows
 from veilwood.privacy.noise import DiscreteLaplace
-from veilwood.privacy.plan import Plan
+from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.sparse_noise import LARGEST_SPARSE_SCALE, MOST_SPARSE_CELLS, SparseLaplace
 from veilwood.privacy.steps import Step, counting_step, selecting_step, sparse_step
 
@@ -493,7 +493,7 @@ def test_a_step_says_what_it_does() -> None:
 
 
 def plan_of(*steps: Step, loss: Loss = EIGHT) -> Plan:
-    return Plan("Test", loss, Neighbours(), steps, "cells", "test", "0", {"leaves": 0}, 0.0)
+    return Plan("Test", loss, Neighbours(), steps, "cells", "test", "0", Layout(leaves=0), 0.0)
 
 
 def test_a_sparse_step_passes_the_door_once() -> None:

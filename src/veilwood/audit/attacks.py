@@ -229,7 +229,7 @@ def _candidates(estimator: BaseForest, schema: Schema, canaries: int, rng: np.ra
     """Draw canaries: rows that share no leaf where the trees are known beforehand, else no two alike."""
     table = _random_rows(schema, 4 * canaries, rng)
     if isinstance(estimator, CountedForest):
-        design = estimator._design(schema, *estimator._promise())
+        design = estimator._prepare(schema)
         if design.forest.n_leaves > design.forest.n_trees:  # grown without data
             leaves = route(design.forest, design.encoding.encode(table))
             return table.iloc[_with_own_leaves(leaves, design.forest.n_leaves)[:canaries]]
@@ -337,7 +337,7 @@ def _counts_of_cells(cells: FineCells, coarse: NDArray[np.uint16]) -> tuple[NDAr
 def _moved_in_a_round(fitted: Any, heard: dict[str, Any]) -> NDArray[np.int64]:
     """What a canary adds in the first round: its gradient at the score that every row starts from, and its count."""
     n_classes = len(fitted.schema_.classes)
-    plan = fitted._design(fitted.schema_, *fitted._promise()).rounds
+    plan = fitted._design(fitted._asked_again()).rounds
     start, spread = start_of(heard[plan.start.name], n_classes, plan.start, int(fitted.n_rows))
     target = np.array([n_classes - 1 if n_classes else TARGET_LEVELS], np.int32)
     gradient = boosting.gradients(start[None], target, n_classes, spread)
@@ -362,7 +362,7 @@ def _log_ratio(plan: Plan, seen: NDArray[Any], height: NDArray[np.int64]) -> NDA
             counts[-1] = 1
             present = selection.law(counts)[-1]
             each = np.where(seen == 1, np.log(present / without), np.log((1 - present) / (1 - without)))
-    if plan.structure["records"] == EACH_TO_ONE_TREE:  # it is in one of its leaves, nobody knows which
+    if plan.layout.records == EACH_TO_ONE_TREE:  # it is in one of its leaves, nobody knows which
         return np.asarray(logsumexp(each, axis=1) - np.log(each.shape[1]))
     return np.asarray(each.sum(axis=1))
 

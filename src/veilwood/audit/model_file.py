@@ -151,7 +151,7 @@ def _contents(model: BaseForest) -> Iterator[Check]:
     found = f"entries named {', '.join(private)}" if private else f"{len(names)} names, none of something private"
     yield Check("Does it hold nothing else?", not private, found)
     plan, counts = model.plan_, arrays.get("leaf_counts")
-    shared = plan.structure.get("records") == ALL_TO_EVERY_TREE and plan.structure["trees"] >= _FEWEST_TREES
+    shared = plan.layout.records == ALL_TO_EVERY_TREE and plan.layout.trees >= _FEWEST_TREES
     if not model.privacy_.is_private or counts is None or counts.dtype != np.int64 or not shared:
         return
     forest: Any = model.forest_

@@ -310,7 +310,7 @@ def fit(
     with _spend_noted(book, planned):
         forest.fit(table)
         model_file.save(forest, out)
-    if not as_json and (chosen := forest.plan_.structure.get("choice")) and "choice" not in planned.structure:
+    if not as_json and (chosen := forest.plan_.notes.get("choice")) and "choice" not in planned.notes:
         print(f"Chosen after the rows were counted: {chosen}.")
     data = {"model": str(out), "certificate": forest.privacy_.to_dict(), "plan": forest.plan_.to_dict()}
     where = "not recorded: no --ledger was given" if ledger is None else f"recorded in {ledger}, {_left(book)}"

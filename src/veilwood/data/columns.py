@@ -14,10 +14,10 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from veilwood.bounded import shown
 from veilwood.data.canonical import Nothing, text_of
 from veilwood.data.frames import Floats
 from veilwood.errors import SchemaError
+from veilwood.wording import shown
 
 __all__ = ["COLUMN_KEYS", "MAX_CATEGORIES", "TRANSFORMS", "Column", "closest"]
 

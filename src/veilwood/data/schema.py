@@ -21,11 +21,12 @@ import pandas as pd
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
-from veilwood.bounded import read_json, read_text, shown
+from veilwood.bounded import read_json, read_text
 from veilwood.data.canonical import texts_of
 from veilwood.data.columns import COLUMN_KEYS, Column, closest
 from veilwood.data.frames import Table, category_codes, numbers
 from veilwood.errors import SchemaError, UndeclaredSchemaError, VeilwoodError
+from veilwood.wording import shown
 
 __all__ = ["UNREVIEWED", "Schema", "Task"]
 

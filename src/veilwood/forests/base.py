@@ -6,9 +6,13 @@ What a family of forests grows, measures and predicts is in its own file.
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
+from os import PathLike
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -17,21 +21,65 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 
-from veilwood.bounded import is_whole, shown
+from veilwood.bounded import MOST_DIGITS, is_whole
 from veilwood.data.batches import Source
 from veilwood.data.cluster.engines import open_rows
 from veilwood.data.encoding import Encoding, class_labels
 from veilwood.data.schema import Schema, Task
-from veilwood.errors import PrivacyWarning, VeilwoodError
+from veilwood.errors import ParameterError, PlanError, PrivacyWarning, VeilwoodError
 from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.privacy.door import INFERRED, Door
 from veilwood.privacy.ledger import open_ledger
 from veilwood.privacy.loss import Loss, requested_loss
-from veilwood.privacy.neighbours import Neighbours, RowsOf, unit_of
-from veilwood.privacy.plan import Plan
-from veilwood.trees.forest import Forest, check_random_state
+from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf, unit_of
+from veilwood.privacy.plan import Layout, Plan, Records
+from veilwood.privacy.steps import Step
+from veilwood.trees.forest import Forest, check_random_state, public_seed
+from veilwood.wording import shown
 
 MOST_THREADS = 4096
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a fit is asked for: public facts, checked, from which a design follows without any further chance.
+
+    Attributes
+    ----------
+    estimator, parameters
+        Who asks, and with which parameters.
+    schema, loss, neighbours
+        What is public about the data, what may be lost, and about whom.
+    seed : int
+        The public seed of the structure.
+    choices : dict
+        What an earlier plan has chosen already and need not be searched again.
+    """
+
+    estimator: str
+    parameters: dict[str, Any]
+    schema: Schema
+    loss: Loss
+    neighbours: Neighbours
+    seed: int
+    choices: Mapping[str, Any] = field(default_factory=dict)
+
+    def plan(self, steps: tuple[Step, ...], released: str, layout: Layout, noise: float, **more: Any) -> Plan:
+        """Put a plan together; ``noise`` is its expected squared error of a leaf."""
+        return Plan(
+            estimator=self.estimator,
+            parameters=self.parameters,
+            public_seed=self.seed,
+            loss=more.pop("loss", self.loss),
+            neighbours=self.neighbours,
+            steps=steps,
+            released=released,
+            schema_name=self.schema.name,
+            schema_hash=self.schema.fingerprint(),
+            layout=layout,
+            expected_leaf_mse=noise,
+            **more,
+        )
 
 
 @dataclass(frozen=True)
@@ -41,6 +89,50 @@ class Design:
     encoding: Encoding
     forest: Forest
     plan: Plan
+
+
+def layout_of(forest: Forest, records: Records, **more: Any) -> Layout:
+    """Return the layout of a forest that is grown without data."""
+    return Layout(forest.n_trees, forest.n_leaves, forest.depth, records, **more)
+
+
+_MOST_CHARACTERS = 10_000
+_NOT_IN_A_PLAN = {
+    "schema", "epsilon", "delta", "privacy_unit", "adjacency", "random_state", "ledger", "n_jobs", "epsilon_in_paper",
+}  # fmt: skip
+
+
+def plain_value(name: str, value: Any) -> Any:
+    """Return a parameter as JSON can hold it; exact numbers as text, which every estimator reads as the same number."""
+    match value:
+        case np.generic():
+            return plain_value(name, value.item())
+        case float() if math.isinf(value):
+            return "inf"
+        case None | bool() | float():
+            return value
+        case int() if is_whole(value, -(10 ** (MOST_DIGITS - 1)), 10 ** (MOST_DIGITS - 1)):
+            return value
+        case str() if len(value) <= _MOST_CHARACTERS:
+            return value
+        case Fraction() | Decimal():
+            return str(value)
+        case Rows(k=k):
+            return k
+        case RowsOf(id=column, at_most=at_most):
+            return {"id": column, "at_most": at_most}
+        case list() | tuple():
+            return [plain_value(name, entry) for entry in value]
+        case dict():
+            return {str(key): plain_value(name, entry) for key, entry in value.items()}
+    raise ParameterError(name, value, "cannot be saved", "give numbers or text")
+
+
+def _same(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except ValueError:  # an array somewhere: rather plan again
+        return False
 
 
 @runtime_checkable
@@ -79,6 +171,8 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
     ledger: Any
     n_jobs: Any
 
+    _prepared: tuple[Any, Design] | None = None  # by plan(), for the next fit
+
     # Set by fit.
     schema_: Schema
     plan_: Plan
@@ -86,7 +180,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 
     # -- what a family defines -----------------------------------------------------------------------------
 
-    def _design(self, schema: Schema, loss: Loss, neighbours: Neighbours) -> Design:
+    def _design(self, asked: Asked) -> Design:
         """Grow the structure and plan the release, from public facts alone."""
         raise NotImplementedError
 
@@ -114,9 +208,9 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
             raise VeilwoodError(
                 "a plan is made before the data is seen, and schema='infer' reads the data. Hint: declare a schema."
             )
-        return self._design(self._for_task(Schema.resolve(self.schema)), *self._promise()).plan
+        return self._prepare(self._for_task(Schema.resolve(self.schema))).plan
 
-    def fit(self, X: Any, y: Any = None, **unsupported: Any) -> Self:
+    def fit(self, X: Any, y: Any = None, *, plan: Plan | str | PathLike[str] | None = None, **unsupported: Any) -> Self:
         """Train on a table, releasing noisy counts through the door and charging the ledger once.
 
         Parameters
@@ -128,6 +222,9 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
             Owners and servers of ``veilwood.secure`` take the place of rows that nobody may see.
         y : array-like, optional
             The target.
+        plan : Plan or path, optional
+            What was planned, and perhaps signed, before: exactly that is carried out, or the fit is refused with what
+            differs. Without it, the plan that ``plan()`` returned last, as long as no parameter has changed since.
 
         Returns
         -------
@@ -137,10 +234,9 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         if isinstance(X, JointRows) and hasattr(type(X), "teach"):  # a frame may have a column of that name
             X.teach(self)
             return self
-        loss, neighbours = self._promise()
         schema, not_private = self._declared_schema(X, y)
-        design = self._design(schema, loss, neighbours)
-        sources = [open_rows(X, y, design.encoding, unit=neighbours.unit)]
+        design = self._prepare(schema, plan)
+        sources = [open_rows(X, y, design.encoding, unit=design.plan.neighbours.unit)]
         sources[0].check_passes(self._several_passes, type(self).__name__)
         # Taken out of the list, so that the encoded rows are gone from memory before anything is learned.
         self._carry_out(design, not_private, lambda door: self._measure(design, sources.pop(), door))
@@ -148,10 +244,47 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 
     # -- shared by the families --------------------------------------------------------------------------------
 
+    def _prepare(self, schema: Schema, plan: Plan | str | PathLike[str] | None = None) -> Design:
+        """Return the public design: of the given plan, or of the latest one, or a new one."""
+        loss, neighbours = self._promise()
+        parameters = self._plan_parameters()
+        if plan is not None:
+            plan = plan if isinstance(plan, Plan) else Plan.load(plan)
+            asked = Asked(type(self).__name__, parameters, schema, loss, neighbours, plan.public_seed, plan.choices)
+            design = self._design(asked)
+            differs = plan.differences(design.plan)
+            if is_whole(self.random_state, 0) and int(self.random_state) != plan.public_seed:
+                differs.append(f"random_state: {plan.public_seed} planned, {self.random_state} now")
+            if differs:
+                raise PlanError(
+                    f"this would not carry out the plan {plan.fingerprint()[:12]}: {'; '.join(differs)}. "
+                    "Hint: use the planned parameters and schema, or make a new plan."
+                )
+            return design
+        key = (parameters, schema.fingerprint(), loss, neighbours, self.random_state)
+        if self._prepared is None or not _same(self._prepared[0], key):
+            asked = Asked(type(self).__name__, parameters, schema, loss, neighbours, public_seed(self.random_state))
+            self._prepared = (key, self._design(asked))
+        return self._prepared[1]
+
+    def _plan_parameters(self) -> dict[str, Any]:
+        """Return the parameters that a plan names: all that are not in its other fields."""
+        return {
+            name: plain_value(name, value)
+            for name, value in self.get_params(deep=False).items()
+            if name not in _NOT_IN_A_PLAN
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        state.pop("_prepared", None)
+        return state
+
     def _carry_out(self, design: Design, not_private: str | None, measure: Callable[[Door], Any]) -> None:
         """Open the door, measure, and take in what came out."""
         door = Door(design.plan, open_ledger(self.ledger), not_private=not_private)
         self._go_through(door, design, measure)
+        self._prepared = None  # carried out: the next fit has a plan of its own
 
     def _go_through(self, door: Door, design: Design, measure: Callable[[Door], Any]) -> None:
         """Measure inside a door, and take in what came out."""
@@ -226,8 +359,15 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
             self.classes_ = class_labels(schema)
 
     def _replanned(self) -> Plan:
-        """Plan a fitted forest afresh from its parameters, for an audit."""
-        return self._design(self.schema_, *self._promise()).plan
+        """Plan a fitted forest afresh from its parameters and the public seed, for an audit."""
+        return self._design(self._asked_again()).plan
+
+    def _asked_again(self) -> Asked:
+        """Return what the fit was asked for."""
+        plan, promise = self.plan_, self._promise()
+        return Asked(
+            type(self).__name__, self._plan_parameters(), self.schema_, *promise, plan.public_seed, plan.choices
+        )
 
     def _encode(self, X: Any) -> NDArray[np.uint16]:
         """Encode rows to predict for; needs a fitted estimator."""

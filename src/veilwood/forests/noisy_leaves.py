@@ -24,7 +24,7 @@ from veilwood.forests.base import BaseForest, Classifies, Design
 from veilwood.privacy.entropy import secret_key
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
-from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE
+from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Records
 from veilwood.privacy.steps import Step, counting_step
 from veilwood.trees.counting import Assignment, leaf_totals, sum_over_trees
 from veilwood.trees.forest import Forest
@@ -57,7 +57,7 @@ class CountedForest(BaseForest):
         return 1 if self.trees == "disjoint" else int(np.sum(self.n_estimators))
 
     @property
-    def _records(self) -> str:
+    def _records(self) -> Records:
         return EACH_TO_ONE_TREE if self.trees == "disjoint" else ALL_TO_EVERY_TREE
 
     def _leaf_step(self, schema: Schema, loss: Loss, neighbours: Neighbours, n_leaves: int) -> Step:

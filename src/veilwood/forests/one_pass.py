@@ -14,7 +14,6 @@ from typing import Any, ClassVar, NoReturn, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.bounded import shorten, shown
 from veilwood.data.batches import Batch, Count, Source
 from veilwood.data.canonical import texts_of
 from veilwood.data.cluster.engines import open_rows
@@ -25,6 +24,7 @@ from veilwood.privacy.door import SEEDED, Door
 from veilwood.privacy.entropy import is_seeded
 from veilwood.privacy.ledger import open_ledger
 from veilwood.privacy.neighbours import RowsOf
+from veilwood.wording import shorten, shown
 
 
 @dataclass(repr=False)
@@ -142,14 +142,15 @@ class OnePassForest(CountedForest):
 
     def _begin(self, X: Any, y: Any) -> _Unfinished:
         """Design the forest and draw the key; refuse what cannot be paid for or cannot be done batch by batch."""
-        loss, neighbours = self._promise()
+        _, neighbours = self._promise()
         if isinstance(neighbours.unit, RowsOf):
             raise VeilwoodError(
                 f"rows of one {neighbours.unit.id!r} may come in several batches, so which to keep cannot be told. "
                 "Hint: fit a table, a folder or a cluster's frame instead of partial_fit."
             )
         schema, not_private = self._declared_schema(X, y)
-        design = self._design(schema, loss, neighbours)
+        design = self._prepare(schema)
+        loss = design.plan.loss
         ledger = open_ledger(self.ledger)
         if not ledger.can_afford(loss):  # nothing is reserved before release: this only saves work in vain
             left = ledger.remaining

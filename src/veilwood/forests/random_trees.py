@@ -13,14 +13,10 @@ from numpy.typing import NDArray
 
 from veilwood.data.batches import Count
 from veilwood.data.encoding import Encoding
-from veilwood.data.schema import Schema
-from veilwood.forests.base import Design
+from veilwood.forests.base import Asked, Design, layout_of
 from veilwood.forests.noisy_leaves import CountedClassifier, CountedRegressor
 from veilwood.forests.one_pass import OnePassForest
 from veilwood.privacy.door import Door
-from veilwood.privacy.loss import Loss
-from veilwood.privacy.neighbours import Neighbours
-from veilwood.privacy.plan import Plan
 from veilwood.trees.forest import grow_binary
 
 
@@ -56,26 +52,17 @@ class _RandomTrees(OnePassForest):
         self.ledger = ledger
         self.n_jobs = n_jobs
 
-    def _design(self, schema: Schema, loss: Loss, neighbours: Neighbours) -> Design:
+    def _design(self, asked: Asked) -> Design:
         self._check_choices()
-        encoding = Encoding(schema, "grid")
-        forest = grow_binary(encoding.columns, self.n_estimators, self.max_depth, self.random_state)
-        step = self._leaf_step(schema, loss, neighbours, forest.n_leaves)
-        plan = Plan(
-            estimator=type(self).__name__,
-            loss=loss,
-            neighbours=neighbours,
-            steps=(step,),
-            released=f"{step.name}, with noise, of {forest.n_trees} random trees grown without data",
-            schema_name=schema.name,
-            schema_hash=schema.fingerprint(),
-            structure={
-                "trees": forest.n_trees,
-                "leaves": forest.n_leaves,
-                "depth": forest.depth,
-                "records": self._records,
-            },
-            expected_leaf_mse=self._expected_leaf_mse(step),
+        encoding = Encoding(asked.schema, "grid")
+        forest = grow_binary(encoding.columns, self.n_estimators, self.max_depth, asked.seed)
+        step = self._leaf_step(asked.schema, asked.loss, asked.neighbours, forest.n_leaves)
+        plan = asked.plan(
+            (step,),
+            f"{step.name}, with noise, of {forest.n_trees} random trees grown without data",
+            layout_of(forest, self._records),
+            self._expected_leaf_mse(step),
+            choices={"structure": forest.fingerprint()},
         )
         return Design(encoding, forest, plan)
 

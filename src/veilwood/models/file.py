@@ -9,13 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import re
-import time
 from collections.abc import Mapping
 from contextlib import suppress
-from decimal import Decimal
-from fractions import Fraction
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -29,18 +25,19 @@ from sklearn.utils.validation import check_is_fitted
 
 from veilwood import estimators
 from veilwood._version import __version__
-from veilwood.bounded import MOST_DIGITS, is_whole, read_json, shorten, shown
+from veilwood.atomic_file import write_file
+from veilwood.bounded import read_json
 from veilwood.data.canonical import texts_of
 from veilwood.data.encoding import class_labels
 from veilwood.data.schema import Schema
-from veilwood.errors import ModelFileError, VeilwoodError
-from veilwood.forests.base import BaseForest
+from veilwood.errors import FileError, ModelFileError, VeilwoodError
+from veilwood.forests.base import BaseForest, plain_value
 from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.privacy.loss import SAMPLING_DELTA, Loss
-from veilwood.privacy.neighbours import Rows, RowsOf
 from veilwood.privacy.plan import Plan
+from veilwood.wording import shorten, shown
 
-__all__ = ["FORMAT", "load", "save", "write_file"]
+__all__ = ["FORMAT", "load", "save"]
 
 FORMAT: Final = 1
 """Number of the file format. A new number when a file could no longer be read by the code before; then ``load``
@@ -103,7 +100,11 @@ def save(estimator: BaseForest, path: str | PathLike[str]) -> None:
         "plan": _to_json(estimator.plan_.to_dict()),
         "certificate": _to_json(estimator.privacy_.to_dict()),
     }
-    write_file(path, write_safetensors(arrays, {**metadata, "sha256": _digest(metadata, arrays)}))
+    content = write_safetensors(arrays, {**metadata, "sha256": _digest(metadata, arrays)})
+    try:
+        write_file(path, content)
+    except FileError as error:
+        raise ModelFileError(str(error)) from None
 
 
 def load(path: str | PathLike[str]) -> BaseForest:
@@ -131,25 +132,6 @@ def load(path: str | PathLike[str]) -> BaseForest:
         return _construct(_parse(_read(Path(path))))
     except VeilwoodError as error:
         raise ModelFileError(f"cannot load {shown(str(path))}: {shorten(str(error), _MOST_TOLD)}") from None
-
-
-def write_file(path: str | PathLike[str], content: bytes) -> None:
-    """Write a file whole or not at all: under another name first, then renamed."""
-    path = Path(path)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}-{time.monotonic_ns()}.part")
-    try:
-        with open(unfinished, "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    except OSError as error:
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
-        raise ModelFileError(
-            f"cannot write {shown(str(path))}: {error.strerror or error}. "
-            "Hint: choose another place, or make room there."
-        ) from None
 
 
 # -- parse -------------------------------------------------------------------------------------------------------
@@ -305,33 +287,7 @@ def _parameters(estimator: BaseForest) -> dict[str, Any]:
     given = estimator.get_params(deep=False)
     if not isinstance(given["random_state"], int | np.integer):
         given["random_state"] = None  # a generator is a state, not a value; the trees themselves are saved
-    return {name: _plain(name, value) for name, value in given.items() if name not in _NOT_PARAMETERS}
-
-
-def _plain(name: str, value: Any) -> Any:
-    """Return a parameter as JSON can hold it; exact numbers as text, which every estimator reads as the same number."""
-    match value:
-        case np.generic():
-            return _plain(name, value.item())
-        case float() if math.isinf(value):
-            return "inf"
-        case None | bool() | float():
-            return value
-        case int() if is_whole(value, -(10 ** (MOST_DIGITS - 1)), 10 ** (MOST_DIGITS - 1)):
-            return value
-        case str() if len(value) <= _MOST_CHARACTERS:
-            return value
-        case Fraction() | Decimal():
-            return str(value)
-        case Rows(k=k):
-            return k
-        case RowsOf(id=column, at_most=at_most):
-            return {"id": column, "at_most": at_most}
-        case list() | tuple():
-            return [_plain(name, entry) for entry in value]
-        case dict():
-            return {str(key): _plain(name, entry) for key, entry in value.items()}
-    raise VeilwoodError(f"{name}={shown(value)} cannot be saved. Hint: give numbers or text.")
+    return {name: plain_value(name, value) for name, value in given.items() if name not in _NOT_PARAMETERS}
 
 
 def _digest(metadata: Mapping[str, str], arrays: Mapping[str, NDArray[Any]]) -> str:

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from veilwood._version import __version__
+from veilwood.atomic_file import write_file
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
-from veilwood.errors import VeilwoodError
+from veilwood.errors import FileError, ModelFileError, VeilwoodError
 from veilwood.forests.noisy_leaves import CountedClassifier, CountedRegressor
-from veilwood.models.file import write_file
 from veilwood.trees.forest import LEAF, Forest
 
 if TYPE_CHECKING:
@@ -85,7 +85,10 @@ def export_onnx(
     else:
         _regress(graph, estimator, mean, refused)
     model = graph.model(estimator.privacy_.to_json(), str(estimator.privacy_))
-    write_file(path, model.SerializeToString())
+    try:
+        write_file(path, model.SerializeToString())
+    except FileError as error:
+        raise ModelFileError(str(error)) from None
 
 
 class _Graph:

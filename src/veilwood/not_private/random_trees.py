@@ -12,13 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.data.schema import Schema
-from veilwood.forests.base import Design
+from veilwood.forests.base import Asked, Design
 from veilwood.forests.random_trees import RandomTreesClassifier
 from veilwood.not_private.shared import PARTS, AsPublished, uniform
 from veilwood.privacy.door import Door
-from veilwood.privacy.loss import Loss
-from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteLaplace
 
 INVERTED_SCALE = (
@@ -92,9 +89,9 @@ class RandomTreesAsPrintedNotPrivate(AsPublished, RandomTreesClassifier):
     def _reason(self) -> str:
         return INVERTED_SCALE
 
-    def _design(self, schema: Schema, loss: Loss, neighbours: Neighbours) -> Design:
+    def _design(self, asked: Asked) -> Design:
         eta = self._exact_epsilon_in_paper()
-        design = super()._design(schema, loss, neighbours)
+        design = super()._design(asked)
         # With eta/k far below 1 the noise decides on which side of zero an empty class falls, so it is drawn in parts.
         noise = DiscreteLaplace(PARTS * eta / design.forest.n_trees)
         (step,) = design.plan.steps

@@ -11,8 +11,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from veilwood.bounded import shorten
 from veilwood.errors import ModelFileError
+from veilwood.wording import shorten
 
 _WEAK: Final = 8.0  # epsilon from which a statement says so,
 _LARGEST_SHOWN: Final = 30.0  # and from which the factor is no longer worth its digits

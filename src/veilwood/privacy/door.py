@@ -166,9 +166,9 @@ class Door:
         entry = _entry(self._ledger, self._reservation.id)
         private = entry.not_private is None and entry.loss.is_bounded
         assumptions = [PUBLIC_SCHEMA, FITS, UNIFORM_BITS, ONE_UNIT.format(unit=self.plan.neighbours.unit)]
-        if self.plan.structure.get("records") == EACH_TO_ONE_TREE:
+        if self.plan.layout.records == EACH_TO_ONE_TREE:
             assumptions.append(KEYED)
-        if "rows assumed" in self.plan.structure:
+        if self.plan.layout.rows_known == "declared":
             assumptions.append(GIVEN_ROWS)
         if isinstance(self._ledger, MemoryLedger):
             assumptions.append("the ledger was kept in memory only: earlier spends on this data are not recorded in it")
@@ -187,7 +187,7 @@ class Door:
             ledger=self._ledger.name,
             ledger_entry=entry.id,
             schema_hash=self.plan.schema_hash,
-            plan_hash=self.plan.fingerprint(),
+            plan_hash=self.plan.opened_as or self.plan.fingerprint(),
             version=__version__,
         )
 

@@ -11,8 +11,9 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from veilwood.bounded import check_digits, shown
+from veilwood.bounded import check_digits
 from veilwood.errors import VeilwoodError
+from veilwood.wording import shown
 
 Ints = NDArray[np.int64]
 

@@ -23,9 +23,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self
 
-from veilwood.bounded import MOST_DIGITS_OF_A_SUM, rational, read_json, shorten, shown
+from veilwood.bounded import MOST_DIGITS_OF_A_SUM, rational, read_json
 from veilwood.errors import BudgetExceededError, LedgerError, PrivacyWarning, VeilwoodError
 from veilwood.privacy.loss import Loss, check_budget, exact, requested_loss, zcdp_rho
+from veilwood.wording import shorten, shown
 
 __all__ = ["Entry", "Ledger", "MemoryLedger", "Reservation", "SQLiteLedger", "open_ledger"]
 

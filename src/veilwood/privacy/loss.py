@@ -22,8 +22,9 @@ from numbers import Rational, Real
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from veilwood.bounded import MOST_DIGITS_OF_A_SUM, check_digits, rational, shown
+from veilwood.bounded import MOST_DIGITS_OF_A_SUM, check_digits, rational
 from veilwood.errors import VeilwoodError
+from veilwood.wording import shown
 
 LARGEST_DELTA = Fraction(1, 100)
 SMALLEST_EPSILON, LARGEST_EPSILON = Fraction(1, 10**6), Fraction(10**6)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Literal, TypeAlias
 
-from veilwood.bounded import shown
 from veilwood.errors import VeilwoodError
+from veilwood.wording import shown
 
 Adjacency: TypeAlias = Literal["add-remove", "replace-one"]
 

@@ -15,10 +15,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from veilwood.bounded import shown
 from veilwood.errors import VeilwoodError
 from veilwood.privacy import samplers
 from veilwood.privacy.exact_values import Ints, integers, not_negative, positive
+from veilwood.wording import shown
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What will be released and at what cost, decided before any data is seen.
 
-A plan is public: it can be printed, reviewed and signed. ``release`` carries it out.
+A plan is public: it can be printed, reviewed, signed and saved. ``door`` carries out exactly what it says.
 """
 
 from __future__ import annotations
@@ -10,22 +10,72 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
+from os import PathLike
+from typing import Any, Literal, TypeAlias, get_args
 
-from veilwood.bounded import is_whole, shorten
-from veilwood.errors import VeilwoodError
+from veilwood._version import __version__
+from veilwood.atomic_file import write_file
+from veilwood.bounded import is_whole, read_json, read_text
+from veilwood.errors import PlanError, VeilwoodError
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours, RowsOf, unit_of
 from veilwood.privacy.steps import MOST_CELLS, Step, loss_from_dict, loss_to_dict
+from veilwood.wording import shorten
 
-EACH_TO_ONE_TREE = "each to one tree"
-ALL_TO_EVERY_TREE = "all to every tree"
+Records: TypeAlias = Literal["all to every tree", "each to one tree"]
+EACH_TO_ONE_TREE: Records = "each to one tree"
+ALL_TO_EVERY_TREE: Records = "all to every tree"
+LARGEST_SEED = 2**128 - 1
 
-
-_WORDS = 32  # a longer text about the structure gets a line of its own
+_WORDS = 32  # a longer note gets a line of its own
 _STEPS_SHOWN = 12  # a person reads the first steps of a plan; all are in its JSON
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The public shape of a forest, as far as the plan decides by it; texts for people are the plan's notes.
+
+    Attributes
+    ----------
+    trees, leaves, depth : int
+        Of the whole forest; 0 where it is decided later, by the rule that the plan states.
+    records : str
+        Whether every row counts in every tree, or in one only.
+    queries : int
+        How many public queries are answered; 0 for training.
+    rows_planned : int or None
+        The number of rows that the plan was made for, if it needs one,
+    rows_known : str or None
+        and how it is known: declared as public, or measured with noise.
+    """
+
+    trees: int = 0
+    leaves: int = 0
+    depth: int = 0
+    records: Records = ALL_TO_EVERY_TREE
+    queries: int = 0
+    rows_planned: int | None = None
+    rows_known: Literal["declared", "measured"] | None = None
+
+    def __post_init__(self) -> None:
+        numbers = (self.trees, self.leaves, self.depth, self.queries, self.rows_planned or 0)
+        known = self.records in get_args(Records) and self.rows_known in (None, "declared", "measured")
+        if not known or not all(is_whole(number, 0, MOST_CELLS) for number in numbers):
+            raise PlanError("this is not a plan: the layout of its forest is not made of whole numbers.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    def in_words(self) -> list[str]:
+        """The numbers, as a person would list them."""
+        words = [f"{value:,} {name}" for name in ("trees", "leaves", "queries") if (value := getattr(self, name))]
+        words += [f"depth {self.depth}"] if self.depth else []
+        words += [f"records {self.records}"]
+        words += [f"{self.rows_planned:,} rows {self.rows_known}"] if self.rows_planned is not None else []
+        return words
 
 
 @dataclass(frozen=True)
@@ -36,6 +86,10 @@ class Plan:
     ----------
     estimator : str
         Who planned it.
+    parameters : dict
+        Its parameters, as far as they are not named below.
+    public_seed : int
+        The seed of everything random about the structure. It does not seed noise.
     loss : Loss
         What the whole release costs.
     neighbours : Neighbours
@@ -46,10 +100,18 @@ class Plan:
         What becomes public, in words.
     schema_name, schema_hash : str
         The public facts it was made from.
-    structure : dict
-        Public numbers about the trees.
+    layout : Layout
+        The shape of the forest.
+    choices : dict
+        What else was chosen and is carried out: the strategy, the method, a hash of the structure.
+    notes : dict
+        What is shown to people; nothing is decided by it.
     expected_leaf_mse : float
         Mean squared error, over leaves, of one class count (for regression, of the count of rows) due to noise.
+    version : str
+        The version of the library that carries it out.
+    opened_as : str or None
+        The fingerprint of the plan that opened the door, where this one was refined from what came out.
     """
 
     estimator: str
@@ -59,22 +121,28 @@ class Plan:
     released: str
     schema_name: str
     schema_hash: str
-    structure: dict[str, Any]
+    layout: Layout
     expected_leaf_mse: float
+    parameters: dict[str, Any] = field(default_factory=dict)
+    public_seed: int = 0
+    choices: dict[str, Any] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
+    version: str = __version__
+    opened_as: str | None = None
 
     def __post_init__(self) -> None:
         if not self.steps or any(step.sensitivity < 1 for step in self.steps):
-            raise VeilwoodError("a plan has steps, and every step a sensitivity of at least 1.")
+            raise PlanError("a plan has steps, and every step a sensitivity of at least 1.")
         if len({step.name for step in self.steps}) < len(self.steps):
-            raise VeilwoodError("two steps of a plan have the same name: the door could not tell them apart.")
+            raise PlanError("two steps of a plan have the same name: the door could not tell them apart.")
         total = Loss.total(step.loss for step in self.steps)
         by_rho = self.loss.delta > 0 and self.loss.rho is not None
         if by_rho and not Loss(None, Fraction(0), self.loss.rho).fits(self.loss):
-            raise VeilwoodError(f"rho={float(self.loss.rho or 0):.4g} is more than {self.loss} allows.")
+            raise PlanError(f"rho={float(self.loss.rho or 0):.4g} is more than {self.loss} allows.")
         cost, promise = (total.rho, self.loss.rho) if by_rho else (total.epsilon, self.loss.epsilon)
         in_parts_of_rho = any(step.loss.delta > 0 for step in self.steps)  # whose epsilon is not their own (Loss.part)
         if promise is not None and (cost is None or cost > promise or (not by_rho and in_parts_of_rho)):
-            raise VeilwoodError(f"the steps of this plan cost {total}, more than the {self.loss} it promises.")
+            raise PlanError(f"the steps of this plan cost {total}, more than the {self.loss} it promises.")
 
     @property
     def adjacency(self) -> str:
@@ -94,13 +162,15 @@ class Plan:
     @property
     def n_leaves(self) -> int:
         """Leaves of all trees together."""
-        return int(self.structure["leaves"])
+        return self.layout.leaves
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON and for the fingerprint."""
         unit = self.neighbours.unit
         return {
             "estimator": self.estimator,
+            "parameters": self.parameters,
+            "public_seed": self.public_seed,
             **loss_to_dict(self.loss),
             "adjacency": self.neighbours.adjacency,
             "unit": str(self.neighbours.unit),
@@ -108,53 +178,88 @@ class Plan:
             "released": self.released,
             "schema": self.schema_name,
             "schema_hash": self.schema_hash,
-            "structure": self.structure,
+            "layout": self.layout.to_dict(),
+            "choices": self.choices,
+            "notes": self.notes,
             "expected_leaf_mse": self.expected_leaf_mse,
             "steps": [step.to_dict() for step in self.steps],
+            "version": self.version,
+            "opened_as": self.opened_as,
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Plan:
         """Read what ``to_dict`` wrote."""
         try:
-            texts = (data["estimator"], data["released"], data["schema"], data["schema_hash"])
-            structure, noise = dict(data["structure"]), data["expected_leaf_mse"]
-            if not all(isinstance(text, str) for text in texts) or not is_whole(structure["leaves"], 0, MOST_CELLS):
-                raise VeilwoodError("this is not a plan: a text or the number of leaves is missing.")
+            texts = [data[key] for key in ("estimator", "released", "schema", "schema_hash", "version")]
+            noise, opened_as = data["expected_leaf_mse"], data["opened_as"]
+            if not all(isinstance(text, str) for text in texts) or not isinstance(opened_as, str | None):
+                raise PlanError("this is not a plan: a text is missing.")
             if isinstance(noise, bool) or not isinstance(noise, int | float) or not 0 <= noise < math.inf:
-                raise VeilwoodError("this is not a plan: its noise is not a finite number.")
+                raise PlanError("this is not a plan: its noise is not a finite number.")
+            if not is_whole(data["public_seed"], 0, LARGEST_SEED):
+                raise PlanError("this is not a plan: its seed is not a whole number within bounds.")
             return cls(
                 estimator=data["estimator"],
+                parameters=dict(data["parameters"]),
+                public_seed=data["public_seed"],
                 loss=loss_from_dict(data),
                 neighbours=Neighbours(data["adjacency"], unit_of(data["privacy_unit"])),
                 steps=tuple(Step.from_dict(step) for step in data["steps"]),
                 released=data["released"],
                 schema_name=data["schema"],
                 schema_hash=data["schema_hash"],
-                structure=structure,
+                layout=Layout(**data["layout"]),
+                choices=dict(data["choices"]),
+                notes=dict(data["notes"]),
                 expected_leaf_mse=noise,
+                version=data["version"],
+                opened_as=opened_as,
             )
         except VeilwoodError:
             raise
         except (KeyError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
-            raise VeilwoodError(f"this is not a plan: {type(error).__name__} {shorten(str(error))}.") from None
+            raise PlanError(f"this is not a plan: {type(error).__name__} {shorten(str(error))}.") from None
 
     def to_json(self) -> str:
         """Return the plan as JSON text."""
         return json.dumps(self.to_dict(), indent=2)
 
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the plan to a JSON file: to be signed, kept, and carried out by ``fit(X, y, plan=path)``."""
+        write_file(path, (self.to_json() + "\n").encode())
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Plan:
+        """Read what ``save`` wrote, and check that it keeps its promise."""
+        data = read_json(read_text(path))
+        if not isinstance(data, dict):
+            raise PlanError(f"{str(path)!r} is not a plan. Hint: write one with plan.save(path).")
+        return cls.from_dict(data)
+
     def fingerprint(self) -> str:
-        """Return a hash that names this plan."""
+        """Return a hash that names this plan, with everything in it."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+
+    def differences(self, other: Plan) -> list[str]:
+        """Say in what another plan differs, as ``name: here, there``; empty if they are the same plan."""
+        mine, theirs = self.to_dict(), other.to_dict()
+        return [
+            f"{key}: {shorten(json.dumps(mine[key]))} planned, {shorten(json.dumps(theirs[key]))} now"
+            for key in mine
+            if mine[key] != theirs[key]
+        ]
+
+    def refined(self, **changes: Any) -> Plan:
+        """Return the plan as it goes on after something has come out; it remembers under which one the door opened."""
+        return replace(self, **changes, opened_as=self.opened_as or self.fingerprint())
 
     def explain(self) -> str:
         """Return the plan in words."""
-        told = {key: value for key, value in self.structure.items() if value != 0}
-        sentences = {key: value for key, value in told.items() if isinstance(value, str) and len(value) > _WORDS}
-        shape = ", ".join(f"{value:,} {key}" if isinstance(value, int) and key != "depth" else f"{key} {value}"
-                          for key, value in told.items() if key not in sentences)  # fmt: skip
+        sentences = {key: value for key, value in self.notes.items() if len(str(value)) > _WORDS}
+        told = self.layout.in_words() + [f"{key} {value}" for key, value in self.notes.items() if key not in sentences]
         lines = [
-            f"{self.estimator} on schema {self.schema_name!r}: {shape}.",
+            f"{self.estimator} on schema {self.schema_name!r}: {', '.join(told)}.",
             *(f"{key.capitalize()}: {value}." for key, value in sentences.items()),
             f"Costs {self.loss}, protecting {self.neighbours}.",
             f"Releases {self.released}.",
@@ -170,7 +275,7 @@ class Plan:
         if not self.loss.is_bounded:
             lines.append("No bound holds: the result is NOT PRIVATE.")
         elif self.expected_leaf_mse > 0:
-            what = "the votes for one class of a query" if "queries" in self.structure else "one count of a leaf"
+            what = "the votes for one class of a query" if self.layout.queries else "one count of a leaf"
             lines.append(
                 f"Expected noise on {what}: about {self.expected_leaf_mse**0.5:.3g} rows (mean squared error "
                 f"{self.expected_leaf_mse:.4g}). What is smaller than that tells little."

@@ -13,13 +13,14 @@ from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias
 
-from veilwood.bounded import is_whole, rational, shorten, shown
+from veilwood.bounded import is_whole, rational
 from veilwood.errors import VeilwoodError
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAndFlip
 from veilwood.privacy.sparse_noise import SparseLaplace
+from veilwood.wording import shorten, shown
 
 Noise: TypeAlias = DiscreteLaplace | DiscreteGaussian | SparseLaplace
 

@@ -6,6 +6,7 @@ Nothing here looks at data: what a forest counts is in ``counting``, what it lea
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -13,8 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.bounded import is_whole, shown
+from veilwood.bounded import is_whole
 from veilwood.errors import DomainTooLargeError, ModelFileError, VeilwoodError
+from veilwood.privacy.plan import LARGEST_SEED
+from veilwood.wording import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,7 +30,6 @@ LEAF = -1  # the "feature" of a leaf
 MAX_NODES = 1 << 28  # about 3 GB of structure: beyond it something was mistyped
 MAX_TREES = 100_000  # each is grown by itself
 MAX_DEPTH = 1024  # of a tree read from a file: what walks level by level stays fast
-LARGEST_SEED = 2**128 - 1
 # A missing number sits above the upper bound; this is how often a split sets it apart from all numbers.
 MISSING_SPLIT_CHANCE = 0.25
 
@@ -128,6 +130,13 @@ class Forest:
             np.add.at(sums, self.parent[nodes], sums[nodes])
         return sums
 
+    def fingerprint(self) -> str:
+        """Return a hash of the whole structure."""
+        digest = hashlib.sha256()
+        for name, array in sorted(self.to_arrays().items()):
+            digest.update(f"{name} {array.dtype.str} {array.shape}".encode() + array.tobytes())
+        return digest.hexdigest()
+
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays by name, for files."""
         return {field.name: np.ascontiguousarray(getattr(self, field.name)) for field in fields(self)}
@@ -197,6 +206,19 @@ def _window_maxima(values: NDArray[np.uint16], width: int) -> NDArray[np.uint16]
         reach *= 2
     rest = width - reach
     return np.maximum(values[: len(values) - rest], values[rest:])
+
+
+def public_seed(random_state: object) -> int:
+    """Return a public seed: the given whole number, or one that is drawn from a generator, or from fresh entropy.
+
+    >>> public_seed(7)
+    7
+    """
+    check_random_state(random_state)
+    if is_whole(random_state, 0, LARGEST_SEED):
+        return int(random_state)  # type: ignore[call-overload,no-any-return]
+    (rng,) = public_generators(random_state, 1)
+    return int(rng.integers(2**63))
 
 
 def public_generators(random_state: object, n: int) -> list[np.random.Generator]:

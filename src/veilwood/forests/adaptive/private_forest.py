@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from veilwood.bounded import is_whole, shown
+from veilwood.bounded import is_whole
 from veilwood.data.batches import Batch, Source
 from veilwood.data.cluster.engines import anywhere, on_cluster
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
-from veilwood.data.schema import Schema, Task
+from veilwood.data.schema import Task
 from veilwood.errors import ModelFileError, UtilityWarning, VeilwoodError
 from veilwood.forests.adaptive import boosting, cell_effects, cell_forests, fine_cells, recipes
 from veilwood.forests.adaptive import tables as counted_tables
@@ -32,14 +32,15 @@ from veilwood.forests.adaptive.recipes import ROWS_SHARE, Recipe
 from veilwood.forests.adaptive.rounds import RoundPlan, boost, plan_rounds
 from veilwood.forests.adaptive.table_trees import Axis, CellTable, grow_tables
 from veilwood.forests.adaptive.tables import Learned, TablePlan, draw_axes, plan_tables, tables_of
-from veilwood.forests.base import BaseForest, Classifies, Design
+from veilwood.forests.base import Asked, BaseForest, Classifies, Design
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
-from veilwood.privacy.plan import ALL_TO_EVERY_TREE, Plan
+from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import Step, counting_step
 from veilwood.trees.counting import sum_over_trees
 from veilwood.trees.forest import Forest, public_generators
+from veilwood.wording import shown
 
 METHODS: Final = ("auto", "tables", "boosting", "cells")
 MOST_ROWS: Final = 10**15
@@ -54,11 +55,17 @@ Floats = NDArray[np.float64]
 class _Work(Design):
     """The public design. ``recipe`` is None while the number of rows is still to be bought."""
 
+    asked: Asked
     recipe: Recipe | None
     axes: list[Axis]
     tables: TablePlan | None = None
     rounds: RoundPlan | None = None
     cells: CellPlan | None = None
+
+
+def _public_rng(seed: int) -> np.random.Generator:
+    (rng,) = public_generators(seed, 1)
+    return rng
 
 
 class _PrivateForest(BaseForest):
@@ -108,7 +115,8 @@ class _PrivateForest(BaseForest):
             raise VeilwoodError(f"method={self.method!r} is for classes. Hint: leave method out.")
         return super()._promise()
 
-    def _design(self, schema: Schema, loss: Loss, neighbours: Neighbours) -> _Work:
+    def _design(self, asked: Asked) -> _Work:
+        schema, loss, neighbours = asked.schema, asked.loss, asked.neighbours
         encoding = Encoding(schema, "grid")
         if loss.epsilon is not None and self._uses_cells(encoding, loss, neighbours):
             loss = Loss.pure(loss.epsilon)  # cells need no delta
@@ -116,16 +124,20 @@ class _PrivateForest(BaseForest):
         elif self.n_rows is None and loss.epsilon is not None and schema.classes and self.method != "boosting":
             loss = Loss.pure(loss.epsilon)  # tables may be chosen, and are far better off with Laplace noise
         if self.n_rows is not None:
-            return self._work(encoding, int(self.n_rows), loss, neighbours)
+            return self._work(asked, encoding, int(self.n_rows), loss)
         step = counting_step(ROWS, (1,), loss.part(ROWS_SHARE), neighbours, l1=1, squared_l2=1)
         n_columns = len(encoding.columns)
         sizes = {f"at {n:,} rows": self._choose(encoding, n, loss, neighbours).in_words(n_columns) for n in SHOWN_SIZES}
-        plan = self._plan(
-            encoding, loss, neighbours, (step,),
+        plan = asked.plan(
+            (step,),
             "the number of rows, with noise, and then, with the rest of the budget, what is chosen from it",
-            {"method": "chosen from the number of rows", **sizes, "trees": 0, "leaves": 0}, 0.0,
-        )  # fmt: skip
-        return _Work(encoding, _NO_FOREST, plan, None, [])
+            Layout(),
+            0.0,
+            loss=loss,
+            choices={"method": "chosen from the number of rows"},
+            notes=sizes,
+        )
+        return _Work(encoding, _NO_FOREST, plan, asked, None, [])
 
     def _uses_cells(self, encoding: Encoding, loss: Loss, neighbours: Neighbours) -> bool:
         """Whether it is certain, before the number of rows may be bought, that cells will be used."""
@@ -148,86 +160,73 @@ class _PrivateForest(BaseForest):
         n_classes = len(encoding.schema.classes)
         return recipes.choose(encoding.columns, n_classes, n_rows, loss, wanted, neighbours.l1(1))
 
-    def _work(
-        self, encoding: Encoding, n_rows: int, loss: Loss, neighbours: Neighbours, bought: tuple[Step, ...] = ()
-    ) -> _Work:
+    def _work(self, asked: Asked, encoding: Encoding, n_rows: int, loss: Loss, bought: Plan | None = None) -> _Work:
         """Choose the method for so many rows and plan it, with what is left after the number of rows was bought."""
+        neighbours = asked.neighbours
         recipe, n_classes = self._choose(encoding, n_rows, loss, neighbours), len(encoding.schema.classes)
         left = loss.part(1 - ROWS_SHARE) if bought else loss
         if bought:
             recipe = replace(recipe, gaussian=loss.delta > 0)
         elif not recipe.gaussian and loss.delta > 0 and loss.epsilon is not None:
             left = loss = Loss.pure(loss.epsilon)  # Laplace noise is the smaller one here, and needs no delta
-        rows = "rows measured" if bought else "rows assumed"
-        structure: dict[str, Any] = {
-            "method": recipe.method,
-            rows: n_rows,
-            "choice": recipe.in_words(len(encoding.columns)),
-        }
+        notes: dict[str, Any] = {"choice": recipe.in_words(len(encoding.columns))}
         if 0 < recipe.n_columns < len(encoding.columns):
             left_out = len(encoding.columns) - recipe.n_columns
-            structure["not affordable"] = f"{left_out} of {len(encoding.columns)} columns"
+            notes["not affordable"] = f"{left_out} of {len(encoding.columns)} columns"
+
+        def planned(steps: tuple[Step, ...], released: str, n_trees: int, n_leaves: int, noise: float) -> Plan:
+            layout = Layout(n_trees, n_leaves, rows_planned=n_rows, rows_known="measured" if bought else "declared")
+            choices = {"method": recipe.method}
+            if bought is None:
+                return asked.plan(steps, released, layout, noise, loss=loss, choices=choices, notes=notes)
+            return bought.refined(
+                steps=(*bought.steps, *steps),
+                released=f"the number of rows, with noise; {released}",
+                layout=layout,
+                expected_leaf_mse=noise,
+                choices=choices,
+                notes=notes,
+            )
+
         if recipe.method == "boosting" or not n_classes:
             rounds = plan_rounds(encoding.columns, n_classes, recipe, left, neighbours)
             steps, n_tables = rounds.steps, len(rounds.rounds)
-            structure |= {"trees": n_tables, "leaves": sum(step.shape[0] for step in rounds.rounds)}
+            n_leaves = sum(step.shape[0] for step in rounds.rounds)
             noise = rounds.rounds[-1].variance / rounds.count_units**2 if n_tables else steps[-1].variance
             begins = "class counts" if n_classes else "histograms of the target and of residuals"
             released = f"sums of gradients and of rows in {n_tables} tables, {begins}"
             released += f"{', histograms of numeric columns' if rounds.cuts else ''}, with noise"
             if not n_tables:
                 released = "a histogram of the target, with noise"
-            plan = self._plan(encoding, loss, neighbours, (*bought, *steps), released, structure, noise)
-            return _Work(encoding, _NO_FOREST, plan, recipe, [], rounds=rounds)
+            plan = planned(steps, released, n_tables, n_leaves, noise)
+            return _Work(encoding, _NO_FOREST, plan, asked, recipe, [], rounds=rounds)
         if recipe.method == "cells":
             cells = fine_cells.plan_cells(encoding.columns, n_classes, n_rows, left, neighbours)
-            structure |= {"trees": cell_forests.n_trees(n_classes), "leaves": 0}
             released = f"of up to {cells.cells.shape[0]:,} cells those with a positive noisy count, and the counts; "
             released += "before that, class counts by column, with noise"
-            plan = self._plan(encoding, loss, neighbours, (*bought, *cells.steps), released, structure, 0.0)
-            return _Work(encoding, _NO_FOREST, plan, recipe, [], cells=cells)
-        axes = draw_axes(encoding.columns, recipe, self._public_rng())
+            plan = planned(cells.steps, released, cell_forests.n_trees(n_classes), 0, 0.0)
+            return _Work(encoding, _NO_FOREST, plan, asked, recipe, [], cells=cells)
+        axes = draw_axes(encoding.columns, recipe, _public_rng(asked.seed))
         tables = plan_tables(axes, recipe, n_classes, left, neighbours)
         n_tables = len(tables_of(axes, recipe))
-        structure |= {"trees": n_tables, "leaves": tables.counts.shape[0]}
         released = f"class counts of {n_tables} table{'s' * (n_tables > 1)}, with noise"
         if tables.histograms:
             released += ", histograms of numeric columns, by which they are cut"
         if tables.choices:
             released += ", and which columns they are of"
-        noise = tables.counts.variance
-        plan = self._plan(encoding, loss, neighbours, (*bought, *tables.steps), released, structure, noise)
-        return _Work(encoding, _NO_FOREST, plan, recipe, axes, tables)
-
-    def _plan(
-        self, encoding: Encoding, loss: Loss, neighbours: Neighbours, steps: tuple[Step, ...], released: str,
-        structure: dict[str, Any], noise: float,
-    ) -> Plan:  # fmt: skip
-        return Plan(
-            estimator=type(self).__name__,
-            loss=loss,
-            neighbours=neighbours,
-            steps=steps,
-            released=f"the number of rows, with noise; {released}" if steps[1:] and steps[0].name == ROWS else released,
-            schema_name=encoding.schema.name,
-            schema_hash=encoding.schema.fingerprint(),
-            structure={**structure, "records": ALL_TO_EVERY_TREE},
-            expected_leaf_mse=noise,
-        )
-
-    def _public_rng(self) -> np.random.Generator:
-        (rng,) = public_generators(self.random_state, 1)
-        return rng
+        plan = planned(tables.steps, released, n_tables, tables.counts.shape[0], tables.counts.variance)
+        return _Work(encoding, _NO_FOREST, plan, asked, recipe, axes, tables)
 
     def _replanned(self) -> Plan:
         """Plan afresh, for as many rows as were bought, or are known."""
-        structure, (loss, neighbours) = self.plan_.structure, self._promise()
+        chosen, asked = self.plan_.choices["method"], self._asked_again()
         same: _PrivateForest = copy(self)
-        if self.method == "auto" and structure["method"] in METHODS:
-            same.method = structure["method"]  # counting is chosen on a cluster
-        work = same._design(self.schema_, loss, neighbours)
+        if self.method == "auto" and chosen in METHODS:
+            same.method = chosen  # counting is chosen on a cluster
+        work = same._design(asked)
         if work.recipe is None:
-            work = same._work(work.encoding, structure["rows measured"], work.plan.loss, neighbours, work.plan.steps)
+            n_rows = self.plan_.layout.rows_planned or 1
+            work = same._work(asked, work.encoding, n_rows, work.plan.loss, work.plan)
         return work.plan
 
     # -- the data ------------------------------------------------------------------------------------------------
@@ -266,10 +265,9 @@ class _PrivateForest(BaseForest):
         if design.recipe is None:
             step = design.plan.steps[0]
             (noisy,) = door.noisy(step, source.add_up(_count_rows, "counting rows", n_jobs=self.n_jobs))
-            loss, neighbours = design.plan.loss, design.plan.neighbours
-            design = self._work(design.encoding, max(1, int(noisy)), loss, neighbours, (step,))
+            design = self._work(design.asked, design.encoding, max(1, int(noisy)), design.plan.loss, design.plan)
             door.refine(design.plan)
-        encoding, recipe, rng = design.encoding, design.recipe, self._public_rng()
+        encoding, recipe, rng = design.encoding, design.recipe, _public_rng(design.plan.public_seed)
         assert recipe is not None
         columns, n_classes = encoding.columns, len(encoding.schema.classes)
         if design.cells is not None:
@@ -281,12 +279,12 @@ class _PrivateForest(BaseForest):
 
     def _learn(self, design: Design, released: Learned | FineCells) -> None:
         if isinstance(released, FineCells):
-            n_classes, rng = len(design.encoding.schema.classes), self._public_rng()
+            n_classes, rng = len(design.encoding.schema.classes), _public_rng(design.plan.public_seed)
             grown = cell_forests.grow(released, n_classes, rng, self.n_jobs)
             self.forest_, self.leaf_values_, self.start_ = grown
             self.effects_ = cell_effects.effects_of_cells(grown, released, design.encoding, rng)
             return
-        if self.plan_.structure["method"] == "prior":
+        if self.plan_.choices["method"] == "prior":
             warnings.warn(
                 "so few rows at this epsilon show nothing but how frequent the classes are, or the mean of the target, "
                 "and that is all this model predicts. Hint: spend more epsilon, or gather more rows.",
@@ -304,7 +302,7 @@ class _PrivateForest(BaseForest):
 
     @property
     def _of_cells(self) -> bool:
-        return bool(self.plan_.structure.get("method") == "cells")
+        return bool(self.plan_.choices["method"] == "cells")
 
     @property
     def _of_shares(self) -> bool:
@@ -420,7 +418,7 @@ class PrivateForestClassifier(Classifies, _PrivateForest):  # noqa: D101
     >>> import veilwood as vw
     >>> car = vw.datasets.car()
     >>> forest = vw.PrivateForestClassifier(car.schema, epsilon=1.0, n_rows=len(car.X), random_state=0)
-    >>> forest.plan().structure["method"]
+    >>> forest.plan().choices["method"]
     'tables'
     >>> forest.fit(car.X, car.y).predict_proba(car.X).shape
     (1728, 4)

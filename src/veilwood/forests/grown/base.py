@@ -15,21 +15,20 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.bounded import shown
 from veilwood.data.batches import AddUp, Source
 from veilwood.data.encoding import Encoding
-from veilwood.data.schema import Schema
 from veilwood.errors import DomainTooLargeError, VeilwoodError
-from veilwood.forests.base import Design
+from veilwood.forests.base import Asked, Design
 from veilwood.forests.noisy_leaves import CountedForest
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss, exact
 from veilwood.privacy.neighbours import Neighbours
-from veilwood.privacy.plan import Plan
+from veilwood.privacy.plan import Layout
 from veilwood.privacy.steps import Step
 from veilwood.trees.counting import Assignment
 from veilwood.trees.forest import Forest, check_counts, public_generators
 from veilwood.trees.levelwise import Growing
+from veilwood.wording import shown
 
 SELECTIONS = ("flip", "exponential")
 MAX_LEAVES = 1 << 24  # noise is planned for every leaf that could be grown
@@ -103,8 +102,9 @@ class GrownForest(CountedForest):
     def _n_candidates(self, encoding: Encoding) -> int:
         return len(encoding.columns) if self.candidates is None else min(int(self.candidates), len(encoding.columns))
 
-    def _design(self, schema: Schema, loss: Loss, neighbours: Neighbours) -> GrownDesign:
+    def _design(self, asked: Asked) -> GrownDesign:
         self._check_choices()
+        schema, loss, neighbours = asked.schema, asked.loss, asked.neighbours
         encoding = Encoding(schema, self._numeric)
         n_leaves = self._most_nodes(encoding, self.max_depth) if self.max_depth <= 64 else MAX_LEAVES + 1
         if n_leaves > MAX_LEAVES:
@@ -118,28 +118,18 @@ class GrownForest(CountedForest):
             for depth, part in enumerate(self._level_shares())
         )
         step = self._leaf_step(schema, loss.part(1 - share), neighbours, n_leaves)
-        plan = Plan(
-            estimator=type(self).__name__,
-            loss=loss,
-            neighbours=neighbours,
-            steps=(*(part for level in levels for part in level.steps), step),
-            released=f"{step.name}, with noise, of {self.n_estimators} trees {self._splits}, and these splits",
-            schema_name=schema.name,
-            schema_hash=schema.fingerprint(),
-            structure={
-                "trees": int(self.n_estimators),
-                "leaves": n_leaves,
-                "depth": int(self.max_depth),
-                "records": self._records,
-            },
-            expected_leaf_mse=self._expected_leaf_mse(step),
+        plan = asked.plan(
+            (*(part for level in levels for part in level.steps), step),
+            f"{step.name}, with noise, of {self.n_estimators} trees {self._splits}, and these splits",
+            Layout(int(self.n_estimators), n_leaves, int(self.max_depth), self._records),
+            self._expected_leaf_mse(step),
         )
         return GrownDesign(encoding, Growing(encoding.columns, self.n_estimators).finish(), plan, levels)
 
     def _measure(self, design: Design, source: Source, door: Door) -> tuple[Forest, NDArray[np.int64]]:
         assert isinstance(design, GrownDesign)
         assignment = self._assignment(self.n_estimators)
-        (rng,) = public_generators(self.random_state, 1)
+        (rng,) = public_generators(design.plan.public_seed, 1)
         growing = Growing(design.encoding.columns, self.n_estimators)
         for level in design.levels:
             self._grow_level(

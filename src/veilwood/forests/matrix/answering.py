@@ -20,7 +20,7 @@ from veilwood.data.cluster.engines import open_rows
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Task
 from veilwood.errors import VeilwoodError
-from veilwood.forests.base import BaseForest
+from veilwood.forests.base import BaseForest, layout_of
 from veilwood.forests.matrix.training import (
     BRANCHINGS,
     MECHANISMS,
@@ -42,7 +42,7 @@ from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Plan
 from veilwood.privacy.steps import Step, counting_step
 from veilwood.progress import track
 from veilwood.trees.counting import Assignment, leaf_totals, route
-from veilwood.trees.forest import Forest
+from veilwood.trees.forest import Forest, public_seed
 
 MODES = ("batch", "subsample")
 
@@ -149,6 +149,7 @@ class MatrixForestPredictor(BaseForest):
         schema, inferred = self._declared_schema(X, y)
         seeded = SEEDED if is_seeded() else None  # the key that gives rows to trees is then known
         encoding = Encoding(schema, "bins")
+        seed = public_seed(self.random_state)
         ensembles, forest = grow_ensembles(
             encoding,
             n_ensembles=self.n_ensembles,
@@ -156,7 +157,7 @@ class MatrixForestPredictor(BaseForest):
             n_estimators=self.n_estimators,
             max_depth=self.max_depth,
             branching=self.branching,
-            random_state=self.random_state,
+            random_state=seed,
         )
         source = open_rows(X, y, encoding, unit=neighbours.unit)
         exact: Any
@@ -173,7 +174,7 @@ class MatrixForestPredictor(BaseForest):
         ledger = open_ledger(self.ledger)
         # Only now, all at once: what is answered from belongs to the promise that was checked with it.
         self._forget(self._fitted())
-        self._fitted_mode = self.mode
+        self._fitted_mode, self._seed = self.mode, seed
         self._neighbours, self._not_private = neighbours, "; ".join(r for r in (inferred, seeded) if r) or None
         self._ensembles, self.forest_, self._exact, self.ledger_ = ensembles, forest, exact, ledger
         self._stored: dict[bytes, tuple[NDArray[np.int64], PrivacyStatement, Plan]] = {}
@@ -248,14 +249,13 @@ class MatrixForestPredictor(BaseForest):
             released=f"votes for {len(codes)} public queries, with noise",
             schema_name=self.schema_.name,
             schema_hash=self.schema_.fingerprint(),
-            structure={
-                "ensembles": len(self._ensembles),
-                "trees": self.forest_.n_trees,
-                "leaves": self.forest_.n_leaves,
-                "depth": self.forest_.depth,
-                "queries": len(codes),
-                "records": ALL_TO_EVERY_TREE if self.mode == "batch" else EACH_TO_ONE_TREE,
-            },
+            layout=layout_of(
+                self.forest_, ALL_TO_EVERY_TREE if self.mode == "batch" else EACH_TO_ONE_TREE, queries=len(codes)
+            ),
+            notes={"ensembles": len(self._ensembles)},
+            choices={"structure": self.forest_.fingerprint()},
+            parameters=self._plan_parameters(),
+            public_seed=self._seed,
             expected_leaf_mse=error,
         )
         return plan, measurements

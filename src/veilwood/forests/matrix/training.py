@@ -18,14 +18,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.bounded import is_whole, shown
+from veilwood.bounded import is_whole
 from veilwood.data.batches import Batch, Count
 from veilwood.data.cluster.engines import anywhere
 from veilwood.data.encoding import Encoding
-from veilwood.data.schema import Schema, Task
+from veilwood.data.schema import Task
 from veilwood.errors import DomainTooLargeError, VeilwoodError
 from veilwood.forests import leaves as cleaning
-from veilwood.forests.base import Classifies, Design
+from veilwood.forests.base import Asked, Classifies, Design, layout_of
 from veilwood.forests.matrix.search import optimize
 from veilwood.forests.matrix.strategies import Marginals, Noise, Strategy, expected_error
 from veilwood.forests.matrix.workloads import PathWorkload, Workload
@@ -33,7 +33,6 @@ from veilwood.forests.one_pass import OnePassForest
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
-from veilwood.privacy.plan import Plan
 from veilwood.privacy.steps import Step, counting_step
 from veilwood.trees.counting import sum_over_trees
 from veilwood.trees.forest import (
@@ -45,6 +44,7 @@ from veilwood.trees.forest import (
     leaf_masks,
     public_generators,
 )
+from veilwood.wording import shown
 
 MECHANISMS = ("optimized", "laplace")
 VOTINGS = ("hard", "weight")
@@ -345,8 +345,9 @@ class MatrixForestClassifier(Classifies, OnePassForest):
                 "trees='disjoint' has nothing to optimise: each row is in one tree. Hint: mechanism='laplace'."
             )
 
-    def _design(self, schema: Schema, loss: Loss, neighbours: Neighbours) -> MatrixDesign:
+    def _design(self, asked: Asked) -> MatrixDesign:
         self._check_choices()
+        schema, loss, neighbours = asked.schema, asked.loss, asked.neighbours
         encoding = Encoding(schema, "bins")
         ensembles, forest = grow_ensembles(
             encoding,
@@ -355,7 +356,7 @@ class MatrixForestClassifier(Classifies, OnePassForest):
             n_estimators=self.n_estimators,
             max_depth=self.max_depth,
             branching=self.branching,
-            random_state=self.random_state,
+            random_state=asked.seed,
         )
         n_classes = len(schema.classes)
         measurements: tuple[Measurement, ...] = ()
@@ -379,22 +380,13 @@ class MatrixForestClassifier(Classifies, OnePassForest):
         else:
             steps = (self._leaf_step(schema, loss, neighbours, forest.n_leaves),)
             error, released = steps[0].variance, f"{steps[0].name}, with noise"
-        plan = Plan(
-            estimator=type(self).__name__,
-            loss=loss,
-            neighbours=neighbours,
-            steps=steps,
-            released=released,
-            schema_name=schema.name,
-            schema_hash=schema.fingerprint(),
-            structure={
-                "ensembles": len(ensembles),
-                "trees": forest.n_trees,
-                "leaves": forest.n_leaves,
-                "depth": forest.depth,
-                "records": self._records,
-            },
-            expected_leaf_mse=error,
+        plan = asked.plan(
+            steps,
+            released,
+            layout_of(forest, self._records),
+            error,
+            choices={"structure": forest.fingerprint()},
+            notes={"ensembles": len(ensembles)},
         )
         return MatrixDesign(encoding, forest, plan, tuple(ensembles), measurements)
 

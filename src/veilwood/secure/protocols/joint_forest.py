@@ -57,7 +57,7 @@ def joint_design(estimator: Any) -> Design:
         )
     if isinstance(estimator.schema, str) and estimator.schema == "infer":
         raise VeilwoodError("schema='infer' reads the rows, which nobody here sees. Hint: declare a schema.")
-    loss, neighbours = estimator._promise()
+    _, neighbours = estimator._promise()
     if isinstance(neighbours.unit, RowsOf):
         raise VeilwoodError(
             f"privacy_unit={estimator.privacy_unit!r}: owners cannot tell which rows of one person others hold. "
@@ -66,7 +66,7 @@ def joint_design(estimator: Any) -> Design:
     schema, not_private = estimator._declared_schema(None, None)
     if not_private:
         raise VeilwoodError(f"owners must not share rows for a model that is not private: {not_private}.")
-    design = estimator._design(schema, loss, neighbours)
+    design = estimator._prepare(schema)
     for step in design.plan.steps:
         if not isinstance(step.mechanism, DiscreteLaplace):
             raise VeilwoodError(

@@ -18,7 +18,7 @@ from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.privacy.door import FITS, KEYED, ONE_UNIT, PUBLIC_SCHEMA, UNIFORM_BITS
 from veilwood.privacy.loss import SAMPLING_DELTA, Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours
-from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Plan
+from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Layout, Plan
 from veilwood.privacy.selection import NoisyMax
 from veilwood.privacy.steps import Step
 from veilwood.secure.protocols import noise
@@ -120,12 +120,12 @@ def plan_hidden_forest(
         released="nothing but predictions of a forest that stays in shares, by choices made with noise",
         schema_name=schema.name,
         schema_hash=schema.fingerprint(),
-        structure={
-            "trees": n_trees,
-            "leaves": n_trees * recipe.nodes(max_depth),
-            "depth": max_depth,
-            "records": EACH_TO_ONE_TREE if n_trees > 1 else ALL_TO_EVERY_TREE,
-        },
+        layout=Layout(
+            n_trees,
+            n_trees * recipe.nodes(max_depth),
+            max_depth,
+            EACH_TO_ONE_TREE if n_trees > 1 else ALL_TO_EVERY_TREE,
+        ),
         expected_leaf_mse=0.0,
     )
     return HiddenPlan(plan, recipe, n_trees)

@@ -24,7 +24,7 @@ from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.privacy.door import FITS, KEYED, ONE_UNIT, PUBLIC_SCHEMA, UNIFORM_BITS
 from veilwood.privacy.loss import Loss, exact
 from veilwood.privacy.neighbours import Neighbours
-from veilwood.privacy.plan import EACH_TO_ONE_TREE, Plan
+from veilwood.privacy.plan import EACH_TO_ONE_TREE, Layout, Plan
 from veilwood.privacy.selection import NoisyMax
 from veilwood.privacy.steps import Step
 from veilwood.secure.mpc.engine import Engine, Shared, concatenate
@@ -303,12 +303,7 @@ class PrivateVotes(HiddenForest):
             released="nothing but noisy majorities of the votes of trees that stay in shares",
             schema_name=self.schema.name,
             schema_hash=self.schema.fingerprint(),
-            structure={
-                "trees": n_trees,
-                "leaves": n_trees * recipe.nodes(depth),
-                "depth": depth,
-                "records": EACH_TO_ONE_TREE,
-            },
+            layout=Layout(n_trees, n_trees * recipe.nodes(depth), depth, EACH_TO_ONE_TREE),
             expected_leaf_mse=0.0,
         )  # fmt: skip
         self._planned, self.plan = HiddenPlan(plan, recipe, n_trees), plan
@@ -415,7 +410,7 @@ def joint_statement(plan: Plan, law: joint.Law, *, ledger: str, ledger_entry: in
     how = DEALT_JOINTLY if law == "dealt" else SAMPLED_JOINTLY
     assert plan.loss.epsilon is not None
     assumptions = [PUBLIC_SCHEMA, FITS, UNIFORM_BITS, ONE_UNIT.format(unit=plan.neighbours.unit)]
-    if plan.structure.get("records") == EACH_TO_ONE_TREE:
+    if plan.layout.records == EACH_TO_ONE_TREE:
         assumptions.append(KEYED)
     return PrivacyStatement(
         is_private=True,

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import load as parse_arrays
 from safetensors.numpy import save as write_arrays
 
+from veilwood.atomic_file import write_file
 from veilwood.bounded import read_json
 from veilwood.errors import ModelFileError
-from veilwood.models.file import write_file
 
 __all__ = ["Stored", "Vault"]
 

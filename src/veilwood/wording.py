@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of any kind in messages: one line, short, and never a failure of its own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_MOST_SHOWN: Final = 120
+
+
+def shown(value: object) -> str:
+    """Write a value of any kind for a message: in one line, short, and without ever failing.
+
+    >>> shown("row"), shown([0] * 1000)[-12:], shown(10**5000)
+    ("'row'", ' 0, 0, 0,...', 'a value of type int')
+    """
+    try:
+        return shorten(repr(value))
+    except Exception:  # a whole number of more digits than Python writes, a list too deep
+        return f"a value of type {type(value).__name__}"
+
+
+def shorten(text: str, most: int = _MOST_SHOWN) -> str:
+    """Put a text into one line of bounded length that can be printed anywhere."""
+    line = " ".join(text[: 2 * most].split()).encode(errors="backslashreplace").decode()
+    return line if len(line) <= most else f"{line[:most]}..."
