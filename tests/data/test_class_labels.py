@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning"),
 ]
 
-CLASSIFIERS = [name for name in estimators.__all__ if getattr(estimators, name)._task == "classification"]
+CLASSIFIERS = [name for name in estimators.__all__ if getattr(estimators, name).task == "classification"]
 COLUMN = {"name": "x", "kind": "numeric", "lower": 0, "upper": 1}
 
 
@@ -137,12 +137,13 @@ def test_frames_of_a_cluster_get_the_same_types() -> None:
 
 
 def test_inferred_classes_are_those_of_y() -> None:
-    for y, dtype in (
+    cases: list[tuple[list[Any], Any]] = [
         ([3, 1, 3, 1], np.int64),
         ([0.0, 1.0] * 2, np.float64),
         ([True, False] * 2, bool),
         (list("abab"), object),
-    ):
+    ]
+    for y, dtype in cases:
         for given in (y, np.array(y), pd.Series(y)):
             model = fitted("RandomTreesClassifier", "infer", X, given)  # type: ignore[arg-type]
             assert model.classes_.dtype == dtype

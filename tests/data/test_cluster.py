@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,9 @@ import pyarrow as pa
 import pytest
 
 import veilwood as vw
-from veilwood.audit.model_file import check_model
-from veilwood.data.cluster import engines as cluster
 from veilwood.data.cluster import worker as partitions
 from veilwood.data.encoding import Encoding
+from veilwood.data.open_rows import open_rows
 from veilwood.errors import OutOfSchemaError, VeilwoodError
 from veilwood.privacy import entropy
 from veilwood.privacy.ledger import MemoryLedger
@@ -77,7 +77,7 @@ FORESTS: dict[str, Callable[..., Any]] = {
     "median": partial(vw.MedianForestClassifier, CLINIC, n_estimators=3, max_depth=3),
     "median regression": partial(vw.MedianForestRegressor, STAY, n_estimators=3, max_depth=2),
     "greedy": partial(vw.GreedyForestClassifier, CLINIC, n_estimators=3, max_depth=2, branching="binary"),
-    "private": partial(vw.PrivateForestClassifier, CLINIC, method="tables"),
+    "private": partial(vw.PrivateForestClassifier, CLINIC),
 }
 
 
@@ -178,23 +178,19 @@ def test_dask_caps_the_rows_of_a_person(client: Any) -> None:
 # -- the same code in this process ----------------------------------------------------------------------------------
 
 
-def test_a_private_forest_counts_tables_on_a_cluster_and_refuses_to_boost(here: None) -> None:
-    """Boosting and fine cells hold the rows in memory, and those of a cluster stay there."""
-    rich = vw.PrivateForestClassifier(CLINIC, epsilon=20.0, n_rows=10**6, random_state=0)
-    assert rich.plan().choices["method"] == "cells"
-    ledger = MemoryLedger()
-    with entropy.seeded_for_tests(5):
-        rich.set_params(ledger=ledger).fit(as_dask(table()))
-    assert rich.method == "auto"
-    assert rich.plan_.choices["method"] == "tables"
-    assert ledger.spent == rich.plan_.loss
-    assert all(check.holds for check in check_model(rich) if check.question != "Is it private?")  # a seeded test
-    assert len(rich.predict(table())) == N
-    asked = [vw.PrivateForestClassifier(CLINIC, method=method) for method in ("boosting", "cells")]
-    for forest in (vw.PrivateForestRegressor(STAY), *asked):
-        with pytest.raises(vw.VeilwoodError, match="holds all rows in memory"):
-            forest.set_params(ledger=ledger, n_rows=1000).fit(as_dask(table(target_of("regression"))))
-    assert len(ledger.entries()) == 1
+def test_a_private_forest_learns_on_a_cluster_but_for_fine_cells(here: None) -> None:
+    """Fine cells hold the rows in memory, and those of a cluster stay there."""
+    for kind, schema, rows in (
+        (vw.PrivateForestClassifier, CLINIC, table()),
+        (vw.PrivateForestRegressor, STAY, table(target_of("regression"))),
+    ):
+        forest = kind(schema, epsilon=20.0, random_state=0, ledger=MemoryLedger())
+        with entropy.seeded_for_tests(5):
+            forest.fit(as_dask(rows))
+        assert "round" in forest.plan_.choices["learned"]
+        assert "fine cells" not in forest.plan_.choices["learned"]
+        assert [entry.state for entry in forest.ledger.entries()] == ["committed"]
+        assert len(forest.predict(rows)) == N
 
 
 def kept_people(frame: pd.DataFrame) -> pd.Series[int]:
@@ -210,8 +206,9 @@ def kept_people(frame: pd.DataFrame) -> pd.Series[int]:
             kept.extend(batch.codes[:, 0].tolist())
         return np.zeros(1, np.int64)
 
-    rows = as_dask(frame.assign(copy=frame["who"].astype(float))[["copy", "ill", "who"]])
-    source = cluster.open_rows(rows, None, Encoding(schema), unit=CAP)
+    copy = frame["copy"] if "copy" in frame else frame["who"]
+    rows = as_dask(frame.assign(copy=copy.astype(float))[["copy", "ill", "who"]])
+    source = open_rows(rows, None, Encoding(schema), unit=CAP)
     source.add_up(collect)
     source.add_up(collect)  # the same rows again, or an error
     return pd.Series(kept).value_counts() // 2
@@ -221,7 +218,8 @@ def test_nobody_has_more_rows_than_allowed(here: None) -> None:
     frame = with_people()
     assert (kept_people(frame) <= 2).all()
     # Numbers and texts in one column are the same people.
-    mixed = frame.assign(who=[who if row % 2 else str(who) for row, who in enumerate(frame["who"])])
+    written: list[Callable[[int], Any]] = [int, str, float, np.float32, "{}.0".format, lambda who: Decimal(f"{who}.00")]
+    mixed = frame.assign(copy=frame["who"], who=[written[row % 6](who) for row, who in enumerate(frame["who"])])
     mixed["who"] = mixed["who"].astype(object)
     with dask.config.set({"dataframe.convert-string": False}):
         assert (kept_people(mixed) <= 2).all()
@@ -266,7 +264,7 @@ def test_refused_rows_cost_nothing(here: None) -> None:
     frame = table()
     frame.loc[N - 1, "ward"] = "x"
     ledger = MemoryLedger()
-    with pytest.raises(OutOfSchemaError, match="'x'") as refusal:
+    with pytest.raises(OutOfSchemaError, match="'ward'") as refusal:
         fitted("shared", as_dask(frame), ledger=ledger)
     assert refusal.value.column == "ward"
     assert refusal.value.__notes__ == ["Nothing was spent."]
@@ -361,7 +359,7 @@ def test_spark_predicts_and_refuses(spark: Any, tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.stack(list(shares)), forest.predict_proba(frame))
     frame.loc[0, "ward"] = "x"
     ledger = MemoryLedger()
-    with pytest.raises(OutOfSchemaError, match="'x'"):
+    with pytest.raises(OutOfSchemaError, match="'ward'"):
         fitted("shared", spark.createDataFrame(frame), ledger=ledger)
     assert [entry.state for entry in ledger.entries()] == ["cancelled"]
 
@@ -394,6 +392,16 @@ def test_ray_predicts(ray: Any) -> None:
     forest = fitted("shared", frame)
     rows = forest.predict(as_ray(ray, frame.assign(key=np.arange(N)))).to_pandas().sort_values("key")
     np.testing.assert_array_equal(rows["prediction"].astype(object), forest.predict(frame))
+
+
+@pytest.mark.slow
+def test_all_engines_take_7_and_7_point_0_for_one_person(spark: Any, ray: Any, here: None) -> None:
+    frame = with_people()
+    frame["who"] = [f"{who}.0" if row % 2 else str(who) for row, who in enumerate(frame["who"])]
+    people = frame["who"].str.removesuffix(".0")
+    for rows in (as_dask(frame), spark.createDataFrame(frame), as_ray(ray, frame)):
+        exact = fitted("disjoint", rows, privacy_unit=CAPPED, epsilon=float("inf"))
+        assert exact.leaf_counts_.sum() == people.value_counts().clip(upper=2).sum()
 
 
 @pytest.mark.slow

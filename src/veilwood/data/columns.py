@@ -181,13 +181,15 @@ class Column:
         if self.bins is not None and (type(self.bins) is not int or not 1 <= self.bins < MAX_CATEGORIES):
             raise self._error(f"bins={shown(self.bins)}", "use a whole number of 1 or more")
         if self.transform is not None:
-            if self.transform not in TRANSFORMS:
+            if not isinstance(self.transform, str) or self.transform not in TRANSFORMS:
                 raise self._error(f"unknown transform {shown(self.transform)}", f"use one of {sorted(TRANSFORMS)}")
             if lower < TRANSFORMS[self.transform].valid_from:
                 raise self._error(f"{self.transform} is not defined at lower={lower:g}", "use 'asinh', or raise lower")
         if isinstance(self.cutoffs, str) or not isinstance(self.cutoffs, Iterable):
             raise self._error(f"cutoffs={shown(self.cutoffs)}", "write a list of numbers")
         cutoffs = tuple(self._number("cutoffs", c) for c in self.cutoffs)
+        if len(cutoffs) >= MAX_CATEGORIES - 1:
+            raise self._error(f"{len(cutoffs)} cutoffs, {MAX_CATEGORIES - 1} or more", "keep the most useful ones")
         object.__setattr__(self, "cutoffs", cutoffs)
         if any(a >= b for a, b in zip((lower, *cutoffs), (*cutoffs, upper), strict=True)):
             raise self._error(

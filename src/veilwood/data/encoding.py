@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From rows to small integers: every cell becomes a uint16 code, by the public schema alone.
 
-Each row is encoded by itself, as the guarantees need; where rows come from is in ``sources``.
+Each row is encoded by itself, as the guarantees need, and reading never fails: what is wrong with a cell is noted, and
+whoever asked refuses the table or drops the row. Where rows come from is in ``open_rows``.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, Literal, overload
 
 import numpy as np
@@ -17,11 +19,12 @@ import pandas as pd
 import pyarrow as pa
 from sklearn.utils.validation import column_or_1d
 
-from veilwood.data.canonical import Nothing
 from veilwood.data.columns import TRANSFORMS, Column, closest
-from veilwood.data.frames import Cells, Floats, Table, category_codes, numbers, to_pandas
+from veilwood.data.frames import Cells, Floats, Table, category_codes
+from veilwood.data.numbers import numbers_of
+from veilwood.data.problems import Kinds, Problem, Problems
 from veilwood.data.schema import Schema
-from veilwood.errors import OutOfSchemaError
+from veilwood.errors import OutOfSchemaError, VeilwoodError
 
 __all__ = ["DEFAULT_BINS", "GRID_CELLS", "TARGET_LEVELS", "EncodedColumn", "Encoding", "class_labels"]
 
@@ -84,47 +87,49 @@ class _Coder:
         missing_code = self.n_cells if nullable else None
         return EncodedColumn(name, self.column.kind == "numeric", self.n_cells + nullable, missing_code)
 
-    def encode(self, values: pd.Series[Any]) -> Codes:
-        """Encode one column of a table."""
-        if self.column.kind == "numeric":
-            return self.encode_numbers(numbers(values, self.column.name))
-        return _category_places(self.column, values).astype(np.uint16)
-
-    def encode_arrow(self, values: pa.ChunkedArray, codes: Codes) -> None:
-        """Encode one column of an Arrow table without a detour, where its type allows."""
+    def read(self, values: Cells, codes: Codes, parse: bool) -> Kinds | None:
+        """Write the codes of one column of a table; return what is wrong with it, if anything is."""
         if self.column.kind == "categorical":
-            codes[:] = _category_places(self.column, values)
-        elif self.edges is None and HAVE_NUMBA and _is_plain_number(values.type):
+            codes[:], kinds = _category_places(self.column, values)
+            return kinds
+        if isinstance(values, pa.ChunkedArray) and self.edges is None and HAVE_NUMBA and _is_plain_number(values.type):
             from veilwood.data.encoding_kernels import grid_codes
 
             lower, upper = self.column.bounds
             array = _one_chunk(values).to_numpy(zero_copy_only=False)  # nulls are NaN
-            if grid_codes(array, lower, GRID_CELLS / (upper - lower), float(GRID_CELLS - 1), codes):
-                if not self.column.nullable:
-                    raise _missing(self.column)
-                codes[np.isnan(array)] = self.n_cells
-        else:
-            codes[:] = self.encode(to_pandas(values))
+            missing = grid_codes(array, lower, GRID_CELLS / (upper - lower), float(GRID_CELLS - 1), codes)
+            return self._mark_missing(array, codes, None) if missing else None
+        found, kinds = numbers_of(values, parse)
+        codes[:] = self.encode_numbers(found)
+        return self._mark_missing(found, codes, kinds)
+
+    def read_numbers(self, values: Floats, codes: Codes) -> Kinds | None:
+        """Do the same for a block of an array of numbers."""
+        codes[:] = self.encode_numbers(values)
+        return self._mark_missing(values, codes, None)
+
+    def _mark_missing(self, values: Any, codes: Codes, kinds: Kinds | None) -> Kinds | None:
+        missing = np.isnan(values)
+        if not missing.any():
+            return kinds
+        if self.column.nullable:
+            codes[missing] = self.n_cells
+            return kinds
+        kinds = np.zeros(len(codes), np.uint8) if kinds is None else kinds
+        kinds[missing & (kinds == 0)] = Problem.MISSING
+        return kinds
 
     def encode_numbers(self, values: Floats) -> Codes:
-        """Encode numbers, NaN meaning missing; infinities are clamped like everything outside the bounds."""
-        missing = np.isnan(values)
-        any_missing = bool(missing.any())
-        if any_missing and not self.column.nullable:
-            raise _missing(self.column)
+        """Encode numbers; infinities are clamped like everything outside the bounds, and NaN gets any code."""
         if self.edges is not None:
-            codes = np.searchsorted(self.edges, values, side="right").astype(np.uint16)
-        else:
-            # Each step is monotone after rounding, so the code never falls as the number grows.
-            lower, upper = self.column.bounds
-            with np.errstate(over="ignore", invalid="ignore"):
-                cells = values - lower
-                cells *= GRID_CELLS / (upper - lower)
-                np.clip(cells, 0, GRID_CELLS - 1, out=cells)
-                codes = cells.astype(np.uint16)
-        if any_missing:
-            codes[missing] = self.n_cells
-        return codes
+            return np.searchsorted(self.edges, values, side="right").astype(np.uint16)
+        # Each step is monotone after rounding, so the code never falls as the number grows.
+        lower, upper = self.column.bounds
+        with np.errstate(over="ignore", invalid="ignore"):
+            cells = values - lower
+            cells *= GRID_CELLS / (upper - lower)
+            np.clip(cells, 0, GRID_CELLS - 1, out=cells)
+            return cells.astype(np.uint16)
 
     def thresholds(self, wanted: npt.NDArray[np.integer[Any]]) -> Floats:
         """Return, for each code, the smallest float64 that gets this code or a higher one (-inf for 0)."""
@@ -146,14 +151,20 @@ class _Coder:
 
 def _equal_edges(column: Column, cells: int) -> Floats:
     """Cut the range into cells of equal width on the column's scale, and return the inner edges."""
-    lower, upper = column.bounds
+    return _edges(*column.bounds, column.transform, cells)
+
+
+@lru_cache(maxsize=64)  # half a megabyte each; encodings of one schema are made again and again
+def _edges(lower: float, upper: float, transform: str | None, cells: int) -> Floats:
     share = np.arange(1, cells) / cells
-    if column.transform is None:
-        return np.asarray(lower + (upper - lower) * share)
-    scale = TRANSFORMS[column.transform]
-    low, high = scale.forward(np.array([lower, upper]))
-    # Above lower, so that numbers clamped to it keep code 0.
-    return np.sort(np.clip(scale.inverse(low + (high - low) * share), np.nextafter(lower, upper), upper))
+    edges = np.asarray(lower + (upper - lower) * share)
+    if transform is not None:
+        scale = TRANSFORMS[transform]
+        low, high = scale.forward(np.array([lower, upper]))
+        # Above lower, so that numbers clamped to it keep code 0.
+        edges = np.sort(np.clip(scale.inverse(low + (high - low) * share), np.nextafter(lower, upper), upper))
+    edges.setflags(write=False)
+    return edges
 
 
 def _flip(bits: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -203,6 +214,10 @@ class Encoding:
         object.__setattr__(self, "_coders", coders)
         object.__setattr__(self, "columns", tuple(coder.meaning for coder in coders))
 
+    def __reduce__(self) -> tuple[type[Encoding], tuple[Schema, str]]:
+        """Copies are made from the schema again: edges of 65,535 cells a column would fill every pickle."""
+        return Encoding, (self.schema, self.numeric)
+
     @property
     def n_codes(self) -> tuple[int, ...]:
         """Number of codes of each column."""
@@ -226,26 +241,58 @@ class Encoding:
         ndarray of uint16, shape (rows, features)
             In Fortran order: each column is contiguous.
         """
-        table = Table.of(X)
-        places = self.places(table, allowed_extra=allowed_extra, estimator=estimator)
-        codes = np.empty((len(self.columns), table.n_rows), dtype=np.uint16).T
-        for feature, (coder, place) in enumerate(zip(self._coders, places, strict=True)):
-            if table.arrow is not None:
-                coder.encode_arrow(table.arrow.column(place), codes[:, feature])
-            elif table.array is None or coder.column.kind == "categorical":
-                codes[:, feature] = coder.encode(table.column(place))
-        if table.array is not None:
-            self._encode_array(table.array, codes)
+        table = _viewed(X)
+        codes, problems = self.read(table, allowed_extra=allowed_extra, estimator=estimator)
+        problems.refuse(lambda name: self.cells(table, name))
         return codes
 
-    def _encode_array(self, array: npt.NDArray[Any], codes: Codes) -> None:
+    def read(
+        self,
+        table: Table,
+        *,
+        parse: bool = False,
+        allowed_extra: Collection[str] = (),
+        estimator: str = "the schema",
+    ) -> tuple[Codes, Problems]:
+        """Encode a table as far as it can be, and say what is wrong with its rows; ``parse`` reads texts as numbers."""
+        places = self.places(table, allowed_extra=allowed_extra, estimator=estimator)
+        codes, problems = (
+            np.zeros((len(self.columns), table.n_rows), dtype=np.uint16).T,
+            Problems(self.schema.features, self.schema.target),
+        )
+        for feature, (coder, place) in enumerate(zip(self._coders, places, strict=True)):
+            column = coder.column
+            if table.array is None or column.kind == "categorical":
+                cells = table.column(place) if table.arrow is None else table.arrow.column(place)
+                problems.add(column.name, coder.read(cells, codes[:, feature], parse))
+        if table.array is not None:
+            self._read_array(table.array, codes, problems)
+        return codes, problems
+
+    def _read_array(self, array: npt.NDArray[Any], codes: Codes, problems: Problems) -> None:
         ordered = [feature for feature, column in enumerate(self.columns) if column.ordered]
+        kinds = {
+            feature: np.zeros(len(array), np.uint8) for feature in ordered if not self._coders[feature].column.nullable
+        }
         for start in range(0, len(array), _BLOCK_ROWS):
             rows = slice(start, start + _BLOCK_ROWS)
             block = array[rows]
             for feature in ordered:
-                values = block[:, feature].astype(np.float64)
-                codes[rows, feature] = self._coders[feature].encode_numbers(values)
+                with np.errstate(over="ignore"):
+                    values = block[:, feature].astype(np.float64)
+                found = self._coders[feature].read_numbers(values, codes[rows, feature])
+                if found is not None:
+                    kinds.setdefault(feature, np.zeros(len(array), np.uint8))[rows] = found
+        for feature, wrong in kinds.items():
+            problems.add(self.columns[feature].name, wrong)
+
+    def cells(self, table: Table, name: str) -> Cells:
+        """Return the column of a feature or of the target."""
+        if table.names is None:
+            return table.column(self.schema.feature_names.index(name))
+        found = table.named(name)
+        assert found is not None  # places() has seen it
+        return found
 
     def places(self, table: Table, *, allowed_extra: Collection[str] = (), estimator: str = "the schema") -> list[int]:
         """Find each feature's column in a table; raise where columns are missing or unknown."""
@@ -262,31 +309,29 @@ class Encoding:
 
     def encode_target(self, y: Any) -> npt.NDArray[np.int32]:
         """Encode the target: class numbers, or integers 0 to ``TARGET_LEVELS`` for regression."""
-        target = self.schema.target
-        values = _target_values(y)
-        if target.kind == "categorical":
-            try:
-                return _category_places(target, values)
-            except OutOfSchemaError as error:
-                if error.value is None:
-                    raise
-                raise OutOfSchemaError(
-                    f"target {target.name!r} has the label {error.value!r}, which is not one of the schema's: "
-                    f"{', '.join(target.values[:8])}{', ...' if len(target.values) > 8 else ''}."
-                    f"{closest(str(error.value), target.values)} "
-                    "Hint: give labels in the schema's words, or correct its values.",
-                    column=target.name,
-                    value=error.value,
-                ) from None
-        found = numbers(to_pandas(values) if isinstance(values, pa.ChunkedArray) else values, target.name)
-        if np.isnan(found).any():
-            raise _missing(target)
-        if np.isinf(found).any():
-            raise OutOfSchemaError(f"target {target.name!r} holds infinity. Hint: drop such rows.", column=target.name)
-        lower, upper = target.bounds
+        values = target_cells(y)
+        target, kinds = self.read_target(values)
+        problems = Problems(self.schema.features, self.schema.target)
+        problems.add(self.schema.target.name, kinds)
+        problems.refuse(lambda name: values)
+        return target
+
+    def read_target(self, values: Cells, *, parse: bool = False) -> tuple[npt.NDArray[np.int32], Kinds | None]:
+        """Encode the target as far as it can be, and say what is wrong with it."""
+        column = self.schema.target
+        if column.kind == "categorical":
+            return _category_places(column, values)
+        found, kinds = numbers_of(values, parse)
+        finite = np.isfinite(found)
+        if not finite.all():
+            kinds = np.zeros(len(found), np.uint8) if kinds is None else kinds
+            kinds[np.isnan(found) & (kinds == 0)] = Problem.MISSING
+            kinds[np.isinf(found)] = Problem.INFINITE
+            found = np.where(finite, found, 0.0)
+        lower, upper = column.bounds
         with np.errstate(over="ignore"):
             levels = np.rint((found - lower) * (TARGET_LEVELS / (upper - lower)))
-        return np.clip(levels, 0, TARGET_LEVELS).astype(np.int32)
+        return np.clip(levels, 0, TARGET_LEVELS).astype(np.int32), kinds
 
     def decode_target(self, levels: npt.ArrayLike) -> Floats:
         """Turn levels of a regression target (whole or not) back into values."""
@@ -305,6 +350,16 @@ class Encoding:
         """
         out = self._coders[feature].thresholds(np.atleast_1d(code))
         return out if isinstance(code, np.ndarray) else float(out[0])
+
+
+def _viewed(X: Any) -> Table:
+    """View a table; whatever else is raised on the way becomes a refusal that tells no cell."""
+    try:
+        return Table.of(X)
+    except VeilwoodError:
+        raise
+    except Exception:
+        raise OutOfSchemaError("the table cannot be read. Hint: pass a dataframe, a 2-D array or a file.") from None
 
 
 def check_names(
@@ -342,37 +397,38 @@ def class_labels(schema: Schema) -> npt.NDArray[Any]:
     return np.array(schema.target.labels, dtype=_LABEL_TYPES[schema.target.label_type])
 
 
-def _target_values(y: Any) -> Cells:
-    """Return the target as a column in which no row decides how another is read."""
+def target_cells(y: Any, *, total: bool = False) -> Cells:
+    """Return the target as a column in which no row decides how another is read.
+
+    With ``total`` every entry of a list is a label, whatever it is; otherwise a list of lists is taken for a table.
+    """
     if isinstance(y, pd.Series | pa.ChunkedArray):
         return y
     if isinstance(y, pa.Array):
         return pa.chunked_array([y])
     if isinstance(y, np.ma.MaskedArray):
         raise OutOfSchemaError("y is a masked array. Hint: drop the masked rows and pass y.data.")
-    if isinstance(y, list | tuple) and not (len(y) and isinstance(y[0], list | tuple | np.ndarray)):
+    if isinstance(y, list | tuple) and (total or not (len(y) and isinstance(y[0], list | tuple | np.ndarray))):
         return pd.Series(list(y), dtype=object)  # numpy would turn all of them into one type
     try:
         values = column_or_1d(y, warn=True)
-    except ValueError as error:
-        raise OutOfSchemaError(f"y is not one value for each row: {error}") from None
-    return pd.Series(values, dtype=object if values.dtype.kind in "OU" else values.dtype)
+        return pd.Series(values, dtype=object if values.dtype.kind in "OU" else values.dtype)
+    except (TypeError, ValueError):
+        raise OutOfSchemaError("y should be a 1d array: one value for each row.") from None
 
 
-def _category_places(column: Column, values: Cells) -> npt.NDArray[np.int32]:
-    """Return the place of each value among the column's categories; missing values come after the last."""
+def _category_places(column: Column, values: Cells) -> tuple[npt.NDArray[np.int32], Kinds | None]:
+    """Return the place of each value among the column's categories, missing values after the last, and problems."""
     codes, texts = category_codes(values)
     known = {text: place for place, text in enumerate(column.values)}
-    default = -1 if column.other is None else known[column.other]
+    default = -Problem.UNKNOWN if column.other is None else known[column.other]
     places = [known.get(text, default) for text in texts]
-    places += [-1, len(known) if column.nullable else -1]  # these serve the codes -2 (unusable) and -1 (missing)
+    # These serve the codes -2 (unusable) and -1 (missing).
+    places += [-Problem.UNUSABLE, len(known) if column.nullable else -Problem.MISSING]
     out: npt.NDArray[np.int32] = np.array(places, np.int32).take(codes)
-    if out.size and out.min() < 0:
-        code = int(codes[out.argmin()])
-        if code >= 0:
-            raise _unknown(column, texts[code])
-        raise _missing(column) if code == Nothing.MISSING.value else unusable(column)
-    return out
+    if not out.size or out.min() >= 0:
+        return out, None
+    return np.maximum(out, 0), np.maximum(-out, 0).astype(np.uint8)
 
 
 def _one_chunk(values: pa.ChunkedArray) -> Any:
@@ -381,30 +437,3 @@ def _one_chunk(values: pa.ChunkedArray) -> Any:
 
 def _is_plain_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_float32(kind) or pa.types.is_float64(kind))
-
-
-def _missing(column: Column) -> OutOfSchemaError:
-    return OutOfSchemaError(
-        f"column {column.name!r} has a missing value (NaN or null), which the schema does not allow. "
-        'Hint: set "nullable": true for it in the schema, or fill or drop such rows.',
-        column=column.name,
-    )
-
-
-def unusable(column: Column) -> OutOfSchemaError:
-    """Say that a cell can be no category."""
-    return OutOfSchemaError(
-        f"column {column.name!r} has a cell that is neither text nor number nor date, such as a list. "
-        "Hint: turn the column into texts.",
-        column=column.name,
-    )
-
-
-def _unknown(column: Column, value: str) -> OutOfSchemaError:
-    return OutOfSchemaError(
-        f"column {column.name!r} has the value {value!r}, which is not one of its {len(column.values)} values."
-        f"{closest(value, column.values)} Hint: add it to the schema, or let unknown values count as a known one: "
-        f'"other": {column.values[0]!r}, say. (Columns of an array are taken by position.)',
-        column=column.name,
-        value=value,
-    )

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One view of whatever table a user holds: named columns as pandas Series, numbers, or category texts.
+"""One view of whatever table a user holds: named columns, their cells, and the texts of categories.
 
 Nothing here knows a schema; every value is read by itself, never in the light of other rows. What text an id or a
-category has is decided in ``canonical``.
+category has is decided in ``canonical``, what number a cell has in ``numbers``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import narwhals as nw
 import numpy as np
@@ -21,12 +21,12 @@ from scipy import sparse
 from veilwood.data.canonical import Nothing, Read, text_of, texts_of
 from veilwood.errors import OutOfSchemaError
 
-__all__ = ["Table", "category_codes", "numbers", "to_pandas"]
+__all__ = ["NO_CELL", "Table", "category_codes", "cells_of", "to_pandas"]
 
 Floats = npt.NDArray[np.float64]
 Cells: TypeAlias = "pd.Series[Any] | pa.ChunkedArray"
 
-_NUMBER_TYPES = ("integer", "floating", "mixed-integer-float", "boolean", "decimal", "empty")
+NO_CELL: Final = object()  # stands where there is no cell: neither text, nor number, nor missing
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,10 +48,16 @@ class Table:
         return self.column(place) if self.arrow is None else self.arrow.column(place)
 
     @classmethod
-    def of(cls, X: Any) -> Table:
-        """View a dataframe (pandas, polars, pyarrow, ...), a 2-D array or a list of rows."""
+    def of(cls, X: Any, *, width: int | None = None) -> Table:
+        """View a dataframe (pandas, polars, pyarrow, ...), a 2-D array or a list of rows.
+
+        With ``width``, the number of cells of a row, nothing about rows is refused: there may be none, and in a list
+        those of another length are rows without usable cells.
+        """
         if isinstance(X, Table):
             return X
+        if width is not None and isinstance(X, list | tuple):
+            return _of_rows(X, width)
         if isinstance(X, pa.RecordBatch):
             X = pa.Table.from_batches([X])
         arrow = X if isinstance(X, pa.Table) else None
@@ -67,11 +73,11 @@ class Table:
             raise OutOfSchemaError(f"{type(X).__name__} is lazy. Hint: pass X.collect().")
         else:
             table = _of_array(X)
-        shape = f"(shape=({table.n_rows}, {table.n_columns})) while a minimum of 1 is required."
-        if table.n_columns == 0:
-            raise OutOfSchemaError(f"Found array with 0 feature(s) {shape}")
-        if table.n_rows == 0:
-            raise OutOfSchemaError(f"Found array with 0 sample(s) {shape}")
+        if table.n_columns == 0:  # in the words of scikit-learn, and without the number of rows
+            raise OutOfSchemaError("Found array with 0 feature(s) (shape=(, 0)) while a minimum of 1 is required.")
+        if table.n_rows == 0 and width is None:
+            shape = f"(shape=(0, {table.n_columns}))"
+            raise OutOfSchemaError(f"Found array with 0 sample(s) {shape} while a minimum of 1 is required.")
         return table
 
 
@@ -117,36 +123,37 @@ def _of_array(X: Any) -> Table:
     return Table(None, n_rows, n_columns, lambda place: _series(array[:, place]), numeric)
 
 
+def _of_rows(rows: Sequence[Any], width: int) -> Table:
+    """View a list of rows, each by itself."""
+    array = np.full((len(rows), width), NO_CELL, dtype=object)
+    for place, row in enumerate(rows):
+        is_row = isinstance(row, list | tuple) or (isinstance(row, np.ndarray) and row.ndim == 1)
+        if is_row and len(row) == width:
+            for column, cell in enumerate(row):
+                array[place, column] = cell
+    return Table(None, len(rows), width, lambda place: _series(array[:, place]))
+
+
 def _series(values: npt.NDArray[Any]) -> pd.Series[Any]:
     """Take an array's column as it is: pandas would make texts its own type, which cannot hold every text."""
     return pd.Series(values, dtype=object if values.dtype.kind in "OU" else values.dtype)
 
 
-def numbers(values: pd.Series[Any], name: str) -> Floats:
-    """Return a column of numbers as float64, missing values as NaN; text is refused, not parsed."""
-    dtype = values.dtype
-    if isinstance(dtype, np.dtype) and dtype.kind in "biuf":
-        return values.to_numpy(dtype=np.float64)
-    real = pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_complex_dtype(dtype)
-    if real or pd.api.types.infer_dtype(values, skipna=True) in _NUMBER_TYPES or bool(values.isna().all()):
-        missing = values.isna().to_numpy(dtype=bool)
-        out = np.full(len(values), np.nan)
-        try:
-            out[~missing] = values[~missing].to_numpy(dtype=np.float64)
-        except (ValueError, TypeError, OverflowError):
-            raise OutOfSchemaError(
-                f"column {name!r} has a number that no float can hold. Hint: clip it to the bounds of the schema.",
-                column=name,
-            ) from None
-        return out
-    odd = next((v for v in values if isinstance(v, str)), None)
-    odd = values[values.notna()].iloc[0] if odd is None else odd
-    raise OutOfSchemaError(
-        f"column {name!r} should hold numbers but has {odd!r} (dtype {dtype}). "
-        "Hint: convert it before, for example with pandas.to_numeric, or declare it categorical.",
-        column=name,
-        value=odd,
-    )
+def cells_of(values: Cells) -> Iterable[Any]:
+    """Return the cells of a column one by one; one that its library cannot hand over is an object of no use."""
+    try:
+        if isinstance(values, pa.ChunkedArray):
+            return [cell for chunk in values.chunks for cell in _arrow_cells(chunk)]
+        return values.to_numpy(dtype=object)
+    except Exception:
+        return [_cell(values, row) for row in range(len(values))]
+
+
+def _cell(values: Cells, row: int) -> Any:
+    try:
+        return values[row].as_py() if isinstance(values, pa.ChunkedArray) else values.iloc[row]
+    except Exception:
+        return NO_CELL
 
 
 def category_codes(values: Cells, read: Read = text_of) -> tuple[npt.NDArray[np.intp], list[str]]:
@@ -159,6 +166,13 @@ def category_codes(values: Cells, read: Read = text_of) -> tuple[npt.NDArray[np.
     >>> category_codes(pd.Series([7, "7.0", None, [7]], dtype=object))
     (array([ 0,  0, -1, -2]), ['7'])
     """
+    try:
+        return _codes_at_once(values, read)
+    except Exception:  # a cell that its column cannot convert or compare: then each by itself, with the same result
+        return _codes_of_each(cells_of(values), read)
+
+
+def _codes_at_once(values: Cells, read: Read) -> tuple[npt.NDArray[np.intp], list[str]]:
     if not isinstance(values, pa.ChunkedArray) and isinstance(values.dtype, pd.ArrowDtype):
         values = pa.chunked_array(pa.array(values.array))
     if isinstance(values, pa.ChunkedArray):

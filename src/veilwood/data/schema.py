@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -18,13 +19,14 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import pandas as pd
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import column_or_1d
 
 from veilwood.bounded import read_json, read_text
 from veilwood.data.canonical import texts_of
 from veilwood.data.columns import COLUMN_KEYS, Column, closest
-from veilwood.data.frames import Table, category_codes, numbers
+from veilwood.data.frames import Table, category_codes
+from veilwood.data.numbers import numbers_of
 from veilwood.errors import SchemaError, UndeclaredSchemaError, VeilwoodError
 from veilwood.wording import shown
 
@@ -35,6 +37,7 @@ Task = Literal["classification", "regression"]
 UNREVIEWED: Final = "from data: review"
 """What a draft writes into ``bounds`` of each column; while one is left, the schema counts as read off the data."""
 
+_REQUIRED: Final = {"categorical": ("values",), "numeric": ("lower", "upper")}  # by the kind of a column
 _SCHEMA_KEYS: Final = ("name", "task", "target", "columns", "inferred")
 
 
@@ -94,16 +97,16 @@ class Schema:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
-            raise SchemaError(f"the schema's 'name' must be a text, not {self.name!r}.")
+            raise SchemaError(f"the schema's 'name' must be a text, not {shown(self.name)}.")
         object.__setattr__(self, "features", tuple(self.features))
-        if self.task not in ("classification", "regression"):
-            raise SchemaError(f"unknown task {self.task!r}. Hint: use 'classification' or 'regression'.")
+        if not isinstance(self.task, str) or self.task not in ("classification", "regression"):
+            raise SchemaError(f"unknown task {shown(self.task)}. Hint: use 'classification' or 'regression'.")
         if not self.features:
             raise SchemaError("the schema has no feature columns. Hint: list them under 'columns'.")
         names = [column.name for column in (*self.features, self.target)]
         if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise SchemaError(f"column {twice!r} appears twice. Hint: give every column a name of its own.")
+            twice = Counter(names).most_common(1)[0][0]
+            raise SchemaError(f"column {shown(twice)} appears twice. Hint: give every column a name of its own.")
         self._check_target()
 
     def _check_target(self) -> None:
@@ -115,7 +118,7 @@ class Schema:
             )
         if target.kind == "categorical" and len(target.values) < 2:
             raise SchemaError(
-                f"target {target.name!r} has one class only ({target.values[0]!r}). "
+                f"target {target.name!r} has one class only ({shown(target.values[0])}). "
                 "Hint: list every class that can occur; there must be two or more."
             )
         for key in ("nullable", "bins", "cutoffs", "transform"):
@@ -143,9 +146,9 @@ class Schema:
         columns = [_column_from(entry, place) for place, entry in enumerate(known["columns"])]
         target = [column for column in columns if column.name == known["target"]]
         if not target:
-            hint = closest(str(known["target"]), [column.name for column in columns])
+            hint = closest(shown(known["target"]).strip("'"), [column.name for column in columns])
             raise SchemaError(
-                f"target {known['target']!r} is not among the columns.{hint} "
+                f"target {shown(known['target'])} is not among the columns.{hint} "
                 "Hint: the target needs an entry under 'columns' too."
             )
         features = [column for column in columns if column is not target[0]]
@@ -246,7 +249,7 @@ class Schema:
             lows, highs = np.broadcast_to(lows, width), np.broadcast_to(highs, width)
         except (TypeError, ValueError):
             raise SchemaError(
-                f"bounds={bounds!r} is not a pair (lower, upper) of numbers, or of one number for each feature."
+                f"bounds={shown(bounds)} is not a pair (lower, upper) of numbers, or of one number for each feature."
             ) from None
         labels = names if names is not None else [f"x{place}" for place in range(width)]
         features = [
@@ -269,21 +272,12 @@ class Schema:
         >>> Schema.infer([[1.5, "a"], [2.0, "b"]], [0, 1], "classification").inferred
         True
         """
-        table = Table.of(X)
-        names = table.names or tuple(f"x{place}" for place in range(table.n_columns))
-        while target in names:
-            target += "_"
-        features = tuple(_infer_column(name, table.column(place)) for place, name in enumerate(names))
-        labels = column_or_1d(y, warn=True)
-        if task == "regression":
-            goal = _infer_column(target, pd.Series(labels))
-        else:
-            try:
-                check_classification_targets(labels)
-            except ValueError as error:
-                raise SchemaError(str(error)) from None
-            found = [label for label in np.unique(labels).tolist() if not pd.isna(label)]
-            goal = Column(target, "categorical", values=tuple(dict(zip(texts_of(found), found, strict=True)).values()))
+        try:
+            goal, features = _infer(X, y, task, target)
+        except VeilwoodError:
+            raise
+        except (TypeError, ValueError, ArithmeticError, RecursionError):
+            raise SchemaError("no schema can be read off these data. Hint: declare it.") from None
         return cls("inferred", task, goal, features, inferred=True)
 
     def __repr__(self) -> str:
@@ -301,9 +295,11 @@ class Schema:
 
 def _is_draft(data: Mapping[str, Any]) -> bool:
     """Whether any mark of a draft is left: on the whole, in its notes, or on a single column."""
-    marks = [str(column.get("bounds", "")) for column in data["columns"]]
-    noted = str(data.get("notes", "")).startswith("DRAFT")
-    return bool(data.get("inferred", False)) or noted or any(mark.startswith(UNREVIEWED) for mark in marks)
+    marks = [column.get("bounds") for column in data["columns"]]
+    notes = data.get("notes")
+    noted = isinstance(notes, str) and notes.startswith("DRAFT")
+    marked = any(isinstance(mark, str) and mark.startswith(UNREVIEWED) for mark in marks)
+    return bool(data.get("inferred", False)) or noted or marked
 
 
 def _known_keys(
@@ -318,18 +314,43 @@ def _known_keys(
     for key in set(data) - set(known):
         near = difflib.get_close_matches(str(key), set(known) - set(data), n=1, cutoff=0.85)
         if near:
-            raise SchemaError(f"{place} has an unknown key {key!r}. Did you mean {near[0]!r}?")
+            raise SchemaError(f"{place} has an unknown key {shown(key)}. Did you mean {near[0]!r}?")
     return {key: data[key] for key in known if key in data}
 
 
 def _column_from(entry: object, place: int) -> Column:
     """Build one column from its JSON form."""
     if not isinstance(entry, Mapping):
-        raise SchemaError(f"entry {place + 1} of 'columns' is {entry!r}. Hint: a column is a JSON object.")
-    where = f"column {entry['name']!r}" if "name" in entry else f"entry {place + 1} of 'columns'"
-    required = {"categorical": ("values",), "numeric": ("lower", "upper")}.get(str(entry.get("kind")), ())
+        raise SchemaError(f"entry {place + 1} of 'columns' is {shown(entry)}. Hint: a column is a JSON object.")
+    where = f"column {shown(entry['name'])}" if "name" in entry else f"entry {place + 1} of 'columns'"
+    kind = entry.get("kind")
+    required = _REQUIRED.get(kind, ()) if isinstance(kind, str) else ()
     known = _known_keys(entry, COLUMN_KEYS, required=("name", "kind", *required), place=where)
     return Column(**known)
+
+
+def _infer(X: Any, y: Any, task: Task, target: str) -> tuple[Column, tuple[Column, ...]]:
+    """Read the target and the features off the data."""
+    table = Table.of(X)
+    names = table.names or tuple(f"x{place}" for place in range(table.n_columns))
+    while target in names:
+        target += "_"
+    features = tuple(_infer_column(name, table.column(place)) for place, name in enumerate(names))
+    try:
+        labels = column_or_1d(y, warn=True)
+    except (TypeError, ValueError):
+        raise SchemaError("y should be a 1d array: one value for each row.") from None
+    if task == "regression":
+        return _infer_column(target, pd.Series(labels)), features
+    try:
+        check_classification_targets(labels)
+    except ValueError:
+        raise SchemaError(f"Unknown label type: {type_of_target(labels)}. Hint: classes are few and repeat.") from None
+    found = [label for label in np.unique(labels).tolist() if not pd.isna(label)]
+    if len(found) < 2:
+        raise SchemaError("the target has one class only. Hint: there must be two or more.")
+    values = tuple(dict(zip(texts_of(found), found, strict=True)).values())
+    return _found_column(target, "categorical", values=values), features
 
 
 def _infer_column(name: str, values: pd.Series[Any]) -> Column:
@@ -337,11 +358,22 @@ def _infer_column(name: str, values: pd.Series[Any]) -> Column:
     missing = values.isna().to_numpy(dtype=bool)
     kind = pd.api.types.infer_dtype(values, skipna=True)
     if kind in ("integer", "floating", "mixed-integer-float", "decimal", "empty") or bool(missing.all()):
-        found = numbers(values, name)
+        found, _ = numbers_of(values)
         found = found[np.isfinite(found)]
         lower, upper = (float(found.min()), float(found.max())) if found.size else (0.0, 1.0)
         if lower == upper:  # a constant column still needs a range
             upper = lower + max(1.0, abs(lower))
-        return Column(name, "numeric", lower=lower, upper=upper, nullable=bool(missing.any()))
+        return _found_column(name, "numeric", lower=lower, upper=upper, nullable=bool(missing.any()))
     _, texts = category_codes(values)
-    return Column(name, "categorical", values=tuple(sorted(set(texts))), nullable=bool(missing.any()))
+    return _found_column(name, "categorical", values=tuple(sorted(set(texts))), nullable=bool(missing.any()))
+
+
+def _found_column(name: str, kind: Literal["categorical", "numeric"], **found: Any) -> Column:
+    """Make a column of what was found; where that cannot be, say so without saying what it was."""
+    try:
+        return Column(name, kind, **found)
+    except SchemaError:
+        raise SchemaError(
+            f"column {shown(name)} cannot be read off the data: it has no values that can be used, too many, or such "
+            "that differ in their writing alone. Hint: declare it."
+        ) from None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same pass on Dask, Spark or Ray: their partitions in, small arrays of sums out, added up by the engine.
 
-What is counted is in ``counting`` and ``histograms``; noise is drawn once, by ``release``, where ``fit`` was called.
+What is counted is in ``counting`` and ``histograms``; noise is drawn once, by the door, where ``fit`` was called.
 """
 
 from __future__ import annotations
@@ -32,40 +32,34 @@ from veilwood.data.cluster.worker import (  # fmt: skip
     with_column,
 )
 from veilwood.data.encoding import Encoding, check_names
-from veilwood.data.sources import no_id, open_source
+from veilwood.data.private_text import may_show_values
+from veilwood.data.problems import Invalid
+from veilwood.data.row_cap import no_id
 from veilwood.errors import OutOfSchemaError, VeilwoodError
 from veilwood.privacy import entropy
-from veilwood.privacy.neighbours import RowsOf, Unit
+from veilwood.privacy.neighbours import RowsOf
 
-__all__ = ["anywhere", "on_cluster", "open_rows"]
+__all__ = ["anywhere", "engine_of", "on_cluster", "open_frame"]
 
 FAN_IN: Final = 8  # arrays that are added up at a time
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def open_rows(X: Any, y: Any, encoding: Encoding, *, unit: Unit | None = None, estimator: str = "the schema") -> Source:
-    """Make a source of a table, file or iterator (``sources.open_source``), or of a frame of Dask, Spark or Ray.
-
-    A frame is read where it is, again in each pass, and must hold the target column. Its rows must come in the same
-    partitions and order each time; where they do not, the fit fails before anything more is released.
-    """
-    engine = _engine(X)
-    if engine is None:
-        return open_source(X, y, encoding, unit=unit, estimator=estimator)
-    if y is not None:
-        raise OutOfSchemaError(f"y was given beside a {engine.name} frame. Hint: the frame holds the target column.")
-    cap = unit if isinstance(unit, RowsOf) else None
-    names = engine.columns(X)
+def open_frame(
+    engine: Engine, frame: Any, encoding: Encoding, *, cap: RowsOf | None, invalid: Invalid
+) -> ClusterSource:
+    """Make a source of a frame of Dask, Spark or Ray, which must hold the target column (``open_rows``)."""
+    names = engine.columns(frame)
     check_names(encoding.schema, names, allowed_extra=() if cap is None else (cap.id,), target=True)
     if cap is not None and cap.id not in names:
         raise no_id(cap)
-    return ClusterSource.of(engine, engine.project(X, _wanted(encoding, cap)), encoding, cap)
+    return ClusterSource.of(engine, engine.project(frame, _wanted(encoding, cap)), encoding, cap, invalid)
 
 
 def on_cluster(X: Any) -> bool:
     """Whether rows stay on a cluster, where they can be counted and not collected."""
-    return _engine(X) is not None
+    return engine_of(X) is not None
 
 
 def anywhere(method: Method) -> Method:
@@ -77,7 +71,7 @@ def anywhere(method: Method) -> Method:
 
     @wraps(method)
     def predict(self: Any, X: Any) -> Any:
-        engine = _engine(X)
+        engine = engine_of(X)
         if engine is None:
             return method(self, X)
         model = copy.copy(self)
@@ -89,7 +83,7 @@ def anywhere(method: Method) -> Method:
     return predict  # type: ignore[return-value]
 
 
-def _engine(X: Any) -> Engine | None:
+def engine_of(X: Any) -> Engine | None:
     """Find whose frame this is without importing any engine."""
     module = type(X).__module__.split(".")[0]
     engines: dict[str, Engine] = {"dask": Dask(), "pyspark": Spark(), "ray": Ray()}
@@ -142,7 +136,7 @@ class ClusterSource(Source):
     _pass: Callable[[Count], Sums]
 
     @classmethod
-    def of(cls, engine: Engine, frame: Any, encoding: Encoding, cap: RowsOf | None) -> ClusterSource:
+    def of(cls, engine: Engine, frame: Any, encoding: Encoding, cap: RowsOf | None, invalid: Invalid) -> ClusterSource:
         """Take a frame that has no columns but those that are needed."""
 
         def read() -> Iterator[Any]:
@@ -152,7 +146,7 @@ class ClusterSource(Source):
             )
 
         salt = 0 if cap is None else int(entropy.words(1)[0])
-        on_workers = partial(_pass, engine, frame, encoding, cap, salt, {})
+        on_workers = partial(_pass, engine, frame, encoding, cap, invalid, salt, {})
         # How many partitions there are is known after a pass only: leave room for any number.
         return cls(read, n_partitions=1 << 32, _pass=on_workers)
 
@@ -166,19 +160,32 @@ def _pass(
     frame: Any,
     encoding: Encoding,
     cap: RowsOf | None,
+    invalid: Invalid,
     salt: int,
     seen: dict[int, tuple[int, int]],
     count: Count,
 ) -> Sums:
     """Count on the cluster and check that rows are where they were in earlier passes."""
-    if cap is None:
-        total = engine.count(frame, partial(count_tables, count, encoding))
-    else:
-        encode = partial(encode_with_id, encoding, cap)
-        total = engine.count_by_id(frame, encode, encoded_schema(encoding), partial(count_bucket, count, cap, salt))
+    try:
+        if cap is None:
+            total = engine.count(frame, partial(count_tables, count, encoding, invalid))
+        else:
+            encode = partial(encode_with_id, encoding, cap, invalid)
+            choose = partial(count_bucket, count, cap, salt)
+            total = engine.count_by_id(frame, encode, encoded_schema(encoding), choose)
+    except VeilwoodError:
+        raise
+    except Exception as error:
+        if may_show_values():
+            raise
+        raise VeilwoodError(
+            f"{engine.name} could not compute the frame ({type(error).__name__}). Its own words are left out, as they "
+            "may hold rows. Hint: compute the frame by itself, or fit within veilwood.data.private_text.showing_values."
+        ) from None
     if total.refusal is not None:
         raise total.refusal
-    if total.sums is None or not any(rows for rows, _ in total.seen.values()):
+    empty = total.sums is None or not any(rows for rows, _ in total.seen.values())
+    if empty and invalid == "refuse":
         raise OutOfSchemaError(f"the {engine.name} frame holds no rows. Hint: check how it was made.")
     # A row that changes its place between passes would be given to another tree (proofs/disjoint-trees.md).
     if seen and seen != total.seen:
@@ -187,7 +194,7 @@ def _pass(
             "Hint: write it to files and read those."
         )
     seen.update(total.seen)
-    return total.sums
+    return count([]) if total.sums is None else total.sums
 
 
 def _on_rows(work: Any, partition: int, rows: Any) -> Part:

@@ -15,12 +15,13 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from veilwood.data.batches import Batch, Count, Sums
+from veilwood.data.encode_rows import encode_rows, kept_of, view
 from veilwood.data.encoding import Encoding
-from veilwood.data.frames import Table
-from veilwood.data.sources import encode_batch, id_codes, no_id
+from veilwood.data.problems import Invalid
+from veilwood.data.row_cap import first_rows, id_codes, no_id
+from veilwood.data.scramble import scrambled
 from veilwood.errors import OutOfSchemaError
 from veilwood.privacy.neighbours import RowsOf
 
@@ -50,14 +51,15 @@ class Part:
         return total
 
 
-def count_tables(count: Count, encoding: Encoding, partition: int, tables: Iterable[Any]) -> Part:
+def count_tables(count: Count, encoding: Encoding, invalid: Invalid, partition: int, tables: Iterable[Any]) -> Part:
     """Count the rows of one partition."""
 
     def batches() -> Iterator[Batch]:
-        first_row = 0
+        row = 0
         for piece in _pieces(tables):
-            yield encode_batch(encoding, Table.of(piece), partition, first_row)
-            first_row += len(piece)
+            table = view(piece, encoding, invalid)
+            yield kept_of(*encode_rows(encoding, table, None, invalid=invalid, partition=partition, first_row=row))
+            row += table.n_rows
 
     return _count(count, partition, batches())
 
@@ -74,14 +76,12 @@ def count_bucket(count: Count, cap: RowsOf, salt: int, encoded: pa.Table) -> Par
     values = np.column_stack([encoded.column(name).to_numpy() for name in encoded.column_names[2:]])
     ids = np.array(encoded.column("id").to_pylist(), dtype=object)  # a text of numpy would lose NULs at its end
     _, person = np.unique(ids, return_inverse=True)
-    order = np.lexsort((_scrambled(values, salt), person))
-    person, values = person[order], values[order]
-    kept = np.arange(len(person)) - np.searchsorted(person, person, side="left") < cap.at_most
-    batch = Batch(values[kept, 1:].astype(np.uint16), values[kept, 0].astype(np.int32), partition, 0)
+    kept = values[first_rows(person.astype(np.int64), scrambled(values, salt), cap.at_most)]
+    batch = Batch(kept[:, 1:].astype(np.uint16), kept[:, 0].astype(np.int32), partition, 0)
     return _count(count, partition, iter([batch]))
 
 
-def encode_with_id(encoding: Encoding, cap: RowsOf, tables: Iterable[Any]) -> Iterator[pa.Table]:
+def encode_with_id(encoding: Encoding, cap: RowsOf, invalid: Invalid, tables: Iterable[Any]) -> Iterator[pa.Table]:
     """Encode rows for the engine's own group-by: bucket, id as text, target and codes.
 
     Ids are compared by the rule of ``canonical``, as everywhere: an engine would take 7 and "7.0" for two people.
@@ -89,13 +89,15 @@ def encode_with_id(encoding: Encoding, cap: RowsOf, tables: Iterable[Any]) -> It
     schema = encoded_schema(encoding)
     try:
         for piece in _pieces(tables):
-            table = Table.of(piece)
+            table = view(piece, encoding, invalid)
             column = table.named(cap.id)
             if column is None:
                 raise no_id(cap)
-            ids, texts = id_codes(column, cap)
+            ids, texts = id_codes(column, cap, invalid)
+            batch, fits = encode_rows(encoding, table, None, invalid=invalid, allowed_extra=(cap.id,))
+            known = ids >= 0
+            batch, ids = kept_of(batch, fits, known), ids[known if fits is None else known & fits]
             buckets = np.array([zlib.crc32(text.encode()) % BUCKETS for text in texts], np.int32)
-            batch = encode_batch(encoding, table, 0, 0, allowed_extra=(cap.id,))
             numbers = [batch.target, *batch.codes.T.astype(np.int32)]
             yield pa.table([buckets[ids], np.array(texts, dtype=object)[ids], *numbers], schema=schema)
     except OutOfSchemaError as error:
@@ -123,17 +125,6 @@ def _pieces(tables: Iterable[Any]) -> Iterator[Any]:
     for table in tables:
         for start in range(0, len(table), BATCH_ROWS):
             yield table[start : start + BATCH_ROWS]
-
-
-def _scrambled(values: NDArray[np.int64], salt: int) -> NDArray[np.uint64]:
-    """Return a number for each row that mixes all its values (splitmix64); equal rows get equal numbers."""
-    out = np.full(len(values), salt, np.uint64)
-    for column in values.T:
-        out = (out ^ column.astype(np.uint64)) + np.uint64(0x9E3779B97F4A7C15)
-        out = (out ^ (out >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        out = (out ^ (out >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        out ^= out >> np.uint64(31)
-    return out
 
 
 def encoded_schema(encoding: Encoding) -> pa.Schema:

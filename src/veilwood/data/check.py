@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything about a table on disk that does not fit a schema, counted: for whoever holds the data, and nobody else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Any, Final
+
+from veilwood.data.encoding import Encoding
+from veilwood.data.files import find_files
+from veilwood.data.private_text import may_show_values
+from veilwood.data.problems import Problem, cell_of
+from veilwood.data.schema import Schema
+from veilwood.errors import OutOfSchemaError
+from veilwood.wording import shown
+
+__all__ = ["Misfit", "check_files"]
+
+_BATCH_ROWS: Final = 65536
+_MOST_SHOWN: Final = 5
+
+
+@dataclass(repr=False)  # it is as private as the rows
+class Misfit:
+    """One kind of problem of one column: how many rows have it, and some of them where values may be shown."""
+
+    column: str
+    kind: Problem
+    rows: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        some = f" ({', '.join(self.examples)}{', ...' * (self.rows > len(self.examples))})" if self.examples else ""
+        return f"{self.column!r}: {self.kind.in_short} in {self.rows} row{'s' * (self.rows != 1)}{some}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {"column": self.column, "problem": self.kind.in_short, "rows": self.rows, "examples": self.examples}
+
+
+def check_files(path: str | PathLike[str], schema: Schema) -> list[Misfit]:
+    """Read a file, folder or glob whole, and return every column and kind of problem; nothing where all rows fit."""
+    encoding, found, n_rows = Encoding(schema), dict[tuple[str, Problem], Misfit](), 0
+    wanted = [*schema.feature_names, schema.target.name]
+    files = find_files(path, schema, as_bytes=True, skip_rows=False)
+    for file in files:
+        file.check(schema)
+        first_row = 0
+        for table in file.batches(wanted, _BATCH_ROWS):
+            cells = {name: encoding.cells(table, name) for name in wanted}
+            _, problems = encoding.read(table, parse=file.is_csv)
+            problems.add(schema.target.name, encoding.read_target(cells[schema.target.name], parse=file.is_csv)[1])
+            for column, kind, rows in problems.each():
+                misfit = found.setdefault((column.name, kind), Misfit(column.name, kind))
+                misfit.rows += len(rows)
+                for row in rows[: _MOST_SHOWN - len(misfit.examples)].tolist() if may_show_values() else ():
+                    where = f"{file.where}, " if len(files) > 1 else ""
+                    cell = cell_of(cells[column.name], row)
+                    text = cell.decode("utf-8", "backslashreplace") if isinstance(cell, bytes) else cell
+                    misfit.examples.append(f"{where}row {first_row + row + 1}: {shown(text)}")
+            first_row += table.n_rows
+        n_rows += first_row
+    if not n_rows:
+        raise OutOfSchemaError(f"{files[0].where} holds no rows. Hint: check the path.")
+    return list(found.values())

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be wrong with a cell, where it is in a table, and the words of a refusal.
+
+A refusal tells every column and every kind of problem at once, and nothing else: tables with different bad cells of the
+same kind are refused in the same words. Finding problems is in ``encoding`` and ``numbers``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from veilwood.data.columns import Column, closest
+from veilwood.data.private_text import may_show_values
+from veilwood.errors import OutOfSchemaError
+from veilwood.wording import shorten, shown
+
+__all__ = ["Invalid", "Kinds", "Problem", "Problems"]
+
+Invalid: TypeAlias = Literal["refuse", "drop"]
+"""What becomes of rows that do not fit the schema."""
+Kinds: TypeAlias = npt.NDArray[np.uint8]
+"""A problem for each row of a column, 0 where there is none."""
+
+_MOST_SHOWN: Final = 5  # values of a column and kind, where they are shown at all
+
+
+class Problem(IntEnum):
+    """What can be wrong with a cell."""
+
+    MISSING = 1
+    UNKNOWN = 2
+    NO_NUMBER = 3
+    TOO_LARGE = 4
+    UNUSABLE = 5
+    INFINITE = 6
+
+    @property
+    def in_short(self) -> str:
+        """Name the kind in a few words."""
+        return _IN_SHORT[self]
+
+
+_IN_SHORT: Final = {
+    Problem.MISSING: "missing value",
+    Problem.UNKNOWN: "unknown category",
+    Problem.NO_NUMBER: "not a number",
+    Problem.TOO_LARGE: "number too large",
+    Problem.UNUSABLE: "unusable cell",
+    Problem.INFINITE: "infinite number",
+}
+
+
+@dataclass(frozen=True, repr=False)  # it is as private as the rows
+class Problems:
+    """What is wrong with the rows of one table: the columns that have problems, and the kind in each row."""
+
+    features: tuple[Column, ...]
+    target: Column
+    found: dict[str, Kinds] = field(default_factory=dict)
+
+    def add(self, name: str, kinds: Kinds | None) -> None:
+        """Note what is wrong with a column, if anything is."""
+        if kinds is not None and kinds.any():
+            self.found[name] = kinds
+
+    def kept(self, n_rows: int) -> npt.NDArray[np.bool_] | None:
+        """Mark the rows that nothing is wrong with; None where that is all of them."""
+        if not self.found:
+            return None
+        good = np.ones(n_rows, dtype=bool)
+        for kinds in self.found.values():
+            good &= kinds == 0
+        return good
+
+    def each(self) -> Iterator[tuple[Column, Problem, npt.NDArray[np.intp]]]:
+        """Give every column and kind of problem, with the rows that have it."""
+        for column in (*self.features, self.target):
+            kinds = self.found.get(column.name)
+            for kind in () if kinds is None else Problem:
+                rows = np.flatnonzero(kinds == kind)
+                if rows.size:
+                    yield column, kind, rows
+
+    def refuse(self, cells: Callable[[str], Any], first_row: int = 0) -> None:
+        """Raise if anything is wrong; ``cells`` gives a column by name, for the case that values may be shown."""
+        if not self.found:
+            return
+        problems, hints, told, value = [], [], [], None
+        for column, kind, rows in self.each():
+            problem, hint = _words(column, kind, is_target=column is self.target)
+            if may_show_values():
+                values = [cell_of(cells(column.name), int(row)) for row in rows[:_MOST_SHOWN]]
+                problem += f" ({examples(column, values, (rows + first_row).tolist())})"
+                value = values[0] if value is None else value
+            problems.append(problem)
+            hints.append(hint)
+            told.append((column.name, kind.in_short))
+        raise OutOfSchemaError(
+            f"{'; '.join(problems)}. Hint: {'; '.join(dict.fromkeys(hints))}.",
+            column=told[0][0],
+            value=value,
+            problems=tuple(told),
+        )
+
+
+def cell_of(column: Any, row: int) -> Any:
+    """Return one cell of a pandas, Arrow or plain column."""
+    if hasattr(column, "iloc"):
+        return column.iloc[row]
+    cell = column[row]
+    return cell.as_py() if hasattr(cell, "as_py") else cell
+
+
+def examples(column: Column, values: list[Any], rows: list[int]) -> str:
+    """Write some values and their rows, for the data holder."""
+    texts = [value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value for value in values]
+    shown_rows = [f"row {row + 1}: {shown(text)}" for row, text in zip(rows, texts, strict=False)]
+    more = f", and {len(rows) - len(values)} more" if len(rows) > len(values) else ""
+    slip = closest(texts[0], column.values) if column.values and isinstance(texts[0], str) else ""
+    return f"{', '.join(shown_rows)}{more}{slip}"
+
+
+def _words(column: Column, kind: Problem, *, is_target: bool) -> tuple[str, str]:
+    """Say what is wrong with a column, and what to do: in words that follow from the schema and the kind alone."""
+    where = f"{'target' if is_target else 'column'} {column.name!r}"
+    match kind:
+        case Problem.MISSING:
+            allow = "" if is_target else 'set "nullable": true for it in the schema, or '
+            return (
+                f"{where} has a missing value (NaN or null), which the schema does not allow",
+                f"{allow}fill or drop such rows",
+            )
+        case Problem.UNKNOWN if is_target:
+            return (
+                f"{where} has a label that is not one of the schema's: {shorten(', '.join(column.values))}",
+                "give labels in the schema's words, or correct its values",
+            )
+        case Problem.UNKNOWN:
+            return (
+                f"{where} has a value that is not one of its {len(column.values)} declared values",
+                "add what is missing to the schema, or let unknown values count as a known one: "
+                f'"other": {shown(column.values[0])}, say (columns of an array are taken by position)',
+            )
+        case Problem.NO_NUMBER:
+            return (
+                f"{where} should hold numbers and has a cell that is none",
+                "convert it before, for example with pandas.to_numeric, or declare it categorical",
+            )
+        case Problem.TOO_LARGE:
+            return f"{where} has a number that no float can hold", "clip it to the bounds of the schema"
+        case Problem.UNUSABLE:
+            return (
+                f"{where} has a cell that is neither text nor number nor date, such as a list",
+                "turn the column into texts",
+            )
+        case Problem.INFINITE:
+            return f"{where} holds infinity", "drop such rows"
