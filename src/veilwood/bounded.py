@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from veilwood.errors import VeilwoodError
+from veilwood.errors import UnreadableError, VeilwoodError
 from veilwood.wording import shorten, shown
 
 __all__ = [
@@ -69,10 +69,10 @@ def rational(text: object, name: str = "number", most_digits: int = MOST_DIGITS)
     >>> rational("1e999999999", "epsilon")
     Traceback (most recent call last):
     ...
-    veilwood.errors.VeilwoodError: epsilon='1e999999999' has more than 400 digits. Hint: round it.
+    veilwood.errors.UnreadableError: epsilon='1e999999999' has more than 400 digits. Hint: round it.
     """
     if not isinstance(text, str):
-        raise VeilwoodError(f"{name}={shown(text)} is not a number.")
+        raise UnreadableError(f"{name}={shown(text)} is not a number.")
     try:
         exponent = _EXPONENT.search(text) if len(text) <= 3 * most_digits else None
         if len(text) > 3 * most_digits or (exponent and not _is_small(exponent[1], 2 * most_digits)):
@@ -81,7 +81,7 @@ def rational(text: object, name: str = "number", most_digits: int = MOST_DIGITS)
     except VeilwoodError:
         raise
     except (ValueError, ZeroDivisionError):
-        raise VeilwoodError(f"{name}={shown(text)} is not a finite number.") from None
+        raise UnreadableError(f"{name}={shown(text)} is not a finite number.") from None
     return check_digits(value, name, most_digits)
 
 
@@ -95,12 +95,12 @@ def check_digits(value: Fraction, name: str = "number", most_digits: int = MOST_
     if max(above, below) > most_digits * math.log2(10):
         raise _too_long(value, name, most_digits)
     if above and abs(above - below) > _LARGEST_POWER * math.log2(10) + 1:
-        raise VeilwoodError(f"{name} is beyond 10^{_LARGEST_POWER}, or closer to 0 than 10^-{_LARGEST_POWER}.")
+        raise UnreadableError(f"{name} is beyond 10^{_LARGEST_POWER}, or closer to 0 than 10^-{_LARGEST_POWER}.")
     return value
 
 
-def _too_long(value: object, name: str, most_digits: int) -> VeilwoodError:
-    return VeilwoodError(f"{name}={shown(value)} has more than {most_digits:,} digits. Hint: round it.")
+def _too_long(value: object, name: str, most_digits: int) -> UnreadableError:
+    return UnreadableError(f"{name}={shown(value)} has more than {most_digits:,} digits. Hint: round it.")
 
 
 def read_json(text: str | bytes | bytearray, most_bytes: int = MOST_BYTES) -> Any:
@@ -111,7 +111,7 @@ def read_json(text: str | bytes | bytearray, most_bytes: int = MOST_BYTES) -> An
     >>> read_json('{"a": 1, "a": 2}')
     Traceback (most recent call last):
     ...
-    veilwood.errors.VeilwoodError: this is no JSON that can be read: the key 'a' stands twice.
+    veilwood.errors.UnreadableError: this is no JSON that can be read: the key 'a' stands twice.
     """
     try:
         if len(text) > most_bytes:
@@ -126,9 +126,9 @@ def read_json(text: str | bytes | bytearray, most_bytes: int = MOST_BYTES) -> An
         if _HALF_OF_A_PAIR.search(text):
             json.dumps(value, ensure_ascii=False).encode()  # half of a pair of code units is no text
     except RecursionError:
-        raise VeilwoodError(f"this is no JSON that can be read: {_TOO_DEEP}.") from None
+        raise UnreadableError(f"this is no JSON that can be read: {_TOO_DEEP}.") from None
     except ValueError as error:
-        raise VeilwoodError(f"this is no JSON that can be read: {shorten(str(error))}.") from None
+        raise UnreadableError(f"this is no JSON that can be read: {shorten(str(error))}.") from None
     return value
 
 
@@ -180,9 +180,9 @@ def read_text(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> str
         with open(path, "rb") as file:
             content = file.read(most_bytes + 1)
         if len(content) > most_bytes:
-            raise VeilwoodError(f"it has more than {most_bytes:,} bytes")
+            raise UnreadableError(f"it has more than {most_bytes:,} bytes")
         return content.decode()
     except VeilwoodError:
         raise
     except ValueError as error:  # no UTF-8, or a path with a null character
-        raise VeilwoodError(shorten(str(error))) from None
+        raise UnreadableError(shorten(str(error))) from None

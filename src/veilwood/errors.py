@@ -10,14 +10,20 @@ __all__ = [
     "DomainTooLargeError",
     "FileError",
     "LedgerError",
+    "MechanismError",
     "ModelFileError",
+    "NotPrivateError",
     "OutOfSchemaError",
     "ParameterError",
     "PartyError",
     "PlanError",
     "PrivacyWarning",
     "SchemaError",
+    "SetupError",
+    "SignatureError",
     "UndeclaredSchemaError",
+    "UnreadableError",
+    "UseError",
     "UtilityWarning",
     "VeilwoodError",
 ]
@@ -36,6 +42,22 @@ class ParameterError(VeilwoodError):
         self.value = value
 
 
+class UseError(VeilwoodError):
+    """Something was called in an order, or in a place, where it has no meaning; the message says what comes first."""
+
+
+class SetupError(VeilwoodError):
+    """The machine lacks what is needed: a package of an extra, a GPU, random bits of the operating system."""
+
+
+class UnreadableError(VeilwoodError):
+    """A text or number from outside is malformed, too long or too deep."""
+
+
+class MechanismError(VeilwoodError):
+    """A mechanism was given something that it cannot make private exactly."""
+
+
 class PlanError(VeilwoodError):
     """A plan is malformed, promises more than its steps keep, or is not the one that would be carried out."""
 
@@ -49,12 +71,30 @@ class UndeclaredSchemaError(SchemaError):
 
 
 class OutOfSchemaError(VeilwoodError):
-    """The data does not fit the schema. ``column`` and ``value`` name the place."""
+    """The data does not fit the schema.
 
-    def __init__(self, message: str, *, column: str | None = None, value: object = None) -> None:
+    ``column`` names the first place, ``problems`` every column and kind of problem. ``value`` is None unless the data
+    holder has asked to see values (``data.private_text``).
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        column: str | None = None,
+        value: object = None,
+        problems: tuple[tuple[str, str], ...] = (),
+    ) -> None:
         super().__init__(message)
         self.column = column
         self.value = value
+        self.problems = problems
+
+    def in_short(self) -> str:
+        """Name columns and kinds of problems in a few words, as a ledger records them."""
+        named = [f"{column!r}: {kind}" for column, kind in self.problems]
+        unnamed = "the table" if self.column is None else f"{self.column!r}"
+        return ", ".join(named) or f"{unnamed}: does not fit the schema"
 
 
 class LedgerError(VeilwoodError):
@@ -70,6 +110,10 @@ class BudgetExceededError(LedgerError):
         self.remaining = remaining
 
 
+class NotPrivateError(BudgetExceededError):
+    """A release without a guarantee cannot be counted by a ledger with a budget; nothing was spent."""
+
+
 class DomainTooLargeError(VeilwoodError):
     """A table, a forest or an explicit matrix would be too large; the message says what to choose instead."""
 
@@ -80,6 +124,10 @@ class FileError(VeilwoodError):
 
 class ModelFileError(FileError):
     """A model file is truncated, altered, of an unknown version, or no model file at all."""
+
+
+class SignatureError(FileError):
+    """A signature is missing, broken, of another key, or of something else."""
 
 
 class PartyError(VeilwoodError):

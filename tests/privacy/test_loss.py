@@ -108,7 +108,7 @@ def test_pure_losses_add_exactly(parts: list[Fraction]) -> None:
     assert total.epsilon == sum(parts)
     assert total.delta == 0
     assert total.rho == sum(part * part / 2 for part in parts)
-    assert total.fits(Loss.pure(sum(parts)))
+    assert total.fits(Loss.pure(sum(parts, Fraction(0))))
     assert not total.fits(Loss.pure(sum(parts) - Fraction(1, 10**9)))
 
 

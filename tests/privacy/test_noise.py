@@ -428,4 +428,4 @@ def test_missing_opendp_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_extreme_scores_do_not_overflow() -> None:
     scores = np.array([2**61, -(2**61)])
     for mechanism in SELECTIONS:
-        assert mechanism(1, 1).select(np.tile(scores, (50, 1))).tolist() == [0] * 50
+        assert mechanism(1, 1).select(np.tile(scores, (50, 1))).tolist() == [0] * 50  # type: ignore[abstract]

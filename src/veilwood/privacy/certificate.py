@@ -1,21 +1,123 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a finished release says about itself: the certificate that travels with every fitted model.
 
-It holds public facts only, and is built by ``release`` from the plan and the ledger's entry.
+It holds public facts only. ``certify`` builds every one of them, for the door and for servers, from typed facts: the
+plan, the spend that stands in a ledger, and how servers took part. What it rests on is decided by ``assumptions_of``.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from itertools import groupby
+from typing import Any, Final, Literal
 
-from veilwood.errors import ModelFileError
+from veilwood._version import __version__
+from veilwood.errors import ModelFileError, VeilwoodError
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.plan import EACH_TO_ONE_TREE, Layout, Plan
 from veilwood.wording import shorten
 
 _WEAK: Final = 8.0  # epsilon from which a statement says so,
 _LARGEST_SHOWN: Final = 30.0  # and from which the factor is no longer worth its digits
+
+
+class Assumption(Enum):
+    """Something that a guarantee rests on, with the text that certificates show."""
+
+    PUBLIC_SCHEMA = (
+        "the schema (columns, bounds, categories, classes) is public knowledge and was not read off the data"
+    )
+    FITS = "the table is not empty and fits the schema: otherwise the fit is refused, and a refusal can be seen"
+    UNIFORM_BITS = "the operating system's random bits are uniform and secret; noise is sampled exactly from them"
+    ONE_UNIT = "one unit of the data is {unit}; the same person in further rows is not covered"
+    KEYED = "records were given to trees by SHAKE-256 under a secret key, which is taken to be a random function"
+    DECLARED_ROWS = "the number of rows that was given (n_rows) is public, or a guess made without the data"
+    TIMING = "nobody outside times the fit: how long it takes depends on the rows, above all on their number"
+    IN_MEMORY = "the ledger was kept in memory only: earlier spends on this data are not recorded in it"
+    THIS_FIT_ALONE = (
+        "no ledger was given: the loss is that of this fit alone, and other fits on the same data add to it"
+    )
+    NO_COLLUSION = "no two of the three servers collude, and each of them follows the protocol (semi-honest)"
+    DEALT_JOINTLY = (
+        "each server adds its own part of the noise: the guarantee holds towards a server that knows its part"
+    )
+    SAMPLED_JOINTLY = "noise is drawn from biased secret bits; its distance from the exact law is contained in delta"
+    OWNERS_COUNT = "owners count their own rows: a wrong count harms the model, not the privacy of other owners"
+    ONE_CORRUPT = "towards a server the guarantee is that of secret sharing: what it sees does not depend on the data"
+    ONE_HOT = "every row was checked, in shares, to hold one value for each feature and at most one class"
+    ROWS_SEEN = "servers see how many rows each owner sent, padding included"
+    TRAFFIC = "whoever watches the servers' network or times the training can guess how many rows were sent"
+    ROWS_ALIGNED = "owners of columns know how many rows there are: they send the same ones"
+
+
+@dataclass(frozen=True)
+class Spend:
+    """Where the loss of a release stands.
+
+    Attributes
+    ----------
+    ledger, entry : str, int
+        The name of the ledger and the number in it.
+    loss : Loss
+        What was charged.
+    kept : str
+        Whether the ledger is a file, lives in memory, or stands in for one that was not given.
+    not_private : str or None
+        Why nothing is guaranteed, if so.
+    """
+
+    ledger: str
+    entry: int
+    loss: Loss
+    kept: Literal["file", "memory", "not"] = "file"
+    not_private: str | None = None
+
+
+@dataclass(frozen=True)
+class ByServers:
+    """How three servers took part in a release.
+
+    Attributes
+    ----------
+    noise : str
+        Whether each server dealt a part of the noise, or all sampled it together in shares.
+    holding : str
+        What owners shared with them: counts of their rows, whole rows, or columns of the same rows.
+    """
+
+    noise: Literal["dealt", "sampled"]
+    holding: Literal["counts", "rows", "columns"]
+
+
+def assumptions_of(plan: Plan, kept: Literal["file", "memory", "not"], servers: ByServers | None) -> list[Assumption]:
+    """Return what the guarantee of a release rests on: the one place where that is decided."""
+    shared = servers is not None and servers.holding != "counts"
+    applies = {
+        Assumption.PUBLIC_SCHEMA: True,
+        Assumption.FITS: plan.parameters.get("invalid") != "drop",
+        Assumption.UNIFORM_BITS: True,
+        Assumption.ONE_UNIT: True,
+        Assumption.KEYED: plan.layout.records == EACH_TO_ONE_TREE,
+        Assumption.DECLARED_ROWS: plan.layout.rows_known == "declared",
+        Assumption.TIMING: servers is None,
+        Assumption.IN_MEMORY: kept == "memory",
+        Assumption.THIS_FIT_ALONE: kept == "not",
+        Assumption.NO_COLLUSION: servers is not None,
+        Assumption.DEALT_JOINTLY: servers is not None and servers.noise == "dealt",
+        Assumption.SAMPLED_JOINTLY: servers is not None and servers.noise == "sampled",
+        Assumption.OWNERS_COUNT: servers is not None and servers.holding == "counts",
+        Assumption.ONE_CORRUPT: shared,
+        Assumption.ONE_HOT: shared,
+        Assumption.ROWS_SEEN: shared,
+        Assumption.TRAFFIC: shared,
+        Assumption.ROWS_ALIGNED: servers is not None and servers.holding == "columns",
+    }
+    return [assumption for assumption, holds in applies.items() if holds]
 
 
 @dataclass(frozen=True)
@@ -43,7 +145,10 @@ class PrivacyStatement:
     ledger, ledger_entry : str, int
         Where the spend is recorded.
     schema_hash, plan_hash, version : str
-        What was released, exactly, and by which version of the library.
+        What was released, exactly, and by which version of the library. Where a plan went on from what had come out,
+        this is the hash of the one that opened the door, which could be signed before.
+    chosen : dict
+        What such a plan chose on the way: its choices, its layout, and its own hash; empty if nothing was chosen.
     """
 
     is_private: bool
@@ -61,6 +166,7 @@ class PrivacyStatement:
     schema_hash: str
     plan_hash: str
     version: str
+    chosen: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the statement as plain values."""
@@ -86,6 +192,8 @@ class PrivacyStatement:
                 raise ModelFileError(f"the certificate's {name!r} is of the wrong kind.")
         if not all(isinstance(step, dict) and {*_STEP} <= set(step) for step in made.composition):
             raise ModelFileError("the certificate's steps cannot be read.")
+        if made.chosen and not _can_be_shown(made.chosen):
+            raise ModelFileError("the certificate's choices cannot be read.")
         return made
 
     def to_markdown(self) -> str:
@@ -112,8 +220,10 @@ class PrivacyStatement:
             "veilwood": self.version,
         }
         lines += [f"| {name} | {value} |" for name, value in facts.items()]
+        if self.chosen:
+            lines += ["", "## Chosen on the way", "", *(f"- {choice}" for choice in self._chosen_in_words())]
         lines += ["", "## Composition", "", "| step | mechanism | sensitivity | loss |", "|---|---|---|---|"]
-        lines += [f"| {' | '.join(str(step[key]) for key in _STEP)} |" for step in self.composition]
+        lines += [f"| {' | '.join(cells)} |" for cells in _grouped(self.composition)]
         lines += ["", "## Assumptions", "", *(f"- {assumption}" for assumption in self.assumptions)]
         return "\n".join(lines) + "\n"
 
@@ -121,7 +231,57 @@ class PrivacyStatement:
         if not self.is_private:
             return f"NOT PRIVATE: {self.reason}"
         bound = f"epsilon={self.epsilon:g}" + (f", delta={self.delta:g}" if self.delta else "")
-        return f"{bound}, {self.adjacency}, protects {self.unit}; {self.mechanism}"
+        steps = [f"{names}: {mechanism}" for names, mechanism, *_ in _grouped(self.composition)]
+        steps = [text.replace(", each: ", ", each ") for text in steps]
+        noise = self.mechanism if len(steps) <= 1 else "; ".join(steps)
+        return f"{bound}, {self.adjacency}, protects {self.unit}; {noise}"
+
+    def _chosen_in_words(self) -> list[str]:
+        """What an adaptive plan chose, for people."""
+        layout = ", ".join(Layout(**self.chosen["layout"]).in_words())
+        choices = [f"{name}: {value}" for name, value in self.chosen["choices"].items()]
+        return [*choices, f"layout: {layout}", f"plan as carried out (sha256): {self.chosen['plan_hash']}"]
+
+
+def certify(plan: Plan, spend: Spend, servers: ByServers | None = None) -> PrivacyStatement:
+    """Return the certificate of a finished release: the only place where one is built.
+
+    Parameters
+    ----------
+    plan : Plan
+        What was carried out.
+    spend : Spend
+        What was charged for it, and where that stands.
+    servers : ByServers, optional
+        How servers took part, if they did.
+    """
+    private, loss = spend.not_private is None and spend.loss.is_bounded, spend.loss
+    unit = str(plan.neighbours.unit)
+    return PrivacyStatement(
+        is_private=private,
+        epsilon=float(loss.epsilon) if private and loss.epsilon is not None else None,
+        delta=float(loss.delta) if private else None,
+        adjacency=plan.neighbours.adjacency,
+        unit=unit,
+        mechanism=plan.mechanism,
+        released=plan.released,
+        composition=tuple(step.to_dict() for step in plan.steps),
+        assumptions=tuple(each.value.format(unit=unit) for each in assumptions_of(plan, spend.kept, servers)),
+        reason=spend.not_private,
+        ledger=spend.ledger,
+        ledger_entry=spend.entry,
+        schema_hash=plan.schema_hash,
+        plan_hash=plan.opened_as or plan.fingerprint(),
+        version=__version__,
+        chosen=chosen_in(plan),
+    )
+
+
+def chosen_in(plan: Plan) -> dict[str, Any]:
+    """Return what a plan that went on from what had come out has chosen; nothing for any other."""
+    if plan.opened_as is None:
+        return {}
+    return {"choices": plan.choices, "layout": plan.layout.to_dict(), "plan_hash": plan.fingerprint()}
 
 
 _STEP: Final = ("name", "mechanism", "sensitivity", "loss")  # what is shown of each
@@ -132,7 +292,42 @@ _KINDS: Final[dict[str, Any]] = {
     "is_private": bool,
     "reason": str | None,
     "ledger_entry": int,
+    "chosen": dict,
 }
+
+
+def _can_be_shown(chosen: dict[str, Any]) -> bool:
+    """Whether choices read from a file are of the form that ``certify`` gives them."""
+    if set(chosen) != {"choices", "layout", "plan_hash"} or not isinstance(chosen["plan_hash"], str):
+        return False
+    try:
+        Layout(**chosen["layout"])
+    except (TypeError, VeilwoodError):
+        return False
+    return isinstance(chosen["choices"], dict)
+
+
+def _grouped(steps: Iterable[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """Return name, mechanism, sensitivity and loss of all steps; equal ones in a row are told once."""
+    groups = [(cells, [str(step["name"]) for step in group]) for cells, group in groupby(steps, key=_noise_of)]
+    return [(_together(names), *cells) for cells, names in groups]
+
+
+def _noise_of(step: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(str(step[key]) for key in _STEP[1:])
+
+
+def _together(names: list[str]) -> str:
+    """Name steps that are alike: round 1, round 2, ..., round 48 are 48 rounds.
+
+    >>> _together(["round 1", "round 2"]), _together(["class counts"])
+    ('2 rounds, each', 'class counts')
+    """
+    if len(names) == 1:
+        return names[0]
+    stems = {re.sub(r" \d+$", "", name) for name in names}
+    numbered = len(stems) == 1 and all(re.fullmatch(r"\w+ \d+", name) for name in names)
+    return f"{len(names)} {stems.pop()}s, each" if numbered else f"{names[0]} to {names[-1]}, {len(names)} steps, each"
 
 
 def _factor(epsilon: float) -> str:

@@ -6,32 +6,27 @@ Everything private goes through the few lines of ``Door``; what it hands out is 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood._version import __version__
 from veilwood.errors import OutOfSchemaError, VeilwoodError
-from veilwood.privacy import entropy
-from veilwood.privacy.certificate import PrivacyStatement
-from veilwood.privacy.ledger import Ledger, MemoryLedger, Reservation
+from veilwood.privacy import entropy, spending
+from veilwood.privacy.certificate import ByServers, PrivacyStatement, Spend, certify
+from veilwood.privacy.ledger import Ledger, MemoryLedger, NoLedger, Reservation
+from veilwood.privacy.loss import Loss
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
-from veilwood.privacy.plan import EACH_TO_ONE_TREE, Plan
+from veilwood.privacy.plan import Plan
 from veilwood.privacy.sparse_noise import SparseLaplace
+from veilwood.privacy.spending import UNNAMED, Handle, Spending
 from veilwood.privacy.steps import Noise, Step
 
 SEEDED = "the noise came from a seeded test stream, so anyone with the seed can remove it"
 NO_NOISE = "epsilon is infinite: no noise was added"
 INFERRED = "the schema was inferred from the data itself"
-
-PUBLIC_SCHEMA = "the schema (columns, bounds, categories, classes) is public knowledge and was not read off the data"
-UNIFORM_BITS = "the operating system's random bits are uniform and secret; noise is sampled exactly from them"
-FITS = "the table is not empty and fits the schema: otherwise the fit is refused, and a refusal can be seen"
-GIVEN_ROWS = "the number of rows that was given (n_rows) is public, or a guess made without the data"
-KEYED = "records were given to trees by SHAKE-256 under a secret key, which is taken to be a random function"
-ONE_UNIT = "one unit of the data is {unit}; the same person in further rows is not covered"
 
 
 class Door:
@@ -50,9 +45,12 @@ class Door:
     (proofs/door.md, attacked by tests/guarantees/test_door.py).
     """
 
-    def __init__(self, plan: Plan, ledger: Ledger, *, not_private: str | None = None) -> None:
+    _servers: ByServers | None = None  # how servers take part, where a door asks them for noise
+
+    def __init__(self, plan: Plan, ledger: Ledger, *, not_private: str | None = None, table: Handle = UNNAMED) -> None:
         self.plan = plan
         self._ledger = ledger
+        self._table = table
         self._passed: set[str] = set()
         self._reasons = [reason for reason in (not_private,) if reason]
         if any(step.mechanism is None for step in plan.steps):
@@ -70,21 +68,33 @@ class Door:
             neighbours=str(self.plan.neighbours),
             plan=self.plan.fingerprint(),
             not_private="; ".join(self._reasons) or None,
+            table=self._table.name,
+            schema=self.plan.schema_hash,
         )
+        loss = Loss.unbounded() if self._reasons else self.plan.loss
+        self._spending = Spending(self._table, loss, not isinstance(self._ledger, NoLedger))
+        spending.record(self._spending)
         return self
 
     def refine(self, plan: Plan) -> None:
         """Go on under a plan that was made from what has come out so far.
 
         It must promise the same loss to the same people and hold every step that has passed, so that all steps together
-        cost no more than what was reserved: adaptive composition (proofs/door.md).
+        cost no more than what was reserved: adaptive composition (proofs/door.md). It remembers under which plan the
+        door was opened, and the certificate shows both.
         """
         kept = {step.name for step in plan.steps if step in self.plan.steps}
         if self._closed or self._reservation is None or not self._passed <= kept:
             raise VeilwoodError("a refined plan must hold every step that has passed the open door.")
         if (plan.loss, plan.neighbours) != (self.plan.loss, self.plan.neighbours):
             raise VeilwoodError(f"a refined plan must promise {self.plan.loss} for {self.plan.neighbours}.")
-        self.plan = plan
+        self.plan = replace(plan, opened_as=self.plan.opened_as or self.plan.fingerprint())
+
+    def extend(self, step: Step) -> None:
+        """Plan one more step, from what has come out so far; all steps together cost no more than was reserved."""
+        if self._closed or self._reservation is None:
+            raise VeilwoodError("a plan is extended inside the open door.")
+        self.plan = self.plan.refined(steps=(*self.plan.steps, step))  # refused if it costs more than it promises
 
     def noisy(self, step: Step, exact: NDArray[np.int64]) -> NDArray[np.int64]:
         """Add the planned noise to exact integers and let them out."""
@@ -154,7 +164,8 @@ class Door:
         if error is None:
             self._reservation.commit()
         elif isinstance(error, OutOfSchemaError) and not self._passed:
-            self._reservation.cancel()
+            self._reservation.cancel(error.in_short())
+            spending.withdraw(self._spending)
             error.add_note("Nothing was spent.")
         else:
             error.add_note(f"{self.plan.loss} counts as spent ({self._ledger.name}).")
@@ -163,34 +174,13 @@ class Door:
         """Return the certificate of a finished release, with the loss that stands in the ledger."""
         if self._reservation is None or not self._closed:
             raise VeilwoodError("a release has a statement once it is finished.")
-        entry = _entry(self._ledger, self._reservation.id)
-        private = entry.not_private is None and entry.loss.is_bounded
-        assumptions = [PUBLIC_SCHEMA, FITS, UNIFORM_BITS, ONE_UNIT.format(unit=self.plan.neighbours.unit)]
-        if self.plan.layout.records == EACH_TO_ONE_TREE:
-            assumptions.append(KEYED)
-        if self.plan.layout.rows_known == "declared":
-            assumptions.append(GIVEN_ROWS)
-        if isinstance(self._ledger, MemoryLedger):
-            assumptions.append("the ledger was kept in memory only: earlier spends on this data are not recorded in it")
-        loss = entry.loss
-        return PrivacyStatement(
-            is_private=private,
-            epsilon=float(loss.epsilon) if private and loss.epsilon is not None else None,
-            delta=float(loss.delta) if private else None,
-            adjacency=self.plan.neighbours.adjacency,
-            unit=str(self.plan.neighbours.unit),
-            mechanism=self.plan.mechanism,
-            released=self.plan.released,
-            composition=tuple(step.to_dict() for step in self.plan.steps),
-            assumptions=tuple(assumptions),
-            reason=entry.not_private,
-            ledger=self._ledger.name,
-            ledger_entry=entry.id,
-            schema_hash=self.plan.schema_hash,
-            plan_hash=self.plan.opened_as or self.plan.fingerprint(),
-            version=__version__,
-        )
+        entry = next(entry for entry in self._ledger.entries() if entry.id == self._reservation.id)
+        spend = Spend(self._ledger.name, entry.id, entry.loss, _kept(self._ledger), entry.not_private)
+        return certify(self.plan, spend, self._servers)
 
 
-def _entry(ledger: Ledger, number: int) -> Any:
-    return next(entry for entry in ledger.entries() if entry.id == number)
+def _kept(ledger: Ledger) -> Literal["file", "memory", "not"]:
+    """How a ledger is kept; one of another kind than ours is taken to last."""
+    if isinstance(ledger, NoLedger):
+        return "not"
+    return "memory" if isinstance(ledger, MemoryLedger) else "file"

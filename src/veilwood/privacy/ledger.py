@@ -6,8 +6,6 @@ No noise is drawn here and no data is seen; how losses add up is decided in ``pr
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
 import sqlite3
@@ -16,52 +14,29 @@ import threading
 import warnings
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self
 
-from veilwood.bounded import MOST_DIGITS_OF_A_SUM, rational, read_json
-from veilwood.errors import BudgetExceededError, LedgerError, PrivacyWarning, VeilwoodError
-from veilwood.privacy.loss import Loss, check_budget, exact, requested_loss, zcdp_rho
+from veilwood.errors import BudgetExceededError, LedgerError, NotPrivateError, PrivacyWarning, VeilwoodError
+from veilwood.privacy import chain
+from veilwood.privacy.chain import Balance, Chain, Entry
+from veilwood.privacy.loss import Loss, exact, requested_loss
 from veilwood.wording import shorten, shown
 
 __all__ = ["Entry", "Ledger", "MemoryLedger", "Reservation", "SQLiteLedger", "open_ledger"]
 
 _BUSY_SECONDS = 120.0  # each of 50 waiting processes needs a few milliseconds of disk time
-_LARGEST_PART = 10**30  # of a loss: far more than all releases together can cost
 _LONGEST_RECORD = 1 << 20  # bytes; SQLite refuses to read or write a longer one
-_PARTS = {("table", "events"), ("index", "events_of_entry"), ("table", "balance")}  # no view or trigger runs code
-_APPLICATION_ID = 0x5645494C  # "VEIL", in the file header: tells a ledger from any other database
-_TABLES = f"""
-    BEGIN IMMEDIATE;
-    PRAGMA application_id = {_APPLICATION_ID};
-    CREATE TABLE events (number INTEGER PRIMARY KEY, entry INTEGER NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL);
-    CREATE INDEX events_of_entry ON events (entry);
-    CREATE TABLE balance (one INTEGER PRIMARY KEY CHECK (one = 1), body TEXT NOT NULL);
-"""
+_LONGEST_FACT = 1000  # characters that a person gives: whom a ledger protects, why an entry is settled
 # One operation at a time in a process, and no fork in the middle of one: what SQLite remembers of the locks
 # it holds must not be copied into a child.
 _OPERATION = threading.RLock()
 if hasattr(os, "register_at_fork"):
     _done = _OPERATION.release
     os.register_at_fork(before=_OPERATION.acquire, after_in_parent=_done, after_in_child=_done)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One spend as recorded: public facts only."""
-
-    id: int
-    time: str
-    what: str
-    loss: Loss
-    state: Literal["reserved", "committed", "cancelled"]
-    neighbours: str
-    plan: str
-    not_private: str | None
 
 
 @dataclass(frozen=True)
@@ -75,36 +50,12 @@ class Reservation:
         """Record that noise was drawn."""
         self.ledger._settle(self.id, "committed")
 
-    def cancel(self) -> None:
-        """Give the spend back. Only for input refused before any noise was drawn."""
-        self.ledger._settle(self.id, "cancelled")
+    def cancel(self, reason: str | None = None) -> None:
+        """Give the spend back. Only for input refused before any noise was drawn; ``reason`` says why, for custodians.
 
-
-@dataclass(frozen=True)
-class _Balance:
-    """What a spend needs to know of all events before it."""
-
-    budget: Loss | None
-    spent: Loss
-    neighbours: str | None  # of the first entry that counts
-    head: str  # the hash of the last event
-
-    def fits(self, loss: Loss) -> bool:
-        return self.budget is None or (self.spent + loss).fits(self.budget)
-
-    @property
-    def remaining(self) -> Loss | None:
-        """The larger of what plain sums leave and what zCDP leaves."""
-        budget, spent = self.budget, self.spent
-        if budget is None or budget.epsilon is None:
-            return None
-        left = [Loss.zero()]
-        if spent.epsilon is not None and spent.epsilon <= budget.epsilon and spent.delta <= budget.delta:
-            left.append(Loss(budget.epsilon - spent.epsilon, budget.delta - spent.delta))
-        if budget.delta > 0 and spent.rho is not None:
-            rho = zcdp_rho(budget.epsilon, budget.delta) - spent.rho
-            left += [Loss.zcdp(rho, budget.delta)] if rho > 0 else []
-        return max(left, key=lambda loss: loss.epsilon or 0)
+        A refusal tells something about the rows and costs nothing, so it must not go unseen.
+        """
+        self.ledger._settle(self.id, "cancelled", None if reason is None else shorten(reason, _LONGEST_FACT))
 
 
 class Ledger(ABC):
@@ -123,12 +74,21 @@ class Ledger(ABC):
     """
 
     name: str
+    _chain: Chain
 
     @abstractmethod
     def _connection(self) -> AbstractContextManager[sqlite3.Connection]: ...
 
     def reserve(
-        self, loss: Loss, *, what: str, neighbours: str, plan: str, not_private: str | None = None
+        self,
+        loss: Loss,
+        *,
+        what: str,
+        neighbours: str,
+        plan: str,
+        not_private: str | None = None,
+        table: str = "",
+        schema: str = "",
     ) -> Reservation:
         """Record ``loss`` as spent, or refuse and record nothing.
 
@@ -142,47 +102,93 @@ class Ledger(ABC):
             What is released and which tables must look alike, in words; the hash of the plan.
         not_private : str, optional
             Why the release carries no guarantee, if it carries none.
+        table, schema : str
+            The public handle of the rows, such as a path, and the hash of the schema.
 
         Raises
         ------
         BudgetExceededError
             If the budget does not allow it.
+        NotPrivateError
+            If there is a budget, and the release carries no guarantee.
         """
         loss = _checked(loss)
         with self._transaction(write=True) as connection:
-            before = _balance(connection)
+            before = self._chain.read(connection)
+            if before.budget and not_private is not None:
+                raise NotPrivateError(
+                    f"{self.name} has a budget, and this release is NOT PRIVATE: {not_private}. No number bounds what "
+                    "it reveals, so it cannot be counted. Hint: declare the schema, give a finite epsilon and leave "
+                    "seeded noise to tests; or take a ledger without a budget, which shows its total as unbounded "
+                    "from then on.",
+                    requested=loss,
+                    remaining=before.remaining,
+                )
             if not before.fits(loss):
-                left, budget = before.remaining, str(before.budget)
-                of = budget if "delta" in budget else budget.removeprefix("epsilon=")
-                message = f"insufficient privacy budget: requested {loss}, remaining {left} of {of} ({self.name})."
-                raise BudgetExceededError(message, requested=loss, remaining=left)
+                raise self._insufficient(before, loss)
             if before.budget and before.neighbours not in (None, neighbours):
                 raise LedgerError(
                     f"{self.name} counts losses for neighbours {before.neighbours!r}; a loss for "
                     f"{neighbours!r} cannot be added to them. Hint: use another ledger."
                 )
             facts = {"what": what, "neighbours": neighbours, "plan": plan, "not_private": not_private}
+            facts |= {"table": table, "schema": schema}
             try:
-                spent = Loss.total((before.spent, loss))
+                charged = Loss.total((before.charged, loss))
             except VeilwoodError as error:
                 raise LedgerError(f"{self.name}: {error}") from None
-            entry, head = _append(connection, before.head, {"event": "reserved", "loss": asdict(loss), **facts})
-            _keep(connection, _Balance(before.budget, spent, before.neighbours or neighbours, head))
+            entry, head = chain.append(connection, before.head, {"event": "reserved", "loss": asdict(loss), **facts})
+            chain.keep(connection, Balance(before.budget, charged, before.neighbours or neighbours, head))
         return Reservation(self, entry)
 
-    def _settle(self, entry: int, state: Literal["committed", "cancelled"]) -> None:
+    def _insufficient(self, before: Balance, loss: Loss) -> BudgetExceededError:
+        left, budget = before.remaining, str(before.budget)
+        of = budget if "delta" in budget else budget.removeprefix("epsilon=")
+        message = f"insufficient privacy budget: requested {loss}, remaining {left} of {of} ({self.name})."
+        if (cause := before.unbounded_by) is not None:
+            message += f" Entry {cause.id} is NOT PRIVATE, so that no number bounds the total. Hint: use a new ledger."
+        return BudgetExceededError(message, requested=loss, remaining=left)
+
+    def _settle(
+        self, entry: int, state: Literal["committed", "cancelled", "resolved"], reason: str | None = None
+    ) -> None:
         """Append the event that ends a reservation, once only."""
         with self._transaction(write=True) as connection:
-            query = "SELECT body FROM events WHERE entry = ? ORDER BY number DESC LIMIT 1"
-            row = connection.execute(query, (entry,)).fetchone()
-            found = "missing" if row is None else read_json(row[0])["event"]
-            if found != "reserved":
+            before = self._chain.read(connection)
+            known = self._chain.entries.get(entry)
+            found = "missing" if known is None else known.state
+            if (found, state) == ("resolved", "committed"):
+                return  # a custodian was faster, and has said the same
+            if known is None or found != "reserved":
                 raise LedgerError(f"entry {entry} of {self.name} is {found}: only a reserved one can be {state}.")
-            before = _balance(connection)
-            head = _append(connection, before.head, {"event": state}, entry)[1]
-            # An unbounded loss cannot be subtracted, so a cancelled one is left out of a new sum.
-            after = self._replay(connection)[1] if state == "cancelled" else replace(before, head=head)
-            _keep(connection, after)
+            event = {"event": state} | ({} if reason is None else {"reason": reason})
+            after = replace(before, head=chain.append(connection, before.head, event, entry)[1])
+            if state == "cancelled":
+                others = [e for e in self._chain.entries.values() if e.counts and e.id != entry]
+                # An unbounded loss cannot be subtracted, so a cancelled one is left out of a new sum.
+                charged = Loss.total(e.loss for e in others)
+                after = replace(after, charged=charged, neighbours=others[0].neighbours if others else None)
+            chain.keep(connection, after)
+
+    def resolve(self, entry: int, reason: str) -> None:
+        """Settle what a crash left reserved: always as spent, since noise may have been drawn.
+
+        Parameters
+        ----------
+        entry : int
+            Its number.
+        reason : str
+            Why, in the words of whoever keeps the ledger; it is recorded.
+        """
+        reason = _fact(reason, "reason")
+        self._settle(entry, "resolved", reason)
+
+    @property
+    def of(self) -> str | None:
+        """Whom the ledger protects, in words, if that was said."""
+        with self._transaction() as connection:
+            self._chain.read(connection)
+            return self._chain.of
 
     @property
     def budget(self) -> Loss | None:
@@ -191,8 +197,13 @@ class Ledger(ABC):
 
     @property
     def spent(self) -> Loss:
-        """The sum of all entries that were not cancelled."""
+        """The sum of all entries that were not cancelled; unbounded if one of them is NOT PRIVATE."""
         return self._look().spent
+
+    @property
+    def unbounded_by(self) -> Entry | None:
+        """The first entry that is NOT PRIVATE and makes the total unbounded, if there is one."""
+        return self._look().unbounded_by
 
     @property
     def remaining(self) -> Loss | None:
@@ -206,7 +217,8 @@ class Ledger(ABC):
     def entries(self) -> list[Entry]:
         """Return every spend in order, the cancelled ones too."""
         with self._transaction() as connection:
-            return self._replay(connection)[0]
+            self._chain.read(connection)
+            return list(self._chain.entries.values())
 
     def verify(self) -> str:
         """Recompute hashes, states and the running total; return the hash of the last event.
@@ -216,44 +228,39 @@ class Ledger(ABC):
         """
         with self._transaction() as connection:
             damage = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
-            balance = self._replay(connection)[1]
-            if damage != "ok" or balance != _balance(connection) or not balance.fits(Loss.zero()):
+            balance = Chain(self.name).read(connection)
+            within = balance.budget is None or balance.charged.fits(balance.budget)
+            if damage != "ok" or not within or self._chain.read(connection) != balance:
                 raise LedgerError(f"{self.name} was altered: its running total is not the sum of its events.")
         return balance.head
 
-    def _replay(self, connection: sqlite3.Connection) -> tuple[list[Entry], _Balance]:
-        """Read all events, checking that each follows from those before it."""
-        entries: dict[int, Entry] = {}
-        budget, head = None, ""
-        rows = connection.execute("SELECT number, entry, body, hash FROM events ORDER BY number")
-        for expected, (number, entry, body, digest) in enumerate(rows, start=1):
-            event = read_json(body)
-            state, known = event.pop("event"), entries.get(entry)
-            if number != expected or event.pop("entry") != entry or digest != _hash(head, body):
-                raise LedgerError(f"{self.name} was altered: event {expected} does not follow the one before it.")
-            if state == "opened" and number == 1:
-                budget = _read_budget(event["budget"])
-            elif state == "reserved" and known is None:
-                loss = _loss(event.pop("loss"))
-                if not isinstance(entry, int) or not all(isinstance(fact, str | None) for fact in event.values()):
-                    raise TypeError("a fact of an entry is no text")
-                entries[entry] = Entry(id=entry, state=state, loss=loss, **event)
-            elif state in ("committed", "cancelled") and known is not None and known.state == "reserved":
-                entries[entry] = replace(known, state=state)
-            else:
-                raise LedgerError(f"{self.name} was altered: event {expected} is out of place.")
-            head = digest
-        counted = [entry for entry in entries.values() if entry.state != "cancelled"]
-        spent = Loss.total(entry.loss for entry in counted)
-        neighbours = counted[0].neighbours if counted else None
-        return list(entries.values()), _Balance(budget, spent, neighbours, head)
-
     def __str__(self) -> str:
-        budget = self.budget
-        lines = [f"{self.name}: spent {self.spent}, {'no limit' if budget is None else f'budget {budget}'}"]
-        for e in self.entries():
-            mark = "" if e.not_private is None else f", NOT PRIVATE: {e.not_private}"
-            lines.append(f"{e.id:>6}  {e.time}  {e.state:<9}  {e.loss}  {e.what} ({e.neighbours}){mark}")
+        with self._transaction() as connection:
+            balance, entries, of = self._chain.read(connection), list(self._chain.entries.values()), self._chain.of
+        limit = "no limit" if balance.budget is None else f"budget {balance.budget}"
+        whom = "" if of is None else f" of {of}"
+        lines = [f"{self.name}{whom}: spent {balance.spent}, {limit}"]
+        if (cause := balance.unbounded_by) is not None:
+            lines.append(f"The total is unbounded because of entry {cause.id}: {cause.not_private}.")
+        for table in dict.fromkeys(entry.table for entry in entries):
+            of_table = [entry for entry in entries if entry.table == table]
+            lines.append(f"{table or 'table not named'}: {chain.total(of_table)}")
+            for e in of_table:
+                mark = "" if e.not_private is None else f", NOT PRIVATE: {e.not_private}"
+                why = "refused" if e.state == "cancelled" else "settled by hand"
+                mark += "" if e.resolution is None else f", {why}: {e.resolution}"
+                by = f" [schema {e.schema[:12]}]" if e.schema else ""
+                lines.append(f"{e.id:>6}  {e.time}  {e.state:<9}  {e.loss}  {e.what} ({e.neighbours}){by}{mark}")
+        if len({(entry.table, entry.schema) for entry in entries}) > 1:
+            lines.append(
+                "Every table and every schema above is taken to be of the same people, so their losses add up."
+            )
+        if any(entry.state == "reserved" for entry in entries):
+            lines.append(
+                "reserved: charged before noise was drawn, and not settled yet. A release is under way, or a crash "
+                "left it. It counts as spent. What a crash left is settled by: veilwood ledger resolve LEDGER ENTRY "
+                "--reason TEXT"
+            )
         return "\n".join(lines)
 
     # One ledger, never a copy of it: scikit-learn clones and deep-copies parameters.
@@ -265,9 +272,9 @@ class Ledger(ABC):
     def __deepcopy__(self, memo: object) -> Self:
         return self
 
-    def _look(self) -> _Balance:
+    def _look(self) -> Balance:
         with self._transaction() as connection:
-            return _balance(connection)
+            return self._chain.read(connection)
 
     @contextmanager
     def _transaction(self, write: bool = False) -> Iterator[sqlite3.Connection]:
@@ -296,9 +303,12 @@ class MemoryLedger(Ledger):
     ----------
     epsilon, delta : number, optional
         The budget. Without epsilon, spends are recorded and nothing is refused.
+    of : str, optional
+        Whom it protects, in words.
 
     Examples
     --------
+    >>> from fractions import Fraction
     >>> ledger = MemoryLedger(epsilon=1)
     >>> spend = ledger.reserve(Loss.pure(Fraction(7, 10)), what="leaves", neighbours="one row", plan="1f3a")
     >>> spend.commit()
@@ -311,11 +321,11 @@ remaining epsilon=0.3 of 1 (ledger in memory).
 
     name = "ledger in memory"
 
-    def __init__(self, epsilon: object = None, delta: object = 0) -> None:
-        self._process = os.getpid()
+    def __init__(self, epsilon: object = None, delta: object = 0, of: str | None = None) -> None:
+        self._process, self._chain = os.getpid(), Chain(self.name)
         self._database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         weakref.finalize(self, self._database.close)
-        _create(self._database, _budget(epsilon, delta))
+        chain.create(self._database, _budget(epsilon, delta), None if of is None else _fact(of, "of"))
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
@@ -327,6 +337,10 @@ remaining epsilon=0.3 of 1 (ledger in memory).
         raise LedgerError(
             "a ledger in memory cannot follow work into other processes: use a SQLite ledger. Hint: ledger='spends.db'."
         )
+
+
+class NoLedger(MemoryLedger):
+    """Stands in where no ledger was given: it knows of one fit, and certificates say so."""
 
 
 class SQLiteLedger(Ledger):
@@ -341,35 +355,57 @@ class SQLiteLedger(Ledger):
     epsilon, delta : number, optional
         The budget of a new ledger; none means no limit. An existing ledger keeps its own, and a different
         one is refused.
+    of : str, optional
+        Whom it protects, in words: "patients of clinic X". Recorded once; a different one is refused.
     """
 
-    def __init__(self, path: str | os.PathLike[str], epsilon: object = None, delta: object = None) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], epsilon: object = None, delta: object = None, of: str | None = None
+    ) -> None:
         self.path = Path(os.path.abspath(path))
         self.name = f"ledger {shorten(self.path.name)}"
+        self._chain = Chain(self.name)
         asked = _budget(epsilon, delta or 0)
+        of = None if of is None else _fact(of, "of")
         if os.path.isdir(self.path):
             raise LedgerError(f"{self.path} is a folder. Hint: give the path of a file, such as spends.db.")
         if not os.path.exists(self.path):
-            self._make(asked)
+            self._make(asked, of)
         with self._transaction() as connection:
-            if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
+            if connection.execute("PRAGMA application_id").fetchone()[0] != chain.APPLICATION_ID:
                 raise LedgerError(f"{self.path} is not a ledger. Hint: give the path of a new file.")
-            if set(connection.execute("SELECT type, name FROM sqlite_master LIMIT 10")) != _PARTS:
+            if set(connection.execute("SELECT type, name FROM sqlite_master LIMIT 10")) != chain.PARTS:
                 raise LedgerError(f"{self.name} is damaged: it holds other tables than a ledger.")
         if asked is not None and asked != self.budget:
             raise LedgerError(
                 f"{self.name} was made with the budget {self.budget or 'without limit'}, not {asked}. "
                 "Hint: leave epsilon and delta out to open it as it is, or give the path of a new file."
             )
+        if of is not None:
+            self._name(of)
 
-    def _make(self, budget: Loss | None) -> None:
+    def _name(self, of: str) -> None:
+        """Record whom a ledger protects that did not say so, as those of version 0.1.0."""
+        known = self.of
+        if known is None:
+            with self._transaction(write=True) as connection:
+                before = self._chain.read(connection)
+                known = self._chain.of
+                if known is None:
+                    head = chain.append(connection, before.head, {"event": "named", "of": of})[1]
+                    chain.keep(connection, replace(before, head=head))
+                    return
+        if known != of:
+            raise LedgerError(f"{self.name} is a ledger of {known}, not of {of}. Hint: give the path of a new file.")
+
+    def _make(self, budget: Loss | None, of: str | None) -> None:
         """Write the new ledger aside and link it in whole, so that no process ever sees half of one."""
         try:
             handle, draft = tempfile.mkstemp(prefix=self.path.name, suffix=".new", dir=self.path.parent)
             os.close(handle)
             try:
                 with closing(_connect(Path(draft))) as connection:
-                    _create(connection, budget)
+                    chain.create(connection, budget, of)
                 with suppress(FileExistsError):  # another process was faster: use its ledger
                     os.link(draft, self.path)
             finally:
@@ -387,6 +423,9 @@ class SQLiteLedger(Ledger):
         with closing(_connect(self.path)) as connection:
             yield connection
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_chain": Chain(self.name)}  # what was read stays here: a copy reads for itself
+
     def __repr__(self) -> str:
         return f"SQLiteLedger({str(self.path)!r})"
 
@@ -398,7 +437,7 @@ def open_ledger(ledger: Ledger | str | os.PathLike[str] | None) -> Ledger:
     True
     """
     if ledger is None:
-        return MemoryLedger()
+        return NoLedger()
     if isinstance(ledger, Ledger):
         return ledger
     if isinstance(ledger, str | os.PathLike):
@@ -428,34 +467,6 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _create(connection: sqlite3.Connection, budget: Loss | None) -> None:
-    connection.executescript(_TABLES)
-    event = {"event": "opened", "version": 1, "budget": budget and asdict(budget)}
-    _keep(connection, _Balance(budget, Loss.zero(), None, _append(connection, "", event)[1]))
-    connection.execute("COMMIT")
-
-
-def _append(
-    connection: sqlite3.Connection, head: str, event: Mapping[str, object], entry: int | None = None
-) -> tuple[int, str]:
-    """Write an event, which without ``entry`` starts an entry of its own number; return entry and hash."""
-    number = int(connection.execute("SELECT coalesce(max(number), 0) + 1 FROM events").fetchone()[0])
-    entry = number if entry is None else entry
-    body = _canonical({**event, "entry": entry, "time": datetime.now(UTC).isoformat(timespec="milliseconds")})
-    digest = _hash(head, body)
-    connection.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (number, entry, body, digest))
-    return entry, digest
-
-
-def _keep(connection: sqlite3.Connection, balance: _Balance) -> None:
-    connection.execute("INSERT OR REPLACE INTO balance VALUES (1, ?)", (_canonical(asdict(balance)),))
-
-
-def _balance(connection: sqlite3.Connection) -> _Balance:
-    fields = read_json(connection.execute("SELECT body FROM balance").fetchone()[0])
-    return _Balance(_read_budget(fields["budget"]), _loss(fields["spent"]), fields["neighbours"], fields["head"])
-
-
 def _budget(epsilon: object, delta: object) -> Loss | None:
     if epsilon is None:
         if delta:
@@ -472,28 +483,11 @@ def _checked(loss: Loss) -> Loss:
     parts = {name: part if part is None else exact(part, name) for name, part in asdict(loss).items()}
     if any(part is not None and part < 0 for part in parts.values()):
         raise LedgerError(f"loss={shown(loss)} has a negative part: a spend cannot be negative.")
-    return _loss({name: part if part is None else str(part) for name, part in parts.items()})
+    return chain.read_loss({name: part if part is None else str(part) for name, part in parts.items()})
 
 
-def _loss(parts: Mapping[str, Any]) -> Loss:
-    """Read a loss as it stands in a record."""
-    read = {name: part if part is None else rational(part, name, MOST_DIGITS_OF_A_SUM) for name, part in parts.items()}
-    if any(part is not None and part > _LARGEST_PART for part in read.values()):
-        raise VeilwoodError("a loss is larger than that of any release.")
-    return Loss(**read)  # type: ignore[arg-type]
-
-
-def _read_budget(parts: Mapping[str, Any] | None) -> Loss | None:
-    """Read a budget as it stands in a record."""
-    budget = None if parts is None else _loss(parts)
-    if budget is not None and budget.epsilon is not None:
-        check_budget(budget.epsilon, budget.delta)
-    return budget
-
-
-def _canonical(value: object) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
-
-
-def _hash(previous: str, body: str) -> str:
-    return hashlib.sha256((previous + body).encode()).hexdigest()
+def _fact(text: object, name: str) -> str:
+    """Return what a person says about a ledger or an entry: one line that is not empty."""
+    if not isinstance(text, str) or not text.strip() or len(text) > _LONGEST_FACT:
+        raise LedgerError(f"{name}={shown(text)} is not understood. Hint: a line of up to {_LONGEST_FACT} letters.")
+    return shorten(text, _LONGEST_FACT)

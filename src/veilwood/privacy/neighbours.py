@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Literal, TypeAlias
 
-from veilwood.errors import VeilwoodError
-from veilwood.wording import shown
+from veilwood.errors import ParameterError
 
 Adjacency: TypeAlias = Literal["add-remove", "replace-one"]
 
@@ -65,17 +64,17 @@ def unit_of(value: object) -> Unit:
     elif isinstance(value, Integral) and not isinstance(value, bool):
         value = Rows(int(value))
     if isinstance(value, RowsOf) and not isinstance(value.id, str):
-        raise VeilwoodError(f"privacy_unit: the id {shown(value.id)} is no name of a column. Hint: a text.")
+        raise ParameterError("privacy_unit", value, "has an id that is not the name of a column", "the id is a text")
     if isinstance(value, Rows | RowsOf):
         if isinstance(value.at_most, Integral) and 1 <= value.at_most <= MOST_ROWS_OF_A_UNIT:
             n = int(value.at_most)  # a number of numpy could overflow where sensitivities are multiplied
             return Rows(n) if isinstance(value, Rows) else RowsOf(value.id, n)
-        raise VeilwoodError(
-            f"privacy_unit={shown(value)} must allow at least one row and at most {MOST_ROWS_OF_A_UNIT:,}."
-        )
-    raise VeilwoodError(
-        f"privacy_unit={shown(value)} is not understood. Hint: 'row', a number of rows such as 3, "
-        "or {'id': 'patient_id', 'at_most': 5}."
+        raise ParameterError("privacy_unit", value, f"must allow 1 to {MOST_ROWS_OF_A_UNIT:,} rows")
+    raise ParameterError(
+        "privacy_unit",
+        value,
+        "is not understood",
+        "'row', a number of rows such as 3, or {'id': 'patient_id', 'at_most': 5}",
     )
 
 
@@ -97,7 +96,7 @@ class Neighbours:
 
     def __post_init__(self) -> None:
         if not isinstance(self.adjacency, str) or self.adjacency not in ADJACENCIES:
-            raise VeilwoodError(f"adjacency={shown(self.adjacency)} is unknown. Hint: 'add-remove' or 'replace-one'.")
+            raise ParameterError("adjacency", self.adjacency, "is unknown", "'add-remove' or 'replace-one'")
 
     @property
     def _sides(self) -> int:

@@ -24,7 +24,9 @@ from numpy.typing import NDArray
 from veilwood.errors import VeilwoodError
 from veilwood.privacy import entropy
 
-__all__ = ["exp_minus", "gaussian", "geometric", "opendp_gaussian", "opendp_laplace", "uniform_below"]
+__all__ = [
+    "exp_minus", "gaussian", "geometric", "opendp_gaussian", "opendp_laplace", "uniform_below", "weighted_choice",
+]  # fmt: skip
 
 Ints = NDArray[np.int64]
 # Lower and upper ends of the enclosures of each cumulative probability, in units of 2**-(bits + GUARD_BITS).
@@ -66,6 +68,52 @@ def uniform_below(bounds: Ints) -> Ints:
     while (again := word > np.uint64(2**64 - 1) - surplus).any():
         word[again] = entropy.words(int(again.sum()))
     return (word % bound).astype(np.int64)
+
+
+def weighted_choice(gaps: Ints, admissible: NDArray[np.bool_], scale: Fraction) -> Ints:
+    """Draw one admissible column in each row, with probability proportional to exp(-gap/scale).
+
+    Gaps are at least 0, and 0 for one admissible column of each row. A choice is the number of cumulative probabilities
+    at or below a uniform number, of which one word is drawn. Floating point only sorts out the clear cases, with the
+    same operations whatever the gaps; a word within its error of a cumulative probability is refined exactly.
+    """
+    bits = 4 * entropy.digit_bits()
+    word = entropy.words(len(gaps), bits)
+    # No weight becomes subnormal, with which processors are slow; those cut off at exp(-700) are within the error.
+    weights = np.where(admissible, np.exp(-np.minimum(gaps / float(scale), 700.0)), 0.0)
+    reached = weights.cumsum(axis=1)
+    uniform = ((word / 2.0**bits) * reached[:, -1])[:, np.newaxis]
+    # The error is below (m + 4) 2**-50 of the total (proofs/exponential.md).
+    band = ((gaps.shape[1] + 4) * 2.0**-48 + 2.0**-bits) * reached[:, -1:]
+    # Nothing lies beyond the last admissible column: its cumulative probability is 1, and the uniform is below.
+    last = gaps.shape[1] - 1 - admissible[:, ::-1].argmax(axis=1)
+    before_last = np.arange(gaps.shape[1]) < last[:, np.newaxis]
+    chosen: Ints = ((reached <= uniform) & before_last).sum(axis=1)
+    is_open = ((np.abs(reached - uniform) <= band) & before_last).any(axis=1)
+    for row in np.flatnonzero(is_open):
+        columns = np.flatnonzero(admissible[row])
+        chosen[row] = columns[_refined_choice(gaps[row, columns], scale, int(word[row]), bits)]
+    return chosen
+
+
+def _refined_choice(gaps: Ints, scale: Fraction, prefix: int, bits: int) -> int:
+    """Return how many cumulative probabilities are at most the uniform that begins with `prefix`, exactly."""
+    word_bits = bits
+    while True:
+        precision = bits + GUARD_BITS
+        weights = [exp_minus(Fraction(int(gap)) / scale, precision) for gap in gaps]
+        total_low, total_high = (sum(ends) for ends in zip(*weights, strict=True))
+        rank, is_open, low, high = 0, False, 0, 0
+        for weight_low, weight_high in weights[:-1]:
+            low, high = low + weight_low, high + weight_high
+            # The uniform lies in [prefix, prefix + 1) / 2**bits.
+            is_above = prefix * total_low >= high << bits
+            is_open |= not is_above and (prefix + 1) * total_high > low << bits
+            rank += is_above
+        if not is_open:
+            return rank
+        prefix = prefix << word_bits | int(entropy.words(1, word_bits)[0])
+        bits += word_bits
 
 
 def exp_minus(x: Fraction, bits: int) -> tuple[int, int]:

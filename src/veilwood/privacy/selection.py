@@ -103,7 +103,7 @@ class NoisyMax(_Selection):
 
     Examples
     --------
-    >>> from veilwood.privacy.noise import NoisyMax
+    >>> from veilwood.privacy.selection import NoisyMax
     >>> NoisyMax(epsilon=1, score_range=1).law([3, 3]).tolist()
     [0.5, 0.5]
     >>> NoisyMax(epsilon=1, score_range=1).select([[0, 900], [900, 0]]).tolist()
@@ -140,7 +140,7 @@ class PermuteAndFlip(_Selection):
 
     Examples
     --------
-    >>> from veilwood.privacy.noise import PermuteAndFlip
+    >>> from veilwood.privacy.selection import PermuteAndFlip
     >>> PermuteAndFlip(epsilon=1, score_range=1).law([3, 2]).round(4).tolist()
     [0.8161, 0.1839]
     """
@@ -153,9 +153,8 @@ class PermuteAndFlip(_Selection):
 class ExponentialMechanism(_Selection):
     """Private choice: each candidate with probability proportional to exp(epsilon score / score_range).
 
-    Drawn exactly by rejection, so its running time, unlike that of the other two, depends on the scores: on
-    average at most as many rounds as there are candidates. Prefer `PermuteAndFlip` under pure epsilon (it is
-    never worse) and this one under zCDP.
+    Drawn exactly, from one uniform number for each choice, with the same work whatever the scores. Prefer
+    `PermuteAndFlip` under pure epsilon (it is never worse) and this one under zCDP.
 
     Parameters
     ----------
@@ -177,7 +176,7 @@ class ExponentialMechanism(_Selection):
 
     Examples
     --------
-    >>> from veilwood.privacy.noise import ExponentialMechanism
+    >>> from veilwood.privacy.selection import ExponentialMechanism
     >>> choice = ExponentialMechanism(epsilon=1, score_range=1)
     >>> choice.rho
     Fraction(1, 8)
@@ -191,14 +190,7 @@ class ExponentialMechanism(_Selection):
         return self.epsilon**2 / 8
 
     def _choose(self, gaps: Ints, admissible: Bools) -> Ints:
-        chosen = np.empty(len(gaps), dtype=np.int64)
-        missing = np.arange(len(gaps))
-        while missing.size:
-            proposal = _one_of(admissible[missing])
-            kept = samplers.geometric(self._scale, missing.size) >= gaps[missing, proposal]
-            chosen[missing[kept]] = proposal[kept]
-            missing = missing[~kept]
-        return chosen
+        return samplers.weighted_choice(gaps, admissible, self._scale)
 
     def _law(self, accept: Floats) -> Floats:
         return np.asarray(accept / accept.sum())

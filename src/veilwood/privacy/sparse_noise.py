@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.errors import VeilwoodError
+from veilwood.errors import MechanismError
 from veilwood.privacy import samplers
 from veilwood.privacy.exact_values import LARGEST_VALUE
 from veilwood.privacy.noise import LARGEST_SCALE, DiscreteLaplace
@@ -73,7 +73,7 @@ class SparseLaplace:
     def __init__(self, scale: Fraction | int) -> None:
         object.__setattr__(self, "scale", DiscreteLaplace(scale).scale)
         if self.scale > LARGEST_SPARSE_SCALE:
-            raise VeilwoodError(
+            raise MechanismError(
                 f"scale must be at most {LARGEST_SPARSE_SCALE}, got {scale}: with so much noise most empty cells "
                 "turn up. Hint: list fewer cells and add noise to every one, or raise epsilon."
             )
@@ -112,16 +112,16 @@ class SparseLaplace:
             Public: how many cells there are, at most 2**53.
         """
         if not 0 < n_cells <= MOST_SPARSE_CELLS:
-            raise VeilwoodError(f"n_cells={n_cells} must be between 1 and 2**53. Hint: use coarser cells.")
+            raise MechanismError(f"n_cells={n_cells} must be between 1 and 2**53. Hint: use coarser cells.")
         if cells.dtype != np.int64 or counts.dtype != np.int64 or cells.ndim != 1 or cells.shape != counts.shape:
-            raise VeilwoodError("cells and counts must be int64 vectors of one length. Hint: count in whole units.")
+            raise MechanismError("cells and counts must be int64 vectors of one length. Hint: count in whole units.")
         if (cells[:-1] > cells[1:]).any():
             order = np.argsort(cells)
             cells, counts = cells[order], counts[order]
         if len(cells) and (cells[0] < 0 or cells[-1] >= n_cells or (cells[:-1] == cells[1:]).any()):
-            raise VeilwoodError(f"cells must be different numbers from 0 up to {n_cells - 1}.")
+            raise MechanismError(f"cells must be different numbers from 0 up to {n_cells - 1}.")
         if len(counts) and (counts.min() < 1 or counts.max() > LARGEST_VALUE):
-            raise VeilwoodError("counts must be at least 1 and at most 2**61: leave empty cells out.")
+            raise MechanismError("counts must be at least 1 and at most 2**61: leave empty cells out.")
         noisy = DiscreteLaplace(self.scale).sample(counts.shape)
         noisy += counts
         found = self._chance_finds(n_cells)

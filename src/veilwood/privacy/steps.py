@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any, Literal, TypeAlias
 
 from veilwood.bounded import is_whole, rational
-from veilwood.errors import VeilwoodError
+from veilwood.errors import PlanError
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
@@ -55,7 +55,7 @@ class Step:
 
     def __post_init__(self) -> None:
         if self.loss.epsilon is not None and not self.keeps_its_loss:
-            raise VeilwoodError(
+            raise PlanError(
                 f"step {shown(self.name)} promises {self.cost}, and {self.describe} at sensitivity {self.sensitivity} "
                 "does not keep that. Hint: counting_step, sparse_step and selecting_step choose the noise."
             )
@@ -127,7 +127,7 @@ class Step:
         exact, name, shape = data["exact"], data["name"], tuple(data["shape"])
         numbers = (*shape, data["sensitivity"], data["choices"])
         if not isinstance(name, str) or not all(is_whole(number, 0, MOST_CELLS) for number in numbers):
-            raise VeilwoodError(f"step {shorten(str(name))!r} is not made of whole numbers.")
+            raise PlanError(f"step {shorten(str(name))!r} is not made of whole numbers.")
         mechanism = _mechanism_from_dict(exact["mechanism"])
         return cls(name, loss_from_dict(exact), mechanism, data["sensitivity"], shape, data["choices"])
 
@@ -195,7 +195,7 @@ def counting_step(
         sensitivity = neighbours.l1(l1)
         return Step(name, loss, DiscreteLaplace(Fraction(sensitivity) / loss.epsilon, backend), sensitivity, shape)
     if loss.rho is None or loss.rho == 0:
-        raise VeilwoodError(f"step {name!r} has no zCDP budget for Gaussian noise.")
+        raise PlanError(f"step {name!r} has no zCDP budget for Gaussian noise.")
     sensitivity = neighbours.squared_l2(squared_l2)
     return Step(name, loss, DiscreteGaussian(Fraction(sensitivity) / (2 * loss.rho), backend), sensitivity, shape)
 
@@ -214,7 +214,7 @@ def sparse_step(name: str, n_cells: int, loss: Loss, neighbours: Neighbours, *, 
     if loss.epsilon is None:
         return Step(name, loss, None, sensitivity, (n_cells,))
     if loss.delta > 0:
-        raise VeilwoodError(f"step {name!r} takes pure epsilon. Hint: delta=0.")
+        raise PlanError(f"step {name!r} takes pure epsilon. Hint: delta=0.")
     return Step(name, loss, SparseLaplace(Fraction(sensitivity) / loss.epsilon), sensitivity, (n_cells,))
 
 
@@ -253,7 +253,7 @@ def selecting_step(
         epsilon = loss.epsilon / selections_per_row
     else:
         if loss.rho is None or loss.rho == 0:
-            raise VeilwoodError(f"step {name!r} has no zCDP budget for its selections.")
+            raise PlanError(f"step {name!r} has no zCDP budget for its selections.")
         squared = _rho_divisor(mechanism) * loss.rho / selections_per_row
         epsilon = Fraction(math.isqrt(math.floor(squared * 10**24)), 10**12)  # rounded down
     return Step(name, loss, mechanism(epsilon, sensitivity), sensitivity, shape, selections_per_row)
