@@ -36,7 +36,7 @@ def grow_extra_trees(
 
     The structure comes from public randomness. A record changes one count of one leaf by one, so all trees together
     cost 1/leaf_scale under add-remove, and twice that under replace-one (proofs/secure.md, attacked by
-    tests/secure/test_forests.py).
+    tests/papers/test_extra_trees.py).
     """
     rng = np.random.default_rng(random_state)
     tree_of_row = trees_of_rows(engine, records.n_rows, n_trees)

@@ -187,7 +187,10 @@ def _mpyc_runtime(party: int, ports: Sequence[int]) -> Any:
     try:
         # MPyC reads the command line when it is imported, and again in setup(), which takes out what it used.
         sys.argv = ["veilwood", "--no-log"]
-        from mpyc.runtime import setup
+        try:
+            from mpyc.runtime import setup
+        except ImportError:
+            raise VeilwoodError("MPyC is not installed. Hint: pip install 'veilwood[papers]'") from None
 
         sys.argv = ["veilwood", *addresses, "-I", str(party), "--no-log"]
         runtime = setup()

@@ -24,7 +24,7 @@ def trees_of_rows(engine: Engine, n_rows: int, n_trees: int) -> Ints:
     Guarantee
 
     The tree of a row is drawn by its place alone, independently of all rows' values, so a forest costs what one
-    tree costs (proofs/disjoint-trees.md, attacked by tests/secure/test_forests.py).
+    tree costs (proofs/disjoint-trees.md, attacked by tests/secure/protocols/test_hidden_forest.py).
     """
     words = engine.open(engine.deal_sum(lambda: entropy.words(8, 32).astype(np.int64), (8,)))
     return Assignment(words.tobytes(), n_trees).trees(0, 0, n_rows).astype(np.int64)

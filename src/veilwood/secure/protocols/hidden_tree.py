@@ -109,7 +109,7 @@ def grow(engine: Engine, records: Records, recipe: Recipe, added: TreeNoise) -> 
 
     A server sees uniformly random shares only, whatever the rows. With geometric noise at every level and at the
     leaves the tree, and so any number of its predictions, costs the sum over the levels of 1/scale
-    (proofs/secure.md, attacked by tests/secure/test_trees.py).
+    (proofs/secure.md, attacked by tests/secure/protocols/test_hidden_privacy.py).
     """
     domain, n = recipe.domain, records.n_rows
     m, w, two = domain.n_features, domain.width, domain.n_classes == 2

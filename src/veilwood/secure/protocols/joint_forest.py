@@ -2,7 +2,7 @@
 """Forests with public structure, counted by their owners and noised by three servers; the model is an ordinary one.
 
 Owners count their own rows by the estimator's own code and share the sums; servers add them up, add noise and open
-the result; the estimator learns from it as if it had come through its own door. Hidden trees are in ``forests``.
+the result; the estimator learns from it as if it had come through its own door. Hidden trees are in ``hidden_forest``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from veilwood.data.cluster.engines import open_rows
+from veilwood.data.open_rows import open_rows
 from veilwood.errors import VeilwoodError
-from veilwood.forests.base import Design
-from veilwood.forests.one_pass import OnePassForest
-from veilwood.privacy.certificate import PrivacyStatement
+from veilwood.estimators.one_pass import OnePassForest
+from veilwood.forests.method import Design
+from veilwood.privacy.certificate import ByServers
 from veilwood.privacy.door import Door
 from veilwood.privacy.ledger import Ledger, open_ledger
 from veilwood.privacy.loss import Loss
@@ -30,7 +30,7 @@ from veilwood.privacy.plan import Plan
 from veilwood.privacy.steps import Step
 from veilwood.secure.mpc.engine import Engine, Ints, Shared
 from veilwood.secure.protocols import noise
-from veilwood.secure.protocols.plans import DEALT_JOINTLY, NO_COLLUSION, SAMPLED_JOINTLY, sampling_delta
+from veilwood.secure.protocols.plans import sampling_delta
 
 Law = Literal["dealt", "sampled"]
 LAWS: tuple[Law, ...] = ("dealt", "sampled")
@@ -40,8 +40,6 @@ RING = np.uint64
 
 DEALT_VARIANCE = Fraction(3, 2)
 """Three servers deal half a discrete Laplace each, so that two of them suffice."""
-
-OWNERS_COUNT = "owners count their own rows: a wrong count harms the model, not the privacy of other owners"
 
 
 def joint_design(estimator: Any) -> Design:
@@ -57,16 +55,16 @@ def joint_design(estimator: Any) -> Design:
         )
     if isinstance(estimator.schema, str) and estimator.schema == "infer":
         raise VeilwoodError("schema='infer' reads the rows, which nobody here sees. Hint: declare a schema.")
-    _, neighbours = estimator._promise()
+    _, neighbours = estimator.promise()
     if isinstance(neighbours.unit, RowsOf):
         raise VeilwoodError(
             f"privacy_unit={estimator.privacy_unit!r}: owners cannot tell which rows of one person others hold. "
             "Hint: a number of rows, counting all owners."
         )
-    schema, not_private = estimator._declared_schema(None, None)
+    schema, not_private = estimator.declared_schema()
     if not_private:
         raise VeilwoodError(f"owners must not share rows for a model that is not private: {not_private}.")
-    design = estimator._prepare(schema)
+    design = estimator.prepare(schema)
     for step in design.plan.steps:
         if not isinstance(step.mechanism, DiscreteLaplace):
             raise VeilwoodError(
@@ -79,8 +77,8 @@ def joint_design(estimator: Any) -> Design:
 def count_rows(estimator: Any, X: Any, y: Any = None) -> Ints:
     """Return what an owner's rows add to the estimator's sums: exact, so to be shared and never sent as it is."""
     design = joint_design(estimator)
-    source = open_rows(X, y, design.encoding, unit=design.plan.neighbours.unit)
-    return source.add_up(estimator._count(design), n_jobs=estimator.n_jobs).ravel()
+    source = open_rows(X, y, design.encoding, unit=design.plan.neighbours.unit, invalid=estimator.invalid)
+    return source.add_up(estimator.make_method().count(design), n_jobs=estimator.n_jobs).ravel()
 
 
 def release_sums(engine: Engine, owners: Sequence[Shared], plan: Plan, law: Law = "dealt") -> Ints:
@@ -94,7 +92,7 @@ def release_sums(engine: Engine, owners: Sequence[Shared], plan: Plan, law: Law 
     Guarantee
 
     What is opened costs the plan's loss, also towards one of the servers (proofs/secure.md, attacked by
-    tests/secure/test_forests.py).
+    tests/secure/protocols/test_joint_forest.py).
     """
     sizes = [math.prod(step.shape) for step in plan.steps]
     wrong = {counts.shape for counts in owners} - {(sum(sizes),)}
@@ -141,9 +139,10 @@ class Parties(ABC):
         plan = joint_plan(design.plan, self.law)
         door = JointDoor(plan, open_ledger(estimator.ledger), self, estimator)
         nothing = np.zeros(sum(math.prod(step.shape) for step in plan.steps), np.int64)
-        # Sums of several steps lie one after the other; those of a single one have its shape, as ``_count`` gives them.
+        # Sums of several steps lie one after the other; those of a single one have its shape, as ``count`` gives them.
         exact = nothing.reshape(plan.steps[0].shape) if len(plan.steps) == 1 else nothing
-        estimator._go_through(door, design, lambda door: estimator._release(design, exact, door))
+        method = estimator.make_method()
+        estimator.go_through(door, design, lambda door: method.release(design, exact, door))
 
 
 def joint_plan(plan: Plan, law: Law) -> Plan:
@@ -169,12 +168,13 @@ class JointDoor(Door):
     Guarantee
 
     The loss stands in the ledger before the servers are asked (proofs/secure.md, attacked by
-    tests/secure/test_forests.py).
+    tests/secure/protocols/test_joint_forest.py).
     """
 
     def __init__(self, plan: Plan, ledger: Ledger, parties: Parties, estimator: OnePassForest) -> None:
         super().__init__(plan, ledger)
         self._parties, self._estimator = parties, estimator
+        self._servers = ByServers(parties.law, "counts")
         self._released: dict[str, Ints] = {}
 
     def noisy(self, step: Step, exact: Ints) -> Ints:
@@ -188,9 +188,3 @@ class JointDoor(Door):
             parts = np.split(opened, np.cumsum(sizes)[:-1])
             self._released = {p.name: part.reshape(p.shape) for p, part in zip(self.plan.steps, parts, strict=True)}
         return self._released[step.name] + exact
-
-    def statement(self) -> PrivacyStatement:
-        """Return the certificate, with what joint noise rests on."""
-        ordinary = super().statement()
-        joint = DEALT_JOINTLY if self._parties.law == "dealt" else SAMPLED_JOINTLY
-        return replace(ordinary, assumptions=(*ordinary.assumptions, NO_COLLUSION, joint, OWNERS_COUNT))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a hidden tree or forest will cost, planned before any data, and the certificate of a finished one.
+"""What a hidden tree or forest will cost, planned before any data.
 
-The protocols are in ``hidden_tree`` and ``forests``; plans and certificates of other estimators in ``plan``.
+The protocols are in ``hidden_tree`` and ``hidden_forest``; certificates are built by ``privacy.certificate``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from veilwood._version import __version__
 from veilwood.data.schema import Schema
 from veilwood.errors import VeilwoodError
-from veilwood.privacy.certificate import PrivacyStatement
-from veilwood.privacy.door import FITS, KEYED, ONE_UNIT, PUBLIC_SCHEMA, UNIFORM_BITS
 from veilwood.privacy.loss import SAMPLING_DELTA, Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Layout, Plan
@@ -33,17 +30,6 @@ GROWTH = Fraction(3, 2)
 
 LARGEST_NOISE = 1 << 26
 """Noise reaches this far at most, so that scores of up to 2^26 rows stay within 32-bit words."""
-
-NO_COLLUSION = "no two of the three servers collude, and each of them follows the protocol (semi-honest)"
-ONE_CORRUPT = "towards a server the guarantee is that of secret sharing: what it sees does not depend on the data"
-SAMPLED_JOINTLY = "noise is drawn from biased secret bits; its distance from the exact law is contained in delta"
-DEALT_JOINTLY = "each server adds its own part of the noise: the guarantee holds towards a server that knows its part"
-ONE_HOT = "every row was checked, in shares, to hold one value for each feature and at most one class"
-ROWS_SEEN = (
-    "servers see how many rows each owner sent, padding included; whoever watches their network or times the training "
-    "can guess it"
-)
-ROWS_ALIGNED = "owners of columns know how many rows there are: they send the same ones"
 
 
 @dataclass(frozen=True)
@@ -77,7 +63,7 @@ def plan_hidden_forest(
 
     Every prediction, and all of them together, is a function of the hidden forest, which costs ``plan.loss``: the
     levels of one tree add up, and a record is in one tree only (proofs/secure.md, attacked by
-    tests/secure/test_trees.py::test_hidden_splits_cost_their_loss).
+    tests/secure/protocols/test_hidden_privacy.py::test_hidden_splits_cost_their_loss).
 
     Examples
     --------
@@ -145,37 +131,3 @@ def sampling_delta(epsilon: Fraction, draws: Sequence[tuple[Fraction, int]]) -> 
             f"so many draws at epsilon={float(epsilon):g} add {float(delta):.2g} to delta. Hint: fewer."
         )
     return delta
-
-
-def hidden_statement(
-    planned: HiddenPlan, *, ledger: str = "none", ledger_entry: int = 0, not_private: str | None = None
-) -> PrivacyStatement:
-    """Return the certificate of a hidden forest that was trained as planned.
-
-    ``ledger`` and ``ledger_entry`` say where the spend is recorded.
-    """
-    plan = planned.plan
-    private = not_private is None
-    assumptions = [
-        PUBLIC_SCHEMA, FITS, UNIFORM_BITS, ONE_UNIT.format(unit=plan.neighbours.unit),
-        NO_COLLUSION, ONE_CORRUPT, SAMPLED_JOINTLY, ONE_HOT, ROWS_SEEN,
-    ]  # fmt: skip
-    if planned.n_trees > 1:
-        assumptions.append(KEYED)
-    return PrivacyStatement(
-        is_private=private,
-        epsilon=float(plan.loss.epsilon) if private and plan.loss.epsilon is not None else None,
-        delta=float(plan.loss.delta) if private else None,
-        adjacency=plan.neighbours.adjacency,
-        unit=str(plan.neighbours.unit),
-        mechanism=plan.mechanism,
-        released=plan.released,
-        composition=tuple(step.to_dict() for step in plan.steps),
-        assumptions=tuple(assumptions),
-        reason=not_private,
-        ledger=ledger,
-        ledger_entry=ledger_entry,
-        schema_hash=plan.schema_hash,
-        plan_hash=plan.fingerprint(),
-        version=__version__,
-    )

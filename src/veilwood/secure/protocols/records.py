@@ -149,7 +149,7 @@ def are_one_hot(engine: Engine, features: Shared, domain: Domain) -> bool:
     Guarantee
 
     One row then moves one count of each feature by one, which the sensitivities rest on (proofs/secure.md, attacked
-    by tests/secure/test_trees.py::test_rows_that_are_not_one_hot_are_refused).
+    by tests/secure/protocols/test_records.py::test_rows_that_are_not_one_hot_are_refused).
     """
     if features.shape[:-1] != (domain.n_features, domain.width):
         return False

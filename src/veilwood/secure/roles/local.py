@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -34,6 +35,7 @@ __all__ = ["LocalServers", "local_servers"]
 _START_SECONDS = 60.0
 _STOP_SECONDS = 5.0
 _READY = " listens on "  # a server's word in its log
+_PORTS = range(20_000, 32_000)  # below those that systems give to outgoing connections: 32768 and more
 
 
 def local_servers(
@@ -203,9 +205,14 @@ class _LocalParties(Parties):
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+    """Ports that nobody uses now, and that no system hands out by itself before the servers listen on them."""
+    while True:
+        first = _PORTS.start + secrets.randbelow(len(_PORTS) - count)
+        ports = range(first, first + count)
+        with ExitStack() as held:
+            try:
+                for port in ports:
+                    held.enter_context(socket.create_server(("127.0.0.1", port)))
+            except OSError:
+                continue
+            return list(ports)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a task's protocol means for each role: what owners and users share, and what servers do with it.
 
-The protocols themselves are in ``forests``, ``hidden_tree`` and ``joint``; how shares travel is in ``server``.
+The protocols themselves are in ``secure.protocols``; how shares travel is in ``server``.
 """
 
 from __future__ import annotations
@@ -9,22 +9,20 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from veilwood import estimators
-from veilwood._version import __version__
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import PartyError, VeilwoodError
-from veilwood.privacy.certificate import PrivacyStatement
-from veilwood.privacy.door import FITS, KEYED, ONE_UNIT, PUBLIC_SCHEMA, UNIFORM_BITS
+from veilwood.privacy.certificate import ByServers, PrivacyStatement, Spend, certify
 from veilwood.privacy.loss import Loss, exact
 from veilwood.privacy.neighbours import Neighbours
-from veilwood.privacy.plan import EACH_TO_ONE_TREE, Layout, Plan
+from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Layout, Plan
 from veilwood.privacy.selection import NoisyMax
 from veilwood.privacy.steps import Step
 from veilwood.secure.mpc.engine import Engine, Shared, concatenate
@@ -33,16 +31,7 @@ from veilwood.secure.protocols import noise, records
 from veilwood.secure.protocols.choose import argmax
 from veilwood.secure.protocols.hidden_forest import grow_hidden_forest
 from veilwood.secure.protocols.hidden_tree import HiddenTree, Recipe, predict, votes
-from veilwood.secure.protocols.plans import (
-    DEALT_JOINTLY,
-    NO_COLLUSION,
-    ROWS_ALIGNED,
-    SAMPLED_JOINTLY,
-    HiddenPlan,
-    hidden_statement,
-    plan_hidden_forest,
-    sampling_delta,
-)
+from veilwood.secure.protocols.plans import HiddenPlan, plan_hidden_forest, sampling_delta
 from veilwood.secure.protocols.records import Domain, Records
 from veilwood.secure.roles.config import Task
 
@@ -75,6 +64,8 @@ class Program(ABC):
 
     task: Task
     plan: Plan
+    servers: ByServers
+    """How the servers take part, which decides what the certificate rests on."""
 
     @abstractmethod
     def part_of_schema(self, owner: str) -> Schema:
@@ -96,9 +87,9 @@ class Program(ABC):
     def train(self, engine: Engine, rows: Mapping[str, Shares]) -> Outcome:
         """Train on the rows of all owners."""
 
-    @abstractmethod
     def statement(self, ledger: str, entry: int) -> PrivacyStatement:
-        """The certificate of the trained model."""
+        """The certificate of the trained model, whose spend stands in a server's ledger."""
+        return certify(self.plan, Spend(ledger, entry, self.plan.loss), self.servers)
 
     def check_rows(self, engine: Engine, owner: str, shares: Shares) -> None:
         """Refuse, by name, an owner whose shares do not fit together or are no rows; nothing else is learned."""
@@ -109,12 +100,13 @@ class Program(ABC):
             raise PartyError(f"client {owner} sent {fault}: its rows are refused.", party=f"client {owner}")
 
     def certificate(self, claimed: Sequence[Any]) -> PrivacyStatement:
-        """The certificate on which the three servers agree, if it is of the plan this role knows."""
+        """The certificate of the three servers, if each is what this role would write itself, but for the ledger."""
         read = [PrivacyStatement.from_dict(statement) for statement in claimed]
         for party, statement in enumerate(read):
-            if statement.plan_hash != self.plan.fingerprint() or not statement.is_private:
+            if statement.to_dict() != self.statement(statement.ledger, statement.ledger_entry).to_dict():
                 raise PartyError(
-                    f"server {party} certifies another plan than task {self.task.name!r} has. Hint: compare versions.",
+                    f"server {party} certifies another plan than task {self.task.name!r} has, or says otherwise what "
+                    "it rests on. Hint: compare versions.",
                     party=f"server {party}",
                 )
         return read[0]
@@ -130,13 +122,12 @@ class HiddenForest(Program):
     def __init__(self, task: Task) -> None:
         self.task, self.schema = task, task.public
         self.domain = Domain.of(self.schema)
-        self._planned = plan_hidden_forest(self.schema, epsilon=task.loss, **completed(task, self.settings))
+        self._planned = self._plan()
         self.plan = self._planned.plan
+        self.servers = ByServers("sampled", "columns" if task.by_columns else "rows")
 
-    def statement(self, ledger: str, entry: int) -> PrivacyStatement:
-        """The certificate of the trained model."""
-        found = hidden_statement(self._planned, ledger=ledger, ledger_entry=entry)
-        return replace(found, assumptions=(*found.assumptions, ROWS_ALIGNED)) if self.task.by_columns else found
+    def _plan(self) -> HiddenPlan:
+        return plan_hidden_forest(self.schema, epsilon=self.task.loss, **completed(self.task, self.settings))
 
     # -- owners --------------------------------------------------------------------------------------------------
 
@@ -248,7 +239,7 @@ class HiddenForest(Program):
 
         A user learns the classes of rows, and nothing else of a tree: answers are multilinear in a question, so that
         others would read its splits (proofs/secure.md, attacked by
-        tests/secure/test_questions.py::test_three_servers_do_not_let_a_tree_be_read).
+        tests/secure/roles/test_questions.py::test_three_servers_do_not_let_a_tree_be_read).
         """
         features = query["features"]
         if not engine.consistent(features) or not records.are_one_hot(engine, features, self.domain):
@@ -270,14 +261,13 @@ class PrivateVotes(HiddenForest):
     change by -1 and +1, a range of 2 (4 if a row is replaced). Each question costs ``query_epsilon``, questions add
     up, whatever was asked before, and the plan's epsilon is the most that is ever answered. That needs queries that
     are one-hot, which is checked (proofs/private-votes.md, attacked by
-    tests/secure/test_roles.py::test_the_law_of_private_votes).
+    tests/secure/roles/test_programs.py::test_the_law_of_private_votes).
     """
 
     settings: ClassVar[Mapping[str, Any]] = {"max_depth": 3, "n_trees": 15, "query_epsilon": "1/10"}
 
-    def __init__(self, task: Task) -> None:
-        self.task, self.schema = task, task.public
-        self.domain = Domain.of(self.schema)
+    def _plan(self) -> HiddenPlan:
+        task = self.task
         chosen = completed(task, self.settings)
         neighbours = Neighbours()
         each, n_trees, depth = exact(chosen["query_epsilon"]), chosen["n_trees"], chosen["max_depth"]
@@ -303,10 +293,15 @@ class PrivateVotes(HiddenForest):
             released="nothing but noisy majorities of the votes of trees that stay in shares",
             schema_name=self.schema.name,
             schema_hash=self.schema.fingerprint(),
-            layout=Layout(n_trees, n_trees * recipe.nodes(depth), depth, EACH_TO_ONE_TREE),
+            layout=Layout(
+                n_trees,
+                n_trees * recipe.nodes(depth),
+                depth,
+                EACH_TO_ONE_TREE if n_trees > 1 else ALL_TO_EVERY_TREE,
+            ),
             expected_leaf_mse=0.0,
         )  # fmt: skip
-        self._planned, self.plan = HiddenPlan(plan, recipe, n_trees), plan
+        return HiddenPlan(plan, recipe, n_trees)
 
     def cost_of_queries(self, rows: int) -> Loss | None:
         """Return the price of a batch: each question as much as any other."""
@@ -345,6 +340,7 @@ class JointForest(Program):
             )
         self._estimator = getattr(estimators, name)(task.public, epsilon=task.loss, **chosen["parameters"])
         self.plan = joint.joint_plan(joint.joint_design(self._estimator).plan, self.law)
+        self.servers = ByServers(self.law, "counts")
         self._size = sum(math.prod(step.shape) for step in self.plan.steps)
 
     def part_of_schema(self, owner: str) -> Schema:
@@ -367,10 +363,6 @@ class JointForest(Program):
         """Add up, add noise, open."""
         sums = [part["sums"] for part in rows.values()]
         return Outcome(released={"sums": joint.release_sums(engine, sums, self.plan, self.law)})
-
-    def statement(self, ledger: str, entry: int) -> PrivacyStatement:
-        """The certificate of the released sums."""
-        return joint_statement(self.plan, self.law, ledger=ledger, ledger_entry=entry)
 
 
 PROTOCOLS: Final[dict[str, Callable[[Task], Program]]] = {
@@ -403,29 +395,3 @@ def completed(task: Task, defaults: Mapping[str, Any]) -> dict[str, Any]:
                 f"task {task.name!r} has an unknown setting {key!r}. Hint: one of {', '.join(defaults)}."
             )
     return {**defaults, **task.settings}
-
-
-def joint_statement(plan: Plan, law: joint.Law, *, ledger: str, ledger_entry: int) -> PrivacyStatement:
-    """The certificate of sums that three servers released as planned."""
-    how = DEALT_JOINTLY if law == "dealt" else SAMPLED_JOINTLY
-    assert plan.loss.epsilon is not None
-    assumptions = [PUBLIC_SCHEMA, FITS, UNIFORM_BITS, ONE_UNIT.format(unit=plan.neighbours.unit)]
-    if plan.layout.records == EACH_TO_ONE_TREE:
-        assumptions.append(KEYED)
-    return PrivacyStatement(
-        is_private=True,
-        epsilon=float(plan.loss.epsilon),
-        delta=float(plan.loss.delta),
-        adjacency=plan.neighbours.adjacency,
-        unit=str(plan.neighbours.unit),
-        mechanism=plan.mechanism,
-        released=plan.released,
-        composition=tuple(step.to_dict() for step in plan.steps),
-        assumptions=(*assumptions, NO_COLLUSION, how, joint.OWNERS_COUNT),
-        reason=None,
-        ledger=ledger,
-        ledger_entry=ledger_entry,
-        schema_hash=plan.schema_hash,
-        plan_hash=plan.fingerprint(),
-        version=__version__,
-    )

@@ -85,7 +85,7 @@ class Server:
     Guarantee
 
     What a server says, logs and stores does not depend on how many rows an owner sent: no count, no length, no
-    duration stands in it (proofs/secure.md, attacked by tests/secure/test_outside.py).
+    duration stands in it (proofs/secure.md, attacked by tests/secure/roles/test_outside.py).
     """
 
     def __init__(self, config: Config) -> None:
@@ -146,8 +146,21 @@ class Server:
                 continue
             if entry.id == kept:
                 Reservation(self._ledger, entry.id).commit()
-            elif not study.program.reveals:
-                Reservation(self._ledger, entry.id).cancel()
+            else:
+                self._refund(study, Reservation(self._ledger, entry.id))
+
+    def _refund(self, study: _Study, spend: Reservation) -> None:
+        """Take back the spend of a training that left no model; where training opens anything, it stays spent.
+
+        Notes
+        -----
+        Guarantee
+
+        Nothing that may have been opened is ever refunded (proofs/secure.md, attacked by
+        tests/secure/roles/test_refunds.py). This is the only refund of a training.
+        """
+        if not study.program.reveals:
+            spend.cancel()
 
     def _study(self, name: object, fingerprint: object) -> _Study:
         """The task somebody means, if it means the same to this server."""
@@ -299,8 +312,8 @@ class Server:
             with study.lock:
                 study.failure = str(error) if isinstance(error, VeilwoodError) else f"unexpected {type(error).__name__}"
                 self._discard(study)
-                if spend is not None and not program.reveals:
-                    spend.cancel()
+                if spend is not None:
+                    self._refund(study, spend)
             log.warning("%s: training ended without a model: %s", task.name, study.failure)
             log.debug("details", exc_info=True)
         finally:
@@ -337,7 +350,7 @@ class Server:
     def _discard(self, study: _Study) -> None:
         """Forget a model that not all servers have."""
         self._vault.delete(study.task.name)
-        if study.model is not None and not study.program.reveals:
+        if study.model is not None:
             self._settle_leftovers(_Study(study.task, study.program))
         study.model = None
 

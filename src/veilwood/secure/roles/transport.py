@@ -206,7 +206,7 @@ class Channel:
         return PartyError(f"{self.peer} does not keep to the protocol: {what}.", party=str(self.peer))
 
     def _lost(self, what: str) -> PartyError:
-        return PartyError(f"{self.peer} is lost: it {what}. Nothing was revealed; try again.", party=str(self.peer))
+        return PartyError(f"{self.peer} is lost: it {what}. Hint: try again.", party=str(self.peer))
 
 
 def wait(channels: Sequence[Channel], needed: Channel, done: Callable[[], bool], timeout: float | None = None) -> None:

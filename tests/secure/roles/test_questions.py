@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from test_roles import SCHEMA, TASK, Place, X, place
 
 import veilwood as vw
+from fixtures.places import SCHEMA, TASK, Place, X, place
 from veilwood.errors import PartyError
 from veilwood.secure.mpc.plain import PlainEngine
 from veilwood.secure.mpc.shares import Pair, from_bytes, reconstruct, share, to_bytes

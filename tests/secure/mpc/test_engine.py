@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from itertools import combinations
 from typing import Any
@@ -14,7 +13,6 @@ from scipy import stats
 
 pytest.importorskip("cryptography")
 
-from fixtures.ports import free_ports
 from veilwood.errors import PartyError, VeilwoodError
 from veilwood.secure.mpc import ring as arithmetic
 from veilwood.secure.mpc.engine import Bits, Engine, Shared, concatenate, stack
@@ -164,7 +162,8 @@ class Listening(ThreadLinks):
     """Links that keep what arrives."""
 
     def __init__(self, links: Links) -> None:
-        self.party, self._links, self.heard = links.party, links, []
+        self.party, self._links = links.party, links
+        self.heard: list[Any] = []
 
     def send(self, to: int, data: Buffer) -> None:
         self._links.send(to, data)
@@ -365,56 +364,3 @@ def test_secret_words_take_public_ones() -> None:
     for high, low in (*at_three(program), in_the_clear(program)):
         assert high.tolist() == low.tolist() == [1, 1, 1]
     assert repr(Bits([np.zeros(2, np.uint8)], None)) == "Bits(shape=(2,), dtype=uint8)"
-
-
-# Three processes, and MPyC as oracle
-
-
-def busy(engine: Engine, x: Shared, y: Shared) -> list[Any]:
-    x, y = engine.load(x), engine.load(y)
-    secrets = [engine.mul(x, y), engine.matmul(x, y.transpose()), engine.negative(x - y)]
-    return [engine.open(secret) for secret in secrets]
-
-
-def failing(engine: Engine) -> None:
-    if engine.party == 1:
-        raise ArithmeticError("out of ink")
-    engine.open(engine.constant([1]))
-
-
-@pytest.fixture(scope="module")
-def mpc() -> Any:
-    pytest.importorskip("mpyc")
-    arguments, sys.argv = sys.argv, ["test", "--no-log"]
-    try:
-        from mpyc.runtime import mpc as runtime
-    finally:
-        sys.argv = arguments
-    return runtime
-
-
-def test_three_processes_agree_with_mpyc(mpc: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from veilwood.papers.mpyc_links import run_three
-
-    monkeypatch.setattr("veilwood.papers.mpyc_links._free_ports", lambda: free_ports(3))
-    x, y = numbers(4, 5, bits=12), numbers(4, 5, bits=12, seed=3)
-    secure = mpc.SecInt(32)
-    ours = run_three(busy, share(x), share(y))
-    a, b = (secure.array(values.astype(object)) for values in (x, y))
-    theirs = [mpc.run(mpc.output(value)) for value in (a * b, a @ b.T, a < b)]
-    for outcome in ours:
-        for our, their in zip(outcome.result, theirs, strict=True):
-            np.testing.assert_array_equal(our, np.array(their, dtype=np.int64))
-        assert outcome.stats.rounds == 14
-        assert outcome.stats.bytes_sent > 0
-        assert outcome.peak_memory > 0
-        assert outcome.wall_s > 0
-
-
-@pytest.mark.slow
-def test_a_process_that_fails_ends_the_run() -> None:
-    pytest.importorskip("mpyc")
-    from veilwood.papers.mpyc_links import run_three
-
-    with pytest.raises(VeilwoodError, match=r"server [01] failed(.|\n)*(out of ink|closed its connection)"):
-        run_three(failing)

@@ -25,9 +25,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_roles import assert_nothing_in_clear
 
 import veilwood as vw
+from fixtures.places import assert_nothing_in_clear
 from veilwood.data.encoding import Encoding
 from veilwood.errors import PartyError, VeilwoodError
 from veilwood.papers.plain_id3 import PlainTree
@@ -125,7 +125,7 @@ class Cast:
                 self.servers[party] = process
 
     def begin(self, *roles: str) -> dict[str, tuple[BaseProcess, Connection]]:
-        running = {}
+        running: dict[str, tuple[BaseProcess, Connection]] = {}
         for role in roles:
             near, far = fork.Pipe()
             process = fork.Process(target=play, args=(role, self.folder, far), daemon=True)
@@ -284,7 +284,7 @@ def test_the_demo_runs_in_less_than_a_minute() -> None:
 
 
 def test_the_python_of_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "secure.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "secure.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"^```python\n(.*?)^```$", text, flags=re.M | re.S)
     exec(compile(code, "secure.md", "exec"), {})
     assert "epsilon=2" in capsys.readouterr().out
@@ -292,7 +292,7 @@ def test_the_python_of_the_documentation_runs(capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0 or not shutil.which("ip"), reason="needs root, ip")
 def test_three_namespaces_with_latency_and_a_capture_without_plaintext() -> None:
-    path = Path(__file__).parents[2] / "benchmarks" / "secure_roles.py"
+    path = Path(__file__).parents[3] / "benchmarks" / "secure_roles.py"
     spec = importlib.util.spec_from_file_location("secure_roles", path)
     assert spec is not None
     assert spec.loader is not None

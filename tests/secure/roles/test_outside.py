@@ -2,15 +2,13 @@
 """What leaves the servers does not tell how many rows an owner has: every message, log line and file, byte by byte.
 
 All roles run twice, on tables of different lengths, and everything people outside get is compared. What a server sees
-of the rows of others is in test_secure_trees.py.
+of the rows of others is in test_server_views.py.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import re
-import time
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -18,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_roles import SCHEMA, TASK, Place, X, Y, place
 
+from fixtures.overheard import logged, readable, settled, without_chance
+from fixtures.places import SCHEMA, TASK, Place, X, Y, place
 from veilwood.cli.main import main
 from veilwood.errors import PartyError, VeilwoodError
 from veilwood.secure.roles import calls
@@ -93,47 +92,12 @@ def drain(channel: Channel) -> None:
     channel.close()
 
 
-def readable(message: bytes) -> str:
-    """A message as text, less what is chance."""
-    try:
-        json.loads(message)
-    except ValueError:
-        return f"shares or noisy counts, {len(message)} bytes"
-    return without_chance(message.decode())
-
-
-def without_chance(text: str) -> str:
-    """Leave out random numbers of a fixed length, and which server was the first to pass an error on."""
-    for pattern, word in (
-        (r'"training": "[0-9a-f]{16}"', '"training": "random"'),
-        (r'"party": (null|"server \d")', '"party": "a server"'),
-        (r"server \d gave up: ", ""),
-    ):
-        text = re.sub(pattern, word, text)
-    return text
-
-
-def settled(here: Place, task: str = "scale") -> None:
-    """Wait until no server trains, and all of them have a model or the reason why there is none."""
-    until = time.monotonic() + 60
-    studies = [server._study(task, here.servers[0]._studies[task].task.fingerprint()) for server in here.servers]
-    while any(study.training or not (study.model or study.failure) for study in studies):
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
 def left_on_disk(here: Place) -> dict[str, int]:
     """The names and lengths of models and ledgers: what the thief of a disk sees of them."""
     files = [path for server in here.servers for path in server.config.folder.rglob("*")]
     return {
         str(path.relative_to(here.folder)): path.stat().st_size for path in files if path.suffix in (".share", ".db")
     }
-
-
-def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the three servers wrote, each line once: how far each of them comes before an error stops all is chance."""
-    texts = [record.getMessage() for record in caplog.records if record.name.startswith("veilwood")]
-    return sorted({re.sub(r"ports \d+ and \d+", "ports", without_chance(text)) for text in texts})
 
 
 def training(folder: Path, rows: int, outside: Outside) -> Seen:
@@ -243,9 +207,10 @@ def test_nothing_that_leaves_a_server_tells_the_number_of_rows(
     found = []
     for rows in SIZES:
         caplog.clear()
+        older = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
         with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.INFO):
             seen = STORIES[story](tmp_path / str(rows), rows, Outside(patch))
-        found.append(seen | {"log": logged(caplog)})
+        found.append(seen | {"log": logged(caplog, older)})
     for rows, seen in zip(SIZES, found, strict=True):
         for what, heard in found[0].items():
             assert seen[what] == heard, f"{what}, of {rows} rows"

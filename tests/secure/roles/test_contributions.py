@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Owners that send nonsense are refused and named; those who keep to the protocol may replace their rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fixtures.places import TASK, Place, X, Y, first_word
+from veilwood.errors import PartyError
+from veilwood.secure.mpc.shares import share, to_bytes
+from veilwood.secure.roles.calls import Call
+from veilwood.secure.roles.identity import Name, tls_context
+from veilwood.secure.roles.programs import HiddenForest
+from veilwood.secure.roles.transport import dial
+
+
+def send_arrays(here: Place, arrays: dict[str, Any], rows: int, spoil: Any = None) -> None:
+    """Contribute arrays as client north, whatever they hold; ``spoil`` changes the pair of one server."""
+    with Call(here.config("client-north"), TASK, "contribute", rows=rows) as call:
+        call.hear("send")
+        for array in arrays.values():
+            pairs = share(array)
+            for party, channel in enumerate(call.channels):
+                pair = spoil(party, pairs[party]) if spoil else pairs[party]
+                channel.send(to_bytes(pair))
+        call.hear("received")
+        call.go()
+        call.hear("accepted")
+
+
+def test_bad_rows_are_refused_and_the_owner_named(here: Place) -> None:
+    good, rows = HiddenForest(TASK).encode_rows("north", X[:20], Y[:20])
+    two = {key: array.astype(np.int64) for key, array in good.items()}
+    two["features"][0, :, 3] = 1
+    negative = {key: array.astype(np.int64) for key, array in good.items()}
+    negative["features"][0, :, 3] = [2, -1, 0, 0, 0]
+    classes = {key: array.astype(np.int64) for key, array in good.items()}
+    classes["classes"][:, 5] = 1
+    short = {"features": good["features"][:, :4], "classes": good["classes"]}
+    for arrays, why in (
+        (two, "features that are not one-hot"),
+        (negative, "features that are not one-hot"),
+        (classes, "classes that are not one-hot"),
+        (short, "wrong width"),
+    ):
+        with pytest.raises(PartyError, match=f"client north .*{why}") as caught:
+            send_arrays(here, arrays, rows)
+        assert caught.value.party == "client north"
+    with pytest.raises(PartyError, match="client north sent shares that do not fit together"):
+        send_arrays(here, good, rows, lambda party, pair: (pair[0] + 1, pair[1]) if party == 1 else pair)
+    assert all(server._studies["scale"].rows == {} for server in here.servers)
+    here.train()  # and those who keep to the protocol are served
+
+
+@pytest.mark.parametrize("rows", [0, -1, 1.5, "many", None, True, 1 << 40])
+def test_numbers_of_rows_that_are_none(trained: Place, rows: Any) -> None:
+    with pytest.raises(PartyError, match="is no number of rows"):
+        first_word(trained.config("client-north"), TASK, "contribute", rows=rows)
+
+
+def test_more_rows_than_a_server_takes_are_refused_unread(trained: Place) -> None:
+    with pytest.raises(PartyError, match="more rows than this server takes"):
+        first_word(trained.config("client-north"), TASK, "contribute", rows=1 << 30)
+
+
+def test_an_owner_that_tells_servers_different_things_is_blamed(here: Place) -> None:
+    config = here.config("client-north")
+    with Call(config, TASK, "status") as call:  # to borrow its connections
+        call.hear("phase")
+        call.say(more=False)
+    good, rows = HiddenForest(TASK).encode_rows("north", X[:20], Y[:20])
+    fewer, _ = HiddenForest(TASK).encode_rows("north", X[:19], Y[:19])
+    context = tls_context(config.identity, config.servers_authority, listens=False)
+    channels = []
+    for party, address in enumerate(config.servers):
+        name = Name("server", str(party))
+        channel = dial(address.host, address.people, context, name, timeout=10, limit=1 << 20)
+        count, arrays = (rows, good) if party else (rows - 1, fewer)
+        channel.say(do="contribute", task="scale", fingerprint=TASK.fingerprint(), session="cheat", rows=count)
+        channel.hear("send")
+        for array in arrays.values():
+            channel.send(to_bytes(share(array)[party]))
+        channel.hear("received")
+        channels.append(channel)
+    channels[0].say(go=True)
+    for channel in channels:
+        with pytest.raises(PartyError, match="different facts about") as caught:
+            channel.hear("accepted")
+        assert caught.value.party == "client north"
+
+
+def test_an_owner_may_replace_its_rows_until_training_begins(here: Place) -> None:
+    north = here.client("north")
+    north.contribute(X[:10], Y[:10])
+    north.contribute(X[:30], Y[:30])
+    assert [server._studies["scale"].rows["north"][1] for server in here.servers] == [30, 30, 30]
+    assert north.status()[0]["missing"] == ["south"]
