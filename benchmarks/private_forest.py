@@ -31,11 +31,9 @@ from sklearn.metrics import log_loss, roc_auc_score
 import veilwood as vw
 
 Data = tuple[vw.Schema, pd.DataFrame, pd.Series]
-SECTIONS = ("speed", "rich-speed", "range", "schema", "mrf", "regression", "rich", "budgets")
+SECTIONS = ("speed", "rich-speed", "range", "schema", "mrf", "regression", "rich")
 RICH = 20.0
 RICH_FROM_ROWS = 5000
-BUDGETS = (4.0, 8.0, 12.0, 20.0)
-BUDGET_SEEDS = 1
 REGRESSION = ("parkinsons", "appliances-energy", "metro-traffic", "gas-turbine")
 # Mean squared errors of the best of DP-EBM (epsilon, 1e-6), dp-xgboost and diffprivlib, measured elsewhere, each with
 # its best setting; the target is scaled to [0, 1]. Appliances was not measured.
@@ -81,7 +79,7 @@ def classify(data: Data, epsilon: float, delta: float, seed: int) -> dict[str, A
     ordered = probabilities[:, np.argsort(forest.classes_)]
     scores = {
         "accuracy": float((forest.predict(X.iloc[test]) == truth).mean()),
-        "method": forest.plan_.choices["method"],
+        "method": forest.plan_.choices["learned"],
     }
     scores["log loss"] = float(log_loss(place, ordered, labels=range(len(forest.classes_))))
     if len(forest.classes_) == 2:
@@ -268,39 +266,6 @@ def rich_table(folder: Path, seeds: int) -> str:
     return "\n".join([*lines, ""])
 
 
-def forced(data: Data, epsilon: float, delta: float, method: str, seed: int) -> tuple[float, bool]:
-    """Accuracy of one method, and whether it would be chosen."""
-    warnings.simplefilter("ignore")
-    schema, X, y = data
-    train, test = split(len(y), seed, 5)
-    forest = vw.PrivateForestClassifier(schema, epsilon=epsilon, delta=delta, n_rows=len(train), random_state=seed)
-    chosen = forest.plan().choices["method"] == method
-    predicted = forest.set_params(method=method).fit(X.iloc[train], y.iloc[train]).predict(X.iloc[test])
-    return float((predicted == y.iloc[test]).mean()), chosen
-
-
-def budgets_table(folder: Path, seeds: int) -> str:
-    """Every method at several budgets: where fine cells overtake the others."""
-    ways = (("cells", 0.0), ("boosting", 0.0), ("boosting", 1e-6), ("tables", 0.0))
-    lines = [
-        "## Methods by budget: accuracy", "",
-        f"Seeds: {seeds}. What is chosen without and with a delta is in bold.", "",
-        "| data | epsilon | cells | boosting | boosting, delta 1e-6 | tables |", "|---|---|---|---|---|---|",
-    ]  # fmt: skip
-    for file in sorted(folder.glob("*.json")):
-        data = load(folder, file.stem, "range")
-        if data[0].task == "regression":
-            continue
-        jobs = [delayed(forced)(data, epsilon, delta, method, seed)
-                for epsilon in BUDGETS for method, delta in ways for seed in range(seeds)]  # fmt: skip
-        found = np.array(Parallel(n_jobs=-1)(jobs)).reshape(len(BUDGETS), len(ways), seeds, 2).mean(axis=2)
-        for epsilon, row in zip(BUDGETS, found, strict=True):
-            told = [f"**{score:.4f}**" if chosen else f"{score:.4f}" for score, chosen in row]
-            lines.append(f"| {file.stem} | {epsilon:g} | {' | '.join(told)} |")
-            print(lines[-1], flush=True)
-    return "\n".join([*lines, ""])
-
-
 def speed(epsilon: float, n_rows: int = 1_000_000, n_columns: int = 20) -> str:
     """Fit a table of numbers, in this process."""
     rng = np.random.default_rng(0)
@@ -320,7 +285,7 @@ def speed(epsilon: float, n_rows: int = 1_000_000, n_columns: int = 20) -> str:
     size = X.nbytes / 2**20
     return (
         f"## Speed at epsilon {epsilon:g}\n\n{n_rows:,} rows x {n_columns} columns "
-        f"({forest.plan_.choices['method']}, {forest.plan_.layout.trees} trees): fit "
+        f"({forest.plan_.choices['learned']}, {forest.plan_.layout.trees} trees): fit "
         f"{wall:.1f} s wall, {cpu:.1f} s CPU; {peak - before:.0f} MB at the peak beyond an input of {size:.0f} MB: "
         f"{(peak - before + size) / size:.2f} times the input in all.\n"
     )
@@ -345,7 +310,6 @@ def main() -> None:
         "mrf": lambda: mrf_table(arguments.data, arguments.published, arguments.seeds),
         "regression": lambda: regression_table(arguments.data, arguments.seeds),
         "rich": lambda: rich_table(arguments.data, arguments.seeds),
-        "budgets": lambda: budgets_table(arguments.data, BUDGET_SEEDS),
     }
     parts = [
         "# PrivateForest beside its peers\n",

@@ -36,12 +36,13 @@ odds = (age - 60) / 10 + 2.5 * ((ward == "C") & (smoker == "yes"))
 stay = np.where(rng.random(n) < 1 / (1 + np.exp(-odds)), "long", "short")
 X = pd.DataFrame({"age": age, "ward": ward, "smoker": smoker, "income": income})
 
-# The choice is made from public facts alone, so it can be looked at before there is any data.
+# What would be done for so many rows follows from public facts, so it can be looked at before there is any data.
 for rows in (20, 1_000, 100_000):
     plan = vw.PrivateForestClassifier(schema, epsilon=1.0, n_rows=rows, random_state=0).plan()
-    print(f"{rows:>7,} rows: {plan.notes['choice']}")
+    print(f"{rows:>7,} rows: {plan.notes[f'at {rows:,} rows']}")
 
-# Without n_rows a fiftieth of the budget buys the number of rows, and the choice is made from the noisy answer.
+# Without n_rows the first step, a twentieth of the budget, tells the number of rows; all that follows is chosen from
+# what has come out so far.
 forest = vw.PrivateForestClassifier(schema, epsilon=1.0, random_state=0).fit(X[:16_000], stay[:16_000])
 print(f"\nAbout {forest.plan_.layout.rows_planned:,} rows; {forest.privacy_.released}.")
 print(f"Accuracy on rows held out: {forest.score(X[16_000:], stay[16_000:]):.3f}\n")

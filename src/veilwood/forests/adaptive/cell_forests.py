@@ -17,10 +17,12 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 from threadpoolctl import threadpool_limits
 
+from veilwood.forests.adaptive.cell_tables import Axis, CellTable, grow_tables
 from veilwood.forests.adaptive.fine_cells import MOST_KEPT, FineCells
-from veilwood.forests.adaptive.table_trees import Axis, CellTable, grow_tables
+from veilwood.forests.adaptive.shrinking import probabilities
 from veilwood.progress import track
-from veilwood.trees.counting import on_threads
+from veilwood.trees.builder import build_forest
+from veilwood.trees.counting import on_threads, sum_over_trees
 from veilwood.trees.forest import LEAF, Forest
 
 TREES, FEWEST_TREES = 60, 10
@@ -73,6 +75,12 @@ class Grown(NamedTuple):
     def additive(self) -> bool:
         """Whether scores are logarithms."""
         return bool(self.start.any())
+
+
+def shares_of(grown: Grown, codes: NDArray[np.uint16], n_jobs: int | None = None) -> Floats:
+    """Return class probabilities."""
+    scores = grown.start + sum_over_trees(grown.forest, codes, grown.values, n_jobs=n_jobs)
+    return probabilities(scores) if grown.additive else np.asarray(scores / scores.sum(axis=1, keepdims=True))
 
 
 def n_trees(n_classes: int) -> int:
@@ -225,31 +233,27 @@ def _by_column(fitted: Any, axes: Sequence[Axis]) -> Grown:
 
 
 class _Tree(NamedTuple):
-    """A tree in level order: axis (or LEAF) and first group on the right, first child (or leaf), values of leaves."""
+    """A tree in level order: axis (or LEAF) and first group on the right of each node, values of leaves."""
 
     axis: NDArray[np.int32]
     group: NDArray[np.int32]
-    child: NDArray[np.int32]
     values: Floats
 
 
 def _single_leaf(value: Floats) -> _Tree:
     nothing = np.zeros(1, np.int32)
-    return _Tree(np.full(1, LEAF, np.int32), nothing, nothing, value[None])
+    return _Tree(np.full(1, LEAF, np.int32), nothing, value[None])
 
 
 def _tree(tree: Any, classes: NDArray[np.int64], n_classes: int) -> _Tree:
     """Number the nodes level by level, siblings side by side."""
     order = np.concatenate(list(_levels(tree.children_left, tree.children_right)))
     leaf = tree.children_left[order] < 0
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    child = np.where(leaf, np.cumsum(leaf) - 1, place[tree.children_left[order]])
     values = tree.value[order[leaf], 0, :]
     shares = np.zeros((len(values), n_classes))
     shares[:, classes] = values / values.sum(axis=1, keepdims=True)
     group = np.floor(tree.threshold[order]).astype(np.int32) + 1
-    return _Tree(np.where(leaf, LEAF, tree.feature[order]).astype(np.int32), group, child.astype(np.int32), shares)
+    return _Tree(np.where(leaf, LEAF, tree.feature[order]).astype(np.int32), group, shares)
 
 
 def _levels(left: NDArray[np.int64], right: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
@@ -271,22 +275,12 @@ def _joined(trees: Sequence[_Tree], axes: Sequence[Axis]) -> tuple[Forest, Float
         right = axis.groups[None, :] >= np.arange(1, axis.size)[:, None]
         tables.append(right.astype(np.uint16).ravel())
         lookup_length += right.size
-    n_nodes = np.cumsum([0, *(len(tree.axis) for tree in trees)])
-    n_leaves = np.cumsum([0, *(len(tree.values) for tree in trees)])
     axis_of = np.concatenate([tree.axis for tree in trees])
     group = np.concatenate([tree.group for tree in trees])
-    child = [tree.child + np.where(tree.axis == LEAF, leaves, nodes).astype(np.int32)
-             for tree, nodes, leaves in zip(trees, n_nodes, n_leaves, strict=False)]  # fmt: skip
     feature, cut = np.full(len(axis_of), LEAF, np.int32), np.zeros(len(axis_of), np.int32)
     for number, (axis, start) in enumerate(zip(axes, starts, strict=True)):
         here = axis_of == number
         feature[here], cut[here] = axis.feature, start[group[here]]
-    forest = Forest(
-        roots=n_nodes[:-1].astype(np.int32),
-        feature=feature,
-        cut=cut,
-        child=np.concatenate(child),
-        lookup=np.concatenate([*tables, np.zeros(1, np.uint16)]),
-        tree_leaves=n_leaves.astype(np.int32),
-    )
+    sizes = [len(tree.axis) for tree in trees]
+    forest = build_forest(sizes, feature, cut, np.where(feature == LEAF, 0, 2), tables)
     return forest, np.concatenate([tree.values for tree in trees])

@@ -85,9 +85,8 @@ class Interaction:
 class Effects:
     """Main effects and the strongest interactions of a fitted PrivateForest. Free: computed from what was released.
 
-    Other columns are spread evenly over their groups, which for numbers lie between private quantiles or have equal
-    width. Errors are those of the noise alone: sampling, and what shrinkage held back, come on top. Where the forest
-    was grown from fine cells (``method="cells"``), other columns are as in cells that came out.
+    Other columns are spread evenly over their groups. Errors are those of noise and sampling; what shrinkage held back
+    comes on top. Where fine cells predict too, effects are those of the additive part.
 
     Attributes
     ----------

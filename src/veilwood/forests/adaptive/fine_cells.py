@@ -2,14 +2,14 @@
 """For rich budgets: cells so fine that most rows have one of their own, chosen, counted sparsely and let out.
 
 With epsilon e, a table of n * exp(e) cells turns up about as many empty cells by chance as it has rows
-(``sparse_counts``). At e = 20 that is 28 bits beyond log2(n) to tell rows apart by: enough for a forest nearly as good
+(``sparse_noise``). At e = 20 that is 28 bits beyond log2(n) to tell rows apart by: enough for a forest nearly as good
 as one grown from the rows (``cell_forests``). A column's groups are worth the part of a random effect that they show,
 1 - (sum of squared shares of the groups), times the column's strength, and cost the logarithm of their number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import log2, prod
@@ -18,17 +18,22 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.data.batches import Batch, Source
-from veilwood.data.encoding import EncodedColumn
-from veilwood.forests.adaptive.recipes import COLUMN_SHARE, chance_finds
-from veilwood.forests.adaptive.table_trees import COARSE_CELLS, Axis, coarse_codes, quantile_cuts
-from veilwood.forests.leaves import density
-from veilwood.privacy.door import Door
-from veilwood.privacy.loss import Loss
-from veilwood.privacy.neighbours import Neighbours
-from veilwood.privacy.sparse_noise import MOST_SPARSE_CELLS, SparseLaplace
-from veilwood.privacy.steps import Step, counting_step, sparse_step
+from veilwood.forests.adaptive import rows as asked
+from veilwood.forests.adaptive.cell_tables import Axis, CellTable
+from veilwood.forests.adaptive.columns import CellColumn, divided
+from veilwood.forests.adaptive.purse import Purse
+from veilwood.forests.adaptive.rows import HeldRows
+from veilwood.privacy.sparse_noise import SparseLaplace
 
+# From LEAST_RICH on, epsilon of one row, a cell of one row stands out. Cells are tried if the affordable ones have the
+# part COVERED of the bits that all columns have in WANTED_GROUPS groups each, or from RICH on HARDLY_COVERED of them.
+LEAST_RICH, RICH = 4.0, 12.0
+COVERED, HARDLY_COVERED = 0.7, 0.25
+WANTED_GROUPS: Final = 16
+CELL_SHARE: Final = 0.6  # of the budget; not varied
+COLUMN_PART: Final = 0.1  # of that, for what each column tells about the classes
+FINDS_PER_ROW: Final = 0.5  # empty cells that turn up by chance, mostly far from all rows,
+MOST_FINDS: Final = 1 << 22  # and so many at most, however many rows there are said to be
 MORE_THAN_CHANCE: Final = 3.0  # standard deviations of the chance finds in a group, up to which it seems to be empty
 FINEST, MOST_VALUES = 64, 256  # groups of a numeric column, and of a categorical one
 STRENGTH_GROUPS: Final = 16  # of a numeric column, in which its strength is judged
@@ -40,19 +45,6 @@ LEAST_SPREAD: Final = 0.05  # of a column, below which it is not taken to be str
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class CellPlan:
-    """The steps, in order: classes by column, and the cells."""
-
-    columns: Step
-    cells: Step
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """Both."""
-        return (self.columns, self.cells)
 
 
 @dataclass(frozen=True)
@@ -83,82 +75,47 @@ class FineCells:
     variance: float = 0.0
 
 
-def plan_cells(
-    columns: Sequence[EncodedColumn], n_classes: int, n_rows: int, loss: Loss, neighbours: Neighbours
-) -> CellPlan:
-    """Divide a loss over the two steps; the number of cells follows from the chance finds it allows."""
-    n = len(columns)
-    cells = sparse_step("fine cells", MOST_SPARSE_CELLS, loss.part(1 - COLUMN_SHARE), neighbours, l1=1)
-    if isinstance(cells.mechanism, SparseLaplace):
-        affordable = int(chance_finds(n_rows) * cells.mechanism.gap)
-        cells = replace(cells, shape=(min(max(affordable, n_classes), MOST_SPARSE_CELLS),))
-    return CellPlan(
-        columns=counting_step(
-            "classes by column", (sum(map(_size, columns)), n_classes), loss.part(COLUMN_SHARE), neighbours,
-            l1=n, squared_l2=n,
-        ),
-        cells=cells,
-    )  # fmt: skip
+def may_win(columns: Sequence[CellColumn], n_classes: int, n_rows: float, price: float) -> bool:
+    """Whether cells may be better than the loop, at an epsilon of one row."""
+    if not n_classes or price < LEAST_RICH:
+        return False
+    wanted = sum(log2(WANTED_GROUPS if column.ordered else min(column.n_cells, WANTED_GROUPS)) for column in columns)
+    bits = log2(max(chance_finds(n_rows), 1.0)) + price * CELL_SHARE * (1 - COLUMN_PART) * log2(np.e) - log2(n_classes)
+    return bits >= (HARDLY_COVERED if price >= RICH else COVERED) * max(wanted, 1.0)
 
 
-def _size(column: EncodedColumn) -> int:
-    return COARSE_CELLS + (column.missing_code is not None) if column.ordered else column.n_codes
+def chance_finds(n_rows: float) -> float:
+    """How many empty cells may turn up by chance."""
+    return min(FINDS_PER_ROW * n_rows, MOST_FINDS)
 
 
 def measure(
-    plan: CellPlan,
-    columns: Sequence[EncodedColumn],
-    n_classes: int,
-    source: Source,
-    door: Door,
-    rng: np.random.Generator,
+    columns: Sequence[CellColumn], n_classes: int, n_rows: float, rows: HeldRows, purse: Purse, rng: np.random.Generator
 ) -> FineCells:
-    """Carry the plan out, reading the rows twice; of very many cells that came out some are kept, by public chance."""
-    count = partial(_classes_by_column, columns, n_classes)
-    noisy = door.noisy(plan.columns, source.add_up(count, "counting classes by column"))
-    tables = np.split(noisy, np.cumsum([_size(column) for column in columns])[:-1])
-    axes = choose_axes(columns, tables, plan.columns.variance, plan.cells.shape[0] // n_classes)
-    occupied, counts = _occupied(columns, axes, n_classes, source)
+    """Let classes by column out, choose cells by them, and let out those that hold rows, and some that do not.
+
+    Of very many cells that came out some are kept, by public chance.
+    """
+    step = purse.counting(
+        "classes by column", (sum(column.n_cells for column in columns), n_classes), COLUMN_PART * CELL_SHARE,
+        l1=len(columns), squared_l2=len(columns),
+    )  # fmt: skip
+    alone = [CellTable((column.values(),)) for column in columns]
+    noisy = purse.measure(step, rows.ask(partial(asked.classes_by_cell, alone, n_classes)))
+    tables = np.split(noisy, np.cumsum([column.n_cells for column in columns])[:-1])
+    cells = purse.sparse("fine cells", chance_finds(n_rows), n_classes, (1 - COLUMN_PART) * CELL_SHARE)
+    axes = choose_axes(columns, tables, step.variance, cells.shape[0] // n_classes)
     n_cells = prod(axis.size for axis in axes) * n_classes
-    found, weight = door.sparse(plan.cells, occupied, counts, n_cells)
-    del occupied, counts  # private, and as large as the rows
+    found, weight = purse.measure_sparse(cells, *rows.occupied(axes, n_classes), n_cells)
     kept = np.sort(rng.permutation(len(found))[:MOST_KEPT])
-    noise = plan.cells.mechanism
+    noise = cells.mechanism
     finds = n_cells / noise.gap * len(kept) / max(len(found), 1) if isinstance(noise, SparseLaplace) else 0.0
     found, weight = found[kept], weight[kept]
     where, label = np.divmod(found, n_classes)
     groups = np.empty((len(where), len(axes)), np.uint8)  # at most MOST_VALUES of them
     for number in reversed(range(len(axes))):
         where, groups[:, number] = np.divmod(where, axes[number].size)
-    return without_empty_groups(FineCells(axes, groups, label, weight, finds, plan.cells.variance))
-
-
-def _classes_by_column(
-    columns: Sequence[EncodedColumn], n_classes: int, batches: Iterable[Batch], *, n_jobs: int | None = 1
-) -> Ints:
-    """Count the rows of each class in the coarse cells of each column, one column below the other."""
-    totals = [np.zeros(_size(column) * n_classes, np.int64) for column in columns]
-    for batch in batches:
-        for total, codes in zip(totals, coarse_codes(columns, batch.codes), strict=True):
-            total += np.bincount(codes * np.int64(n_classes) + batch.target, minlength=len(total))
-    return np.concatenate(totals).reshape(-1, n_classes)
-
-
-def _occupied(
-    columns: Sequence[EncodedColumn], axes: Sequence[Axis], n_classes: int, source: Source
-) -> tuple[Ints, Ints]:
-    """Return the cells that hold rows, ascending, and how many each: of a row nothing is kept but its cell."""
-    cells = [np.empty(0, np.int64)]
-    for batch in source.batches():
-        coarse, cell = coarse_codes(columns, batch.codes), np.zeros(len(batch.target), np.int64)
-        for axis in axes:
-            cell *= axis.size
-            cell += axis.groups[coarse[axis.feature]]
-        cells.append(cell * n_classes + batch.target)
-    every = np.concatenate(cells)
-    every.sort()  # in place, where np.unique would sort a copy
-    firsts = np.flatnonzero(np.append(True, every[1:] != every[:-1])[: len(every)])
-    return every[firsts], np.diff(firsts, append=len(every))
+    return without_empty_groups(FineCells(axes, groups, label, weight, finds, cells.variance))
 
 
 def without_empty_groups(cells: FineCells) -> FineCells:
@@ -183,17 +140,17 @@ def without_empty_groups(cells: FineCells) -> FineCells:
 
 
 def choose_axes(
-    columns: Sequence[EncodedColumn], tables: Sequence[Ints], variance: float, most_cells: int
+    columns: Sequence[CellColumn], tables: Sequence[Floats], variance: float, most_cells: int
 ) -> tuple[Axis, ...]:
     """Choose columns and groups from noisy counts of classes by column, of at most ``most_cells`` cells together."""
     masses = [_mass(column, table.sum(axis=1), variance * table.shape[1])
               for column, table in zip(columns, tables, strict=True)]  # fmt: skip
-    options = [_groupings(feature, column, table, mass)
-               for feature, (column, table, mass) in enumerate(zip(columns, tables, masses, strict=True))]  # fmt: skip
+    options = [_groupings(column, table, mass)
+               for column, table, mass in zip(columns, tables, masses, strict=True)]  # fmt: skip
     spread = [[_spread(axis, mass) for axis in axes] for axes, mass in zip(options, masses, strict=True)]
     strengths = np.array([
-        _strength(column, feature, table, mass, variance) / max(shown[-1], LEAST_SPREAD) if shown else 0.0
-        for feature, (column, table, mass, shown) in enumerate(zip(columns, tables, masses, spread, strict=True))
+        _strength(column, table, mass, variance) / max(shown[-1], LEAST_SPREAD) if shown else 0.0
+        for column, table, mass, shown in zip(columns, tables, masses, spread, strict=True)
     ])  # fmt: skip
     strongest = np.sort(strengths)[-STRONGEST:].mean()
     strengths += UNSEEN * strongest if strongest > 0 else 1.0
@@ -221,32 +178,33 @@ def _refined(
         at[j] = i
 
 
-def _mass(column: EncodedColumn, counts: Ints, variance: float) -> Floats:
+def _mass(column: CellColumn, counts: Floats, variance: float) -> Floats:
     """How many rows each cell of a column has, noise removed where neighbours allow it."""
     if not column.ordered:
         return np.maximum(counts, 0).astype(float)
-    inside = counts[:COARSE_CELLS]
-    return np.append(density(inside, variance, float(inside.sum())), np.maximum(counts[COARSE_CELLS:], 0))
+    inside = counts[: column.n_inside]
+    rows = max(float(inside.sum()), 1.0)
+    return np.append(divided(inside, column.prior, variance, rows), np.maximum(counts[column.n_inside :], 0))
 
 
-def _groupings(feature: int, column: EncodedColumn, table: Ints, mass: Floats) -> list[Axis]:
+def _groupings(column: CellColumn, table: Floats, mass: Floats) -> list[Axis]:
     """Ways to put a column's cells into groups, from two on, each with about twice as many as the one before."""
     found: list[Axis] = []
-    most = FINEST if column.ordered else min(column.n_codes, MOST_VALUES)
+    most = FINEST if column.ordered else min(column.n_cells, MOST_VALUES)
     n_groups = 2
     while n_groups < 2 * most:
         wanted = min(n_groups, most)
         if column.ordered:
-            axis = Axis.of_cuts(feature, column, quantile_cuts(mass[:COARSE_CELLS], wanted))
+            axis = column.of_mass(mass[: column.n_inside], wanted)
         else:
-            axis = _grouped_values(feature, table, mass, wanted)
+            axis = _grouped_values(column, table, mass, wanted)
         if axis.size > (found[-1].size if found else 1):
             found.append(axis)
         n_groups *= 2
     return found
 
 
-def _grouped_values(feature: int, table: Ints, mass: Floats, n_groups: int) -> Axis:
+def _grouped_values(column: CellColumn, table: Floats, mass: Floats, n_groups: int) -> Axis:
     """Put categories with similar classes together, in groups of about equal mass; keep them in that order."""
     order = np.argsort(_class_scores(table), kind="stable")
     if n_groups >= len(order):
@@ -256,10 +214,10 @@ def _grouped_values(feature: int, table: Ints, mass: Floats, n_groups: int) -> A
         group = np.unique(np.minimum((middle * n_groups).astype(int), n_groups - 1), return_inverse=True)[1]
     groups = np.empty(len(order), np.uint16)
     groups[order] = group
-    return Axis(feature, groups, False, int(group.max()) + 1)
+    return Axis(column.feature, groups, False, int(group.max()) + 1, column.starts)
 
 
-def _class_scores(table: Ints) -> Floats:
+def _class_scores(table: Floats) -> Floats:
     """One number for each category: along the direction in which the classes of categories differ most."""
     counts = np.maximum(table, 0) + 1.0
     shares = counts / counts.sum(axis=1, keepdims=True)
@@ -273,10 +231,10 @@ def _spread(axis: Axis, mass: Floats) -> float:
     return float(1 - (shares**2).sum())
 
 
-def _strength(column: EncodedColumn, feature: int, table: Ints, mass: Floats, variance: float) -> float:
+def _strength(column: CellColumn, table: Floats, mass: Floats, variance: float) -> float:
     """How much of the classes' variance a column shows by itself (chi-squared over rows), less what noise adds."""
     if column.ordered:
-        groups = Axis.of_cuts(feature, column, quantile_cuts(mass[:COARSE_CELLS], STRENGTH_GROUPS)).groups
+        groups = column.of_mass(mass[: column.n_inside], STRENGTH_GROUPS).groups
     else:
         groups = np.arange(len(table), dtype=np.uint16)
     n_cells = np.bincount(groups)[:, None]

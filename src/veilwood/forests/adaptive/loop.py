@@ -1,0 +1,482 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One adaptive loop: start, tables of class counts, then rounds that choose what to measure next.
+
+Every step is planned from what has come out before, and passes the door. The start tells how many rows there are and
+where a row begins about which nothing is known. Tables (classes) count as many columns as can be told from noise. A
+round chooses the column or pair that explains most of what is left, measures the gradients in its cells, and takes a
+step as far as the noise allows. All constants are for the epsilon e of one row (``purse``); where they come from is
+said beside them: measured means on the development suite of benchmarks/suite.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import combinations
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood.data.encoding import TARGET_LEVELS
+from veilwood.forests.adaptive import cell_forests
+from veilwood.forests.adaptive import rows as asked
+from veilwood.forests.adaptive.cell_tables import Axis, CellTable
+from veilwood.forests.adaptive.columns import TINY, CellColumn, divided
+from veilwood.forests.adaptive.fine_cells import CELL_SHARE, may_win
+from veilwood.forests.adaptive.fine_cells import measure as measure_cells
+from veilwood.forests.adaptive.purse import Purse
+from veilwood.forests.adaptive.rows import (
+    GRADIENT_UNITS,
+    LEVEL_UNITS,
+    SCORE_UNITS,
+    TARGET_CELLS,
+    HeldRows,
+    StreamedRows,
+    reach,
+)
+from veilwood.forests.adaptive.shapes import ENOUGH, SELECT, SHARES, Shape, Shapes
+from veilwood.forests.adaptive.shrinking import newton_step, probabilities, shrunken_evidence, totals_of
+from veilwood.privacy.steps import Step
+from veilwood.progress import track
+
+START: Final = 0.05  # share for class counts, or the number of rows: n e is then known to 28
+FEWEST_ROWS: Final = 10.0
+# Numbers. Below LEAST_START rows times e, four times the error of that number, only the mean is measured. Rows times e
+# that a histogram of the target, the mean of residuals, and a histogram of residuals need; and limits of their shares.
+LEAST_START: Final = 110.0
+TARGET_NEEDS, TARGET_SHARES = 100.0, (0.05, 0.25)
+MEAN_NEEDS, MEAN_SHARE = 30.0, 0.15
+SPREAD_NEEDS, SPREAD_SHARE, SPREAD_PART, SPREAD_AT = 40.0, 0.5, 0.9, (4, 2)
+MARKED, BEYOND = 0.8, 1.5  # the limit of residuals is BEYOND times the mark below which MARKED of the rows lie
+RESIDUAL_MARKS: Final = np.geomspace(1e-3, 1.0, 17)[1:]
+# Histograms of columns: rows times e for a median to a tenth of the rows; at most so many times that; a share of a
+# step's budget, measured (exclusive-or 0.85 -> 0.94 at e = 4); taken anew where that is so many times better.
+CUT_NEEDS, CUT_MOST, CUT_SHARE, CUT_TABLES, CUT_ANEW = 70.0, 16.0, 0.25, 0.1, 4.0
+# Rounds: T rounds have n e = ROUND_NEEDS T^(1/ROUND_POWER) together; 75 and 150 were worse, and so was a power of 0.75.
+ROUND_NEEDS, ROUND_POWER, MOST_ROUNDS = 300.0, 0.6, 80
+LEAST_ROUNDS, LEAST_ALONE = 250.0, 30.0  # rows times e below which no round is worth it after tables, and without
+ROUND_BINS: Final = (0.35, 3, 16)  # groups: a power of rows times e of a round, and limits
+CHOICE_NEEDS, CHOICE_SHARES = 30.0, (0.1, 0.35)  # rows times e for each log-candidate, and limits of a round's share
+COUNT_SHARE: Final = 0.15
+MOST_PAIRS, PAIR_BINS, PAIR_CELLS = 200, 4, 64
+SCORED_ROWS: Final = 1 << 17  # so many rows judge candidates well enough
+NOISE_SHOWN: Final = 0.8  # of the noise's scale, what it adds to the size of a sum
+SPREAD_OF_NUMBERS: Final = 0.2  # of a gradient of numbers, its variance
+SCORE_GROUPS: Final = 8
+OVER_LARGEST: Final = 0.1  # how far above the share of the largest class the gradient of two classes is cut
+# Fine cells: a part of the rows is held back to choose what they count; rows times e that the choice needs, and limits.
+HELD_BACK, WEIGHTS, GATE_NEEDS, GATE_SHARES = 0.1, (0.0, 0.5, 1.0), 40.0, (0.01, 0.1)
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass
+class Learned:
+    """What came out; public. Scores are whole numbers (``rows``)."""
+
+    start: NDArray[np.int32]
+    tables: list[CellTable] = field(default_factory=list)
+    values: list[NDArray[np.int32]] = field(default_factory=list)
+    errors: list[Floats] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    rows: float = 0.0
+    limit: int = GRADIENT_UNITS
+    first_limit: int = GRADIENT_UNITS
+    n_counted: int = 0  # tables of class counts
+    cells: cell_forests.Grown | None = None
+    weight: float = 0.0
+
+
+class Loop:
+    """The loop, for one table: ``columns`` in cells, 0 classes for a number, rows that can be asked, a purse."""
+
+    def __init__(
+        self,
+        columns: Sequence[CellColumn],
+        n_classes: int,
+        rows: HeldRows | StreamedRows,
+        purse: Purse,
+        n_rows: int | None,
+        rng: np.random.Generator,
+        n_jobs: int | None = None,
+    ) -> None:
+        self._columns, self._k, self._rows, self._purse, self._rng = columns, n_classes, rows, purse, rng
+        self._known = n_rows
+        self._n = float(n_rows or 0)
+        self._mass: dict[int, Floats] = {}
+        self._precision: dict[int, float] = {}
+        self._limit = GRADIENT_UNITS
+        self._shares = np.full(max(n_classes, 1), 1 / max(n_classes, 1))
+        self._learned = Learned(np.zeros(n_outputs(n_classes), np.int32))
+        self._gate = 0.0
+        self._n_jobs = n_jobs
+
+    def run(self) -> Learned:
+        """Carry it out."""
+        if self._k:
+            self._start_classes()
+            rich = not self._purse.gaussian and may_win(self._columns, self._k, self._n, self._purse.whole)
+            if rich and isinstance(self._rows, HeldRows):
+                self._hold_back()
+            self._tables()
+        else:
+            self._start_numbers()
+        self._rounds()
+        if self._gate:
+            self._try_cells()
+        self._learned.rows, self._learned.limit = self._n, self._limit
+        return self._learned
+
+    # -- start -------------------------------------------------------------------------------------------------------
+
+    def _start_classes(self) -> None:
+        step = first_step(self._purse, self._k, self._known)
+        self._counts = self._purse.measure(step, self._rows.ask(partial(asked.class_counts, self._k)))
+        self._counts_variance = step.variance
+        self._n = float(self._known or max(self._counts.sum(), FEWEST_ROWS, 1 / self._purse.whole))
+        self._begin_classes(totals_of([self._counts], [step.variance], self._n))
+        self._learned.first_limit = self._limit
+
+    def _begin_classes(self, totals: Floats) -> None:
+        """Start from class totals; the limit of a gradient follows from the largest."""
+        self._shares = totals / totals.sum()
+        logs = np.log(self._shares)
+        scores = logs[1:] - logs[:1] if self._k == 2 else logs
+        self._begin(np.rint(scores * SCORE_UNITS).astype(np.int32))
+        if self._k == 2:
+            self._limit = min(GRADIENT_UNITS, int(GRADIENT_UNITS * (float(self._shares.max()) + OVER_LARGEST)))
+
+    def _begin(self, start: NDArray[np.int32]) -> None:
+        self._rows.add(CellTable(()), (start - self._learned.start)[None])
+        self._learned.start = start
+
+    def _start_numbers(self) -> None:
+        purse = self._purse
+        if self._known is None:
+            step = first_step(purse, 0, None)
+            (n,) = purse.measure(step, self._rows.ask(asked.n_rows))
+            self._n = max(float(n), FEWEST_ROWS, 1 / purse.whole)
+        levels = TARGET_LEVELS * LEVEL_UNITS
+        if self._n * purse.whole < LEAST_START:
+            step = first_step(purse, 0, self._known) if self._known else mean_step(purse)
+            up, down = purse.measure(step, self._rows.ask(asked.target_sums)) / TARGET_LEVELS
+            noise = 2 * step.variance / TARGET_LEVELS**2
+            kept = max(0.0, 1 - noise / max((up - down) ** 2, TINY))
+            mean = 0.5 + kept * (up - down) / max(up + down, self._n / 4, FEWEST_ROWS) / 2
+            self._begin(np.array([round(min(max(mean, 0.0), 1.0) * levels)], np.int32))
+            return
+        step = first_step(purse, 0, self._known) if self._known else target_step(purse, self._n)
+        seen = purse.measure(step, self._rows.ask(asked.target_histogram))
+        even = np.full(TARGET_CELLS, 1 / TARGET_CELLS)
+        mass = divided(seen, even, step.variance, self._n)
+        mass /= mass.sum()
+        middle = (np.arange(TARGET_CELLS) + 0.5) / TARGET_CELLS
+        mean = float((mass * middle).sum())
+        away = np.abs(middle - mean) + 0.5 / TARGET_CELLS
+        order = np.argsort(away, kind="stable")
+        mark = away[order][np.searchsorted(np.cumsum(mass[order]), MARKED)]
+        self._limit = max(1, round(min(BEYOND * float(mark), 1.0) * levels))
+        self._begin(np.array([round(mean * levels)], np.int32))
+        # The histogram's mean leans to the middle: residuals from it, cut, tell where the mean is.
+        share = min(purse.share(MEAN_NEEDS / self._n), MEAN_SHARE)
+        step = purse.counting("sum of residuals", (1, 1), share, **self._norms(), signed=True)
+        (total,) = purse.measure(step, self._sums([CellTable(())])[0]).ravel() / GRADIENT_UNITS
+        kept = max(0.0, 1 - step.variance / GRADIENT_UNITS**2 / max(total**2, TINY))
+        moved = self._limit * min(max(kept * total / self._n, -1.0), 1.0)
+        self._begin(self._learned.start + np.int32(round(moved)))
+
+    # -- fine cells, where the budget is rich ------------------------------------------------------------------------
+
+    def _hold_back(self) -> None:
+        """Keep a part of the rows, and of the budget, to try fine cells; the loop goes on with the others."""
+        assert isinstance(self._rows, HeldRows)
+        self._rows.hold_back(HELD_BACK)
+        low, high = GATE_SHARES
+        self._gate = min(max(self._purse.share(GATE_NEEDS / (HELD_BACK * self._n)), low), high)
+        self._purse.set_aside(CELL_SHARE + self._gate)
+        kept = 1 - HELD_BACK
+        self._n *= kept
+        self._known = None if self._known is None else max(1, round(kept * self._known))
+        self._counts, self._counts_variance = self._counts * kept, self._counts_variance * kept**2
+
+    def _try_cells(self) -> None:
+        """Learn from fine cells, and let the rows that were held back choose how much they count."""
+        assert isinstance(self._rows, HeldRows)
+        self._purse.set_aside(0.0)
+        cells = measure_cells(self._columns, self._k, self._n, self._rows, self._purse, self._rng)
+        grown = cell_forests.grow(cells, self._k, self._rng, self._n_jobs)
+        step = self._purse.choosing("weight of fine cells", len(WEIGHTS), self._purse.left, score_range=1)
+        right = self._rows.ask_held_back(partial(right_answers, self._columns, grown))
+        self._learned.weight = WEIGHTS[self._purse.choose(step, right)]
+        self._learned.cells = grown if self._learned.weight else None
+        self._learned.told.append(f"fine cells, which count {self._learned.weight:.0%}")
+
+    # -- what steps share --------------------------------------------------------------------------------------------
+
+    def _norms(self) -> dict[str, int]:
+        l1, squared = reach(self._k, self._limit)
+        return {"l1": l1, "squared_l2": squared}
+
+    def _sums(self, tables: Sequence[CellTable], share: float = 1.0) -> tuple[Ints, float]:
+        """Ask for gradient sums, of a share of the rows where that will do; return the share that was asked."""
+        question = partial(asked.gradient_sums, tables, self._k, self._limit)
+        return (self._rows.ask(question), 1.0) if share >= 1 else self._rows.ask_some(question, share)
+
+    @property
+    def _variance(self) -> float:
+        """Of a gradient, of rows that nothing is known about."""
+        return float((self._shares * (1 - self._shares)).mean()) if self._k else SPREAD_OF_NUMBERS
+
+    def _scores(self, tables: Sequence[CellTable], price: float | None) -> Ints:
+        """How much each table shows of what is left: the size of its gradient sums, less what chance and noise add.
+
+        Of very many rows some judge, by their secret coins.
+        """
+        sums, part = self._sums(tables, SCORED_ROWS / self._n if self._n > 2 * SCORED_ROWS else 1.0)
+        sums = np.abs(sums).sum(axis=1)
+        sizes = np.array([table.n_cells for table in tables])
+        found = np.add.reduceat(sums, np.append(0, np.cumsum(sizes)[:-1]))
+        outputs = n_outputs(self._k)
+        chance = outputs * np.sqrt(2 / math.pi * self._n * part * sizes * self._variance)
+        noise = 0.0 if price is None else NOISE_SHOWN * sizes * outputs * self._norms()["l1"] / GRADIENT_UNITS / price
+        return found - ((chance + noise * part) * GRADIENT_UNITS).astype(np.int64)
+
+    def _axis(self, column: CellColumn, n_groups: int, *, scales: bool = True) -> Axis:
+        """Groups by what is known of a column."""
+        if column.feature in self._mass:
+            return column.of_mass(self._mass[column.feature], n_groups)
+        return column.of_scales(n_groups) if scales else column.of_mass(column.prior, n_groups)
+
+    def _cut(self, column: CellColumn, n_groups: int, name: str, budget: float, part: float, otherwise: Axis) -> Axis:
+        """Groups by a histogram of the column, where a part of the budget buys a good one; else as given."""
+        needs = self._purse.share(CUT_NEEDS / self._n)
+        most = self._purse.share(CUT_MOST * CUT_NEEDS / self._n)
+        share = min(max(part * budget, needs), most)
+        price = self._purse.price(share)
+        known = self._precision.get(column.feature)
+        better = price > CUT_ANEW * known if known else True
+        if column.ordered and better and share <= CUT_SHARE * budget:
+            step = self._purse.counting(f"{name}: histogram of column {column.feature}", (column.n_inside,), share)
+            seen = self._purse.measure(step, self._rows.ask(partial(asked.histogram, column.feature, column.n_inside)))
+            self._precision[column.feature] = price
+            self._mass[column.feature] = divided(seen, column.prior, step.variance, self._n)
+        if column.feature in self._mass:
+            return column.of_mass(self._mass[column.feature], n_groups)
+        return otherwise
+
+    def _take(self, table: CellTable, values: Floats, errors: Floats, units: int) -> None:
+        whole = np.rint(values * units).astype(np.int32)
+        self._rows.add(table, whole)
+        self._learned.tables.append(table)
+        self._learned.values.append(whole)
+        self._learned.errors.append(errors * units)
+
+    # -- tables ------------------------------------------------------------------------------------------------------
+
+    def _tables(self) -> None:
+        purse, left = self._purse, self._purse.left
+        shape, part = division(self._columns, self._k, self._n, purse)
+        if not shape.n_columns:
+            self._abstain()
+            return
+        budget = left * part
+        end = left - budget
+        if shape.n_columns < len(self._columns):
+            chosen = self._chosen(shape.n_columns, budget * SELECT)
+        else:
+            chosen = self._rng.permutation(len(self._columns)).tolist()
+        numeric = max(sum(self._columns[j].ordered for j in chosen), 1)
+        axes = []
+        for j in chosen:
+            near = min(max(shape.bins + int(self._rng.integers(-1, 2)), 2), 16) if shape.bins > 2 else 2
+            prior = self._axis(self._columns[j], near, scales=False)
+            axes.append(self._cut(self._columns[j], shape.bins, "tables", budget / numeric, CUT_TABLES, prior))
+        g = shape.together
+        tables = [CellTable(tuple(axes[i : i + g])) for i in range(0, len(axes), g)]
+        n_cells = sum(table.n_cells for table in tables)
+        step = purse.counting(
+            "class counts of tables", (n_cells, self._k), purse.left - end, l1=len(tables), squared_l2=len(tables)
+        )
+        noisy = purse.measure(step, self._rows.ask(partial(asked.classes_by_cell, tables, self._k)))
+        counts = np.split(noisy, np.cumsum([table.n_cells for table in tables])[:-1])
+        variances = [table.n_cells * step.variance for table in tables]
+        totals = totals_of([*(count.sum(axis=0) for count in counts), self._counts],
+                           [*variances, self._counts_variance], self._known)  # fmt: skip
+        self._n = float(totals.sum())
+        self._begin_classes(totals)
+        for table, count in zip(tables, counts, strict=True):
+            values, errors = shrunken_evidence(count, table.shape, totals, step.variance, len(tables))
+            self._take(table, values, errors, SCORE_UNITS)
+        self._learned.n_counted = len(tables)
+        names = "all columns" if len(chosen) == len(self._columns) else f"{len(chosen)} chosen columns"
+        self._learned.told.append(f"tables of {names}, up to {g} together, {part:.0%} of what was left")
+
+    def _abstain(self) -> None:
+        """Spend all on class counts: nothing else would stand out."""
+        step = self._purse.counting("class counts once more", (self._k,), self._purse.left)
+        again = self._purse.measure(step, self._rows.ask(partial(asked.class_counts, self._k)))
+        totals = totals_of([self._counts, again], [self._counts_variance, step.variance], self._known)
+        self._begin_classes(totals)
+        self._n = float(totals.sum())
+
+    def _chosen(self, n_columns: int, share: float) -> list[int]:
+        """Choose columns one after the other, by how far the classes of their cells are from the start."""
+        tables = [CellTable((self._axis(column, SCORE_GROUPS),)) for column in self._columns]
+        scores, free = self._scores(tables, None), np.ones(len(tables), bool)
+        chosen = []
+        for number in range(n_columns):
+            step = self._purse.choosing(
+                f"column {number + 1} of tables", len(tables), share / n_columns, score_range=2 * self._norms()["l1"]
+            )
+            chosen.append(self._purse.choose(step, scores, free))
+            free[chosen[-1]] = False
+        return chosen
+
+    # -- rounds ------------------------------------------------------------------------------------------------------
+
+    def _rounds(self) -> None:
+        purse, outputs = self._purse, 2 if self._k > 2 else 1
+        least = LEAST_ROUNDS if self._learned.tables else LEAST_ALONE
+        if purse.left <= 0 or self._n * purse.price(purse.left) < least * outputs:
+            return
+        n_rounds, bins = schedule(self._n, purse, purse.left, outputs)
+        pairs = list(combinations(range(len(self._columns)), 2))
+        for number in track(range(n_rounds), "rounds"):
+            if not self._k and n_rounds >= SPREAD_AT[0] and number in {n_rounds // at for at in SPREAD_AT}:
+                self._respread(number, purse.left / (n_rounds - number))
+            budget = purse.left / (n_rounds - number)
+            drawn: list[tuple[int, ...]] = []
+            if pairs and number >= min(2, n_rounds // 3):
+                at = self._rng.choice(len(pairs), min(len(pairs), MOST_PAIRS), replace=False)
+                drawn = [pairs[i] for i in at]
+            self._round(f"round {number + 1}", budget, bins, drawn)
+        self._learned.told.append(f"{n_rounds} round{'s' * (n_rounds > 1)} of up to {bins} groups")
+
+    def _round(self, name: str, budget: float, bins: int, pairs: list[tuple[int, ...]]) -> None:
+        purse = self._purse
+        first = purse.left
+        candidates = self._candidates(bins, pairs)
+        chosen = candidates[0]
+        l1 = self._norms()["l1"]
+        if len(candidates) > 1:
+            needs = CHOICE_NEEDS * l1 / GRADIENT_UNITS * math.log(len(candidates)) / self._n
+            low, high = CHOICE_SHARES
+            share = min(max(purse.share(needs), low * budget), high * budget)
+            scores = self._scores(candidates, purse.price(budget - share))
+            step = purse.choosing(f"{name}: choice", len(candidates), share, score_range=2 * l1)
+            chosen = candidates[purse.choose(step, scores)]
+        wanted = bins if len(chosen.axes) == 1 else PAIR_BINS
+        table = CellTable(tuple(
+            self._cut(self._columns[axis.feature], wanted, name, budget / len(chosen.axes), CUT_SHARE, axis)
+            for axis in chosen.axes
+        ))  # fmt: skip
+        left = max(budget - (first - purse.left), 0.0)
+        counting = purse.counting(f"{name}: rows", (table.n_cells,), COUNT_SHARE * left)
+        summing = purse.counting(
+            f"{name}: gradients", (table.n_cells, n_outputs(self._k)), left - COUNT_SHARE * left,
+            **self._norms(), signed=True,
+        )  # fmt: skip
+        counts = purse.measure(counting, self._rows.ask(partial(asked.rows_by_cell, table)))
+        sums = purse.measure(summing, self._sums([table])[0]) / GRADIENT_UNITS
+        values, errors = newton_step(
+            sums, summing.variance / GRADIENT_UNITS**2, self._cells(table, counts, counting.variance), table,
+            self._k, self._variance,
+        )  # fmt: skip
+        self._take(table, values, errors, SCORE_UNITS if self._k else self._limit)
+
+    def _candidates(self, bins: int, pairs: list[tuple[int, ...]]) -> list[CellTable]:
+        alone = [CellTable((self._axis(column, bins),)) for column in self._columns]
+        coarse = [self._axis(column, PAIR_BINS, scales=False) for column in self._columns]
+        together = [CellTable(tuple(coarse[j] for j in pair)) for pair in pairs]
+        return [*alone, *(table for table in together if table.n_cells <= PAIR_CELLS)]
+
+    def _cells(self, table: CellTable, counts: Floats, variance: float) -> Floats:
+        """How many rows each cell has: noisy counts and the product of histograms, weighted by their variances."""
+        prior: Floats = np.ones(1)
+        for axis in table.axes:
+            mass = self._mass.get(axis.feature)
+            share = np.ones(axis.size) if mass is None else np.bincount(axis.groups[: len(mass)], mass, axis.size)
+            prior = np.outer(prior, share / max(share.sum(), TINY)).ravel()
+        prior, even = prior * self._n, self._n / table.n_cells
+        trust = np.maximum(prior, even / 4) ** 2 / 4
+        cells = (trust * counts + variance * prior) / (trust + variance)
+        return np.maximum(cells, max(even / 20, 1.0))
+
+    def _respread(self, number: int, budget: float) -> None:
+        """Cut residuals anew: they become smaller, and what seems to say otherwise is noise."""
+        share = min(self._purse.share(SPREAD_NEEDS / self._n), SPREAD_SHARE * budget)
+        marks = np.rint(RESIDUAL_MARKS * TARGET_LEVELS * LEVEL_UNITS).astype(np.int64)
+        step = self._purse.counting(f"histogram of residuals before round {number + 1}", marks.shape, share)
+        seen = self._purse.measure(step, self._rows.ask(partial(asked.residual_histogram, marks)))
+        mass = np.cumsum(divided(seen, np.full(len(marks), 1 / len(marks)), step.variance, self._n))
+        mark = marks[np.searchsorted(mass / mass[-1], SPREAD_PART)]
+        self._limit = min(self._limit, round(1.2 * float(mark)))
+
+
+def right_answers(columns: Sequence[CellColumn], grown: cell_forests.Grown, rows: asked.Rows) -> Ints:
+    """Count the rows whose class is predicted where fine cells have each of ``WEIGHTS``; a row adds 0 or 1 to each."""
+    codes = np.column_stack([column.starts[rows.cells[column.feature]] for column in columns]).astype(np.uint16)
+    theirs, ours = cell_forests.shares_of(grown, codes), probabilities(rows.scores / SCORE_UNITS)
+    mixed = [(1 - weight) * ours + weight * theirs for weight in WEIGHTS]
+    return np.array([int((shares.argmax(axis=1) == rows.target).sum()) for shares in mixed], np.int64)
+
+
+def n_outputs(n_classes: int) -> int:
+    """Numbers in a score: two classes need one."""
+    return n_classes if n_classes > 2 else 1
+
+
+# -- what can be planned before anything has come out ---------------------------------------------------------------
+
+
+def division(columns: Sequence[CellColumn], n_classes: int, n_rows: float, purse: Purse) -> tuple[Shape, float]:
+    """Return the shape of tables, and the part of what is left that they get; the rest goes to rounds."""
+    shapes, left = Shapes(columns, n_classes, n_rows, purse.gaussian), purse.left
+
+    def best(part: float) -> Shape:
+        return shapes.best(purse.price(left * part), purse.price(left * part * (1 - SELECT)))
+
+    # As much as is needed for nearly all of the worth.
+    wanted = ENOUGH * best(1.0).worth
+    part = float(next(part for part in SHARES if part == 1 or best(part).worth >= wanted))
+    if n_rows * purse.price(left * (1 - part)) < LEAST_ROUNDS * (2 if n_classes > 2 else 1):
+        part = 1.0
+    return best(part), part
+
+
+def schedule(n_rows: float, purse: Purse, share: float, outputs: int) -> tuple[int, int]:
+    """Return how many rounds a share of the budget is for, and groups of a numeric column in them."""
+    n_rounds = 1
+    while n_rounds < MOST_ROUNDS:
+        t = n_rounds + 0.5
+        if n_rows * purse.price(share / t) / outputs < ROUND_NEEDS * t ** (1 / ROUND_POWER - 1):
+            break
+        n_rounds += 1
+    power, fewest, most = ROUND_BINS
+    return n_rounds, min(max(round((n_rows * purse.price(share / n_rounds) / outputs) ** power), fewest), most)
+
+
+def first_step(purse: Purse, n_classes: int, n_rows: int | None) -> Step:
+    """Take the first step out of a full purse."""
+    if n_classes:
+        return purse.counting("class counts", (n_classes,), START)
+    if n_rows is None:
+        return purse.counting("number of rows", (1,), START)
+    return mean_step(purse) if n_rows * purse.whole < LEAST_START else target_step(purse, float(n_rows))
+
+
+def mean_step(purse: Purse) -> Step:
+    """All that is left, on the mean of a numeric target."""
+    return purse.counting("sums of the target", (2,), purse.left, l1=TARGET_LEVELS, squared_l2=TARGET_LEVELS**2)
+
+
+def target_step(purse: Purse, n_rows: float) -> Step:
+    """A histogram of a numeric target."""
+    low, high = TARGET_SHARES
+    return purse.counting(
+        "histogram of the target", (TARGET_CELLS,), min(max(purse.share(TARGET_NEEDS / n_rows), low), high)
+    )

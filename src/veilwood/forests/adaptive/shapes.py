@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many columns tables of class counts should have, in which shape, at what part of the budget.
+
+Chosen from public facts alone: cells of columns, classes, the noisy number of rows, the price of a step. Columns are
+unlike: the i-th best is taken to have the i-th part of the best one's effect on the log-odds, and each further column
+of an interaction leaves ``INTERACTS`` of it. An effect is worth what is left of it after sampling and noise.
+
+| letter | meaning |
+|---|---|
+| m, g, b | columns measured, columns of one table, groups of a numeric column |
+| n, k | rows, classes |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from veilwood.forests.adaptive.columns import CellColumn
+
+INTERACTS: Final = 0.05  # measured on the development suite beside 0.2
+SHOWN: Final = 1.5  # b groups show 1 - b^-SHOWN of a numeric column's effect; not varied
+ENOUGH: Final = 0.97  # of the worth that all of the budget would buy; 0.995 was worse by 1.6 to 4 points
+SELECT: Final = 0.2  # of the tables' budget chooses columns where not all are measured
+GROUPS: Final = (2, 3, 4, 6, 8, 12, 16)
+MOST_TABLE_COLUMNS: Final = 4
+MOST_CELLS: Final = 1 << 14
+LARGEST_SIZE: Final = 64  # of a column, as far as its size counts in the mean size
+PARTS: Final = (1, 0.75, 0.5, 0.35, 0.25, 0.17, 0.12, 0.08, 0.05, 0.03, 0.02, 0.01)  # of the columns, tried as m
+SHARES: Final = np.geomspace(0.05, 1.0, 25)  # of the budget, tried for tables
+
+
+class Shape(NamedTuple):
+    """A shape of tables, and what it is worth; no columns: nothing is."""
+
+    worth: float
+    n_columns: int
+    together: int
+    bins: int
+
+    @property
+    def n_tables(self) -> int:
+        """Tables that one row is counted in."""
+        return -(-self.n_columns // max(self.together, 1))
+
+
+class Shapes:
+    """Chooses shapes for one schema and number of rows."""
+
+    def __init__(self, columns: Sequence[CellColumn], n_classes: int, n_rows: float, gaussian: bool) -> None:
+        self._n, self._k, self._gaussian = n_rows, n_classes, gaussian
+        self._numeric = float(np.mean([column.ordered for column in columns]))
+        self._columns = columns
+        self._shapes = [
+            (m, g, b) for b in (GROUPS if self._numeric else GROUPS[:1]) for g in self._tables_of(b)
+            for m in sorted({min(len(columns), max(g, round(len(columns) * part))) for part in PARTS} | {g})
+        ]  # fmt: skip
+        self._usual = {b: self._usual_size(b) for b in GROUPS}
+
+    def best(self, price: float, selecting: float) -> Shape:
+        """Return the shape of largest worth at a price; ``selecting`` is what is left of it after choosing columns."""
+        best = Shape(0.0, 0, 1, GROUPS[0])
+        for m, g, b in self._shapes:
+            worth = self._worth(selecting if m < len(self._columns) else price, m, g, b)
+            if worth > best.worth + 1e-9:
+                best = Shape(worth, m, g, b)
+        return best
+
+    def _tables_of(self, b: int) -> list[int]:
+        sizes = sorted((b if column.ordered else column.n_cells for column in self._columns), reverse=True)
+        most = min(MOST_TABLE_COLUMNS, len(sizes))
+        fits = [g for g in range(2, most + 1) if math.prod(sizes[:g]) * self._k <= MOST_CELLS]
+        return [1, *fits]
+
+    def _usual_size(self, b: int) -> float:
+        sizes = [b if column.ordered else min(column.n_cells, LARGEST_SIZE) for column in self._columns]
+        return float(np.exp(np.log(sizes).mean()))
+
+    def _worth(self, price: float, m: int, g: int, b: int) -> float:
+        tables, cells = -(-m // g), self._usual[b]
+        noise = 2 * tables ** (1 if self._gaussian else 2) / price**2
+        shown = self._numeric * (1 - b**-SHOWN) + 1 - self._numeric
+        effects = 1 / np.arange(1.0, m + 1)
+        total = 0.0
+        for size, count in ((g, m // g), (m % g, int(m % g > 0))):
+            for order in range(1, size + 1):
+                rows = self._n / (cells**order * self._k)
+                others = noise * cells ** (size - order)
+                if order == 1:
+                    signal = effects * rows**2
+                    total += float((effects * signal / (signal + rows + others)).sum()) * shown * count * size / m
+                    continue
+                effect = float(effects.mean()) * INTERACTS ** (order - 1)
+                signal_of_all = rows**2 * effect
+                kept = signal_of_all / (signal_of_all + rows + others)
+                total += count * math.comb(size, order) * effect * kept * shown**order
+        return total

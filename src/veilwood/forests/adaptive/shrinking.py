@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From noisy sums to steps: how far to go, as the known noise and the chance of sampling allow. Free: post-processing.
+
+What is measured is in ``loop``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood.forests.adaptive.cell_tables import Axis, CellTable
+from veilwood.forests.adaptive.columns import TINY
+from veilwood.forests.leaves import shrunken_table
+
+RAREST: Final = 0.02  # of an even part, the least share of a class
+LOWEST: Final = 0.1  # of an even part, the least that a cell of a table keeps
+SAMPLED: Final = 0.5  # of the sampling variance counts as noise
+OVERLAP: Final = 0.25  # q tables tell the same in part: evidence counts q^-OVERLAP; 0.15 and 0.4 made no difference
+DAMPING: Final = 0.7  # standard deviations of the noise on a gradient sum, by which a cell is taken to be larger
+LEAST: Final = 2.0  # rows, by which it is taken to be larger in any case
+LARGEST_STEP: Final = 2.0  # of log-odds
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def probabilities(scores: Floats) -> Floats:
+    """Turn scores into class probabilities: log-odds of the second of two classes, or one score for each class."""
+    if scores.shape[1] == 1:
+        second = 1 / (1 + np.exp(-np.clip(scores[:, 0], -50, 50)))
+        return np.column_stack([1 - second, second])
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def totals_of(counts: Sequence[Floats], variances: Sequence[float], n_rows: float | None) -> Floats:
+    """Pool noisy class counts by their variances, and shrink them towards even classes (James-Stein)."""
+    weights = np.array([1 / max(variance, TINY) for variance in variances])
+    pooled = np.average(counts, axis=0, weights=weights)
+    rows = float(n_rows or max(pooled.sum(), len(pooled)))
+    apart = pooled - pooled.mean()
+    energy = float((apart**2).sum())
+    kept = max(0.0, 1 - (len(pooled) - 1) / weights.sum() / max(energy, TINY))
+    even = rows / len(pooled)
+    return np.asarray(np.maximum(even + kept * apart, RAREST * even))
+
+
+def shrunken_evidence(
+    counts: Floats, shape: tuple[int, ...], totals: Floats, variance: float, n_tables: int
+) -> tuple[Floats, Floats]:
+    """Turn noisy class counts of a table into log-ratios to an even spread, and their errors."""
+    n_classes, even = len(totals), totals / np.prod(shape)
+    chance = variance + SAMPLED * float(even.mean())
+    shrunk = shrunken_table(counts.reshape(*shape, n_classes), chance, totals).reshape(-1, n_classes)
+    kept = np.maximum(shrunk, LOWEST * even)
+    weight = n_tables**-OVERLAP
+    logs = weight * np.log(kept / even)
+    errors = weight * np.sqrt(variance + kept) / np.maximum(kept, np.sqrt(variance) / 2 + 1.0)
+    if n_classes == 2:
+        return logs[:, 1:] - logs[:, :1], np.sqrt((errors**2).sum(axis=1, keepdims=True))
+    return logs - logs.mean(axis=1, keepdims=True), errors
+
+
+def newton_step(
+    sums: Floats, noise: float, cells: Floats, table: CellTable, n_classes: int, variance: float
+) -> tuple[Floats, Floats]:
+    """Turn noisy gradient sums into a step, and its errors: log-odds, or parts of the limit of residuals.
+
+    Sums are split into ``components``, each kept to the part max(0, 1 - expected energy of noise and chance / energy).
+    Then a Newton step, its cells taken to be larger by what noise could feign.
+    """
+    n_outputs = sums.shape[1]
+    chance = noise + float(cells.mean()) * variance
+    if n_outputs > 1:
+        sums = sums - sums.mean(axis=1, keepdims=True)
+        chance *= 1 - 1 / n_outputs
+    kept = np.zeros_like(sums)
+    for component, size in components(sums, table):
+        energy = float((component**2).sum())
+        kept += component * max(0.0, 1 - size * n_outputs * chance / max(energy, TINY))
+    curvature = (1 / n_classes) * (1 - 1 / n_classes) if n_classes else 1.0
+    damping = DAMPING * noise**0.5 * (2 * curvature if n_classes else 1.0) + LEAST
+    damped = curvature * cells[:, None] + damping
+    most = LARGEST_STEP if n_classes else 1.0
+    errors = np.broadcast_to(np.sqrt(noise + cells[:, None] * variance) / damped, sums.shape)
+    return np.clip(kept / damped, -most, most), errors
+
+
+def components(sums: Floats, table: CellTable) -> list[tuple[Floats, int]]:
+    """Split the sums of a table's cells into orthogonal components, and tell how many numbers each has.
+
+    Of a numeric column halves, quarters and so on; of a categorical one the mean and the rest; of a pair products.
+    """
+    found = [(sums.reshape(*table.shape, -1), 1)]
+    for place, axis in enumerate(table.axes):
+        found = [(part, size * more) for held, size in found for part, more in _along(held, place, axis)]
+    return [(part.reshape(sums.shape), size) for part, size in found]
+
+
+def _along(held: Floats, place: int, axis: Axis) -> list[tuple[Floats, int]]:
+    """Split an array along one of its axes."""
+    mean = np.broadcast_to(held.mean(axis=place, keepdims=True), held.shape)
+    if not axis.ordered:
+        return [(mean, 1), (held - mean, axis.size - 1)]
+    basis, level = _haar(axis.size)
+    parts = []
+    for number in range(int(level.max()) + 1):
+        mine = basis[level == number]
+        parts.append((np.moveaxis(np.tensordot(mine.T @ mine, held, (1, place)), 0, place), len(mine)))
+    return parts
+
+
+@cache
+def _haar(n_cells: int) -> tuple[Floats, Ints]:
+    rows, level = [np.full(n_cells, n_cells**-0.5)], [0]
+    pending = [(0, n_cells, 1)]
+    while pending:
+        first, last, depth = pending.pop()
+        middle = (first + last) // 2
+        if middle == first:
+            continue
+        row = np.zeros(n_cells)
+        row[first:middle], row[middle:last] = 1 / (middle - first), -1 / (last - middle)
+        rows.append(row / np.linalg.norm(row))
+        level.append(depth)
+        pending += [(first, middle, depth + 1), (middle, last, depth + 1)]
+    return np.stack(rows), np.array(level)
