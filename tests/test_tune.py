@@ -67,8 +67,8 @@ def simulated_skill(
                 seen = truth + (common if noise == "rows" else alone)
                 said += seen.mean(axis=free, keepdims=True) / trees
         said -= said.mean()
-        agreement += np.mean(said * truth) / draws
-        energy += np.mean(said**2) / draws
+        agreement += float(np.mean(said * truth)) / draws
+        energy += float(np.mean(said**2)) / draws
     return float(agreement**2 / energy)
 
 
@@ -224,7 +224,7 @@ def test_plot_shows_every_setting(tmp_path: Path) -> None:
     grid = {"n_ensembles": [1], "max_features": [2], "n_estimators": [2, 4], "max_depth": [1, 2]}
     found = vw.tune(CAR, n=1000, epsilon=1.0, grid=grid)
     figure = found.plot()
-    shown = sum(len(points.get_offsets()) for points in figure.axes[0].collections)
+    shown = sum(np.asarray(points.get_offsets()).shape[0] for points in figure.axes[0].collections)
     assert shown == len(found.settings) == 8
     figure.savefig(tmp_path / "skill.png")
     silent = vw.tune(CAR, vw.RandomTreesClassifier, n=1000, epsilon=np.inf, grid={"n_estimators": [2]})

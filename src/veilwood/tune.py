@@ -22,7 +22,7 @@ from veilwood.data.columns import closest
 from veilwood.data.schema import Schema
 from veilwood.errors import DomainTooLargeError, VeilwoodError
 from veilwood.estimators import MatrixForestClassifier, RandomTreesClassifier, RandomTreesRegressor
-from veilwood.forests.noisy_leaves import CountedForest
+from veilwood.estimators.one_pass import OnePassForest
 from veilwood.progress import track
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ DECAY = 0.5
 SEARCHED = ("n_ensembles", "max_features", "n_estimators", "max_depth")
 """The parameters searched over, where a family has them."""
 
-FAMILIES: tuple[type[CountedForest], ...] = (MatrixForestClassifier, RandomTreesClassifier, RandomTreesRegressor)
+FAMILIES: tuple[type[OnePassForest], ...] = (MatrixForestClassifier, RandomTreesClassifier, RandomTreesRegressor)
 """What can be tuned: forests whose trees do not depend on the data, so that a plan knows their leaves."""
 
 
@@ -257,9 +257,9 @@ def tune(
     if not _is_count(n):
         raise VeilwoodError(f"n={n!r} must be a whole number of at least 1. Hint: a public or noisy number of rows.")
     candidates = _candidates(schema, estimators, grid or {})
-    planned: list[tuple[Setting, CountedForest]] = []
+    planned: list[tuple[Setting, OnePassForest]] = []
     for prototype, values in track(candidates, "planning settings"):
-        forest: CountedForest = clone(prototype).set_params(schema=schema, epsilon=epsilon, delta=delta, **values)
+        forest: OnePassForest = clone(prototype).set_params(schema=schema, epsilon=epsilon, delta=delta, **values)
         if forest.random_state is None:
             forest.random_state = 0  # public; fixed, so that the plan that was scored is the plan carried out
         try:
@@ -282,7 +282,7 @@ def tune(
     )
 
 
-def default_grid(kind: type[CountedForest], n_features: int) -> dict[str, Sequence[int]]:
+def default_grid(kind: type[OnePassForest], n_features: int) -> dict[str, Sequence[int]]:
     """Return the values tried for a family of forests."""
     if issubclass(kind, MatrixForestClassifier):
         return {
@@ -296,15 +296,15 @@ def default_grid(kind: type[CountedForest], n_features: int) -> dict[str, Sequen
 
 def _candidates(
     schema: Schema, estimators: Any, grid: Mapping[str, Sequence[int]]
-) -> list[tuple[CountedForest, dict[str, int]]]:
+) -> list[tuple[OnePassForest, dict[str, int]]]:
     """List what to plan: a prototype and the values to set, for every possible setting of the grid."""
     if estimators is None:
-        averaging: tuple[CountedForest, ...] = (
+        averaging: tuple[OnePassForest, ...] = (
             MatrixForestClassifier(voting="weight"),
             RandomTreesClassifier(voting="threshold"),
             RandomTreesRegressor(),
         )
-        estimators = [forest for forest in averaging if forest._task == schema.task]
+        estimators = [forest for forest in averaging if forest.task == schema.task]
     elif not isinstance(estimators, Sequence) or isinstance(estimators, str):
         estimators = [estimators]
     if not estimators:
@@ -340,7 +340,7 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= 1
 
 
-def _prototype(estimator: Any, schema: Schema) -> CountedForest:
+def _prototype(estimator: Any, schema: Schema) -> OnePassForest:
     """Return an unfitted estimator for an estimator or a class."""
     kind = estimator if inspect.isclass(estimator) else type(estimator)
     if kind not in FAMILIES:
@@ -348,13 +348,13 @@ def _prototype(estimator: Any, schema: Schema) -> CountedForest:
         raise VeilwoodError(
             f"{name} cannot be tuned without data. Hint: one of {', '.join(known.__name__ for known in FAMILIES)}."
         )
-    if kind._task != schema.task:
-        raise VeilwoodError(f"{kind.__name__} does {kind._task}, and schema {schema.name!r} is for {schema.task}.")
-    forest: CountedForest = kind() if inspect.isclass(estimator) else estimator
+    if kind.task != schema.task:
+        raise VeilwoodError(f"{kind.__name__} does {kind.task}, and schema {schema.name!r} is for {schema.task}.")
+    forest: OnePassForest = kind() if inspect.isclass(estimator) else estimator
     return forest
 
 
-def _possible(prototype: CountedForest, values: Mapping[str, int], n_features: int) -> bool:
+def _possible(prototype: OnePassForest, values: Mapping[str, int], n_features: int) -> bool:
     """Whether a setting can be planned and is worth it: the same features measured twice only halve the budget."""
     if not isinstance(prototype, MatrixForestClassifier):
         return True
@@ -367,7 +367,7 @@ def _possible(prototype: CountedForest, values: Mapping[str, int], n_features: i
     )
 
 
-def _judge(forest: CountedForest, schema: Schema, n: int, values: dict[str, int]) -> Setting:
+def _judge(forest: OnePassForest, schema: Schema, n: int, values: dict[str, int]) -> Setting:
     """Plan one setting and score it."""
     plan = forest.plan()
     n_features, trees, depth = len(schema.features), values["n_estimators"], max(1, plan.layout.depth)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Matrix forests, batch prediction: what a batch measures against what it is charged, attacks, and the private object.
 
-Batch training, and the tools both share, are in test_matrix_forest.py.
+Batch training is in test_matrix_training.py; the tools both share are in fixtures.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 from sklearn.base import clone
-from test_matrix_training import (
+
+import veilwood as vw
+from fixtures.matrix_forests import (
     ADJACENCIES,
     DAYS,
     LAWS,
@@ -33,16 +35,15 @@ from test_matrix_training import (
     schema,
     worst_cost,
 )
-
-import veilwood as vw
 from veilwood import audit
-from veilwood.forests.matrix import answering as matrix_predictor
-from veilwood.forests.matrix import training as matrix_forest
+from veilwood.estimators import matrix_predictor
+from veilwood.forests.matrix import answering, ensembles, measurement
 from veilwood.models import file as model_file
 from veilwood.privacy import entropy
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Plan
+from veilwood.privacy.steps import counting_step
 from veilwood.trees.counting import route
 
 pytestmark = [
@@ -59,8 +60,8 @@ class Prediction:
     """A predictor on small tables whose measurements are recorded instead of released."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, classes: int, queries: Any, **parameters: Any) -> None:
-        monkeypatch.setattr(matrix_predictor, "secret_key", lambda: b"k" * 32)  # common records keep their tree
-        monkeypatch.setattr(matrix_predictor, "grow_ensembles", matrix_forest.grow_ensembles)
+        monkeypatch.setattr(answering, "secret_key", lambda: b"k" * 32)  # common records keep their tree
+        monkeypatch.setattr(answering, "grow_ensembles", ensembles.grow_ensembles)
         doors: list[RecordingDoor] = []
 
         def door(*args: Any, **kwargs: Any) -> RecordingDoor:
@@ -72,15 +73,15 @@ class Prediction:
         usual = {"n_estimators": 2, "max_depth": 1, "random_state": 1}
         self.predictor = vw.MatrixForestPredictor(schema((3, 2), classes), **{**usual, **parameters})
         self.predictor.fit(*as_table(self.kinds, ()))
-        grown = self.predictor._ensembles, self.predictor.forest_
-        monkeypatch.setattr(matrix_predictor, "grow_ensembles", lambda *args, **kwargs: grown)
-        self.codes = self.predictor._encode(queries)
+        grown = self.predictor._answering.ensembles, self.predictor.forest_
+        monkeypatch.setattr(answering, "grow_ensembles", lambda *args, **kwargs: grown)
+        self.codes = self.predictor.encode(queries)
         self.loss = self.predictor._price(None)
         planned = self.predictor._plan_batch(self.codes, self.loss)
         monkeypatch.setattr(self.predictor, "_plan_batch", lambda codes, loss: planned)
-        promised = self.predictor._promise()
-        monkeypatch.setattr(self.predictor, "_promise", lambda: promised)  # the same every time, and slow for zCDP
-        self.plan: Plan = planned[0]
+        promised = self.predictor.promise()
+        monkeypatch.setattr(self.predictor, "promise", lambda: promised)  # the same every time, and slow for zCDP
+        self.plan: Plan = planned.plan
 
     def measured(self, table: tuple[int, ...]) -> list[Ints]:
         self.predictor.fit(*as_table(self.kinds, table))
@@ -138,7 +139,7 @@ def test_a_strategy_of_overlapping_cells_is_charged_for_turned_labels(
     classes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Labels of two leaves that turn the same way add up in a shared measurement."""
-    monkeypatch.setattr(matrix_forest, "optimize", lambda workload, noise, budget: overlapping(workload))
+    monkeypatch.setattr(measurement, "optimize", lambda workload, noise, budget: overlapping(workload))
     parameters: dict[str, Any] = {"mode": "subsample", "voting": "hard", "n_estimators": 1, "max_depth": 2}
     parameters["adjacency"] = "replace-one"
     pure = Prediction(monkeypatch, classes, POINTS, **parameters)
@@ -147,7 +148,7 @@ def test_a_strategy_of_overlapping_cells_is_charged_for_turned_labels(
     assert zcdp.cost() <= budget(zcdp.plan)
     # Mutant: squared L2 as for counts, which only grow on one side of a replacement.
     one = 2 if classes > 2 else 1
-    monkeypatch.setattr(matrix_forest, "moves", lambda n_columns, votes, neighbours: (one, one))
+    monkeypatch.setattr(measurement, "moves", lambda n_columns, votes, neighbours: (one, one))
     mutant = Prediction(monkeypatch, classes, POINTS, delta=1e-6, **parameters)
     assert mutant.cost() > budget(mutant.plan)
 
@@ -160,7 +161,7 @@ def test_two_classes_need_one_column(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_hard_votes_charged_as_counts_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (matrix_forest, matrix_predictor):
+    for module in (measurement, answering):
         monkeypatch.setattr(module, "moves", lambda n_columns, votes, neighbours: (1, 1))
     for mechanism, queries in (("optimized", POINTS), ("laplace", ONE_POINT)):
         for law in LAWS.values():
@@ -172,18 +173,18 @@ def test_hard_votes_charged_as_counts_are_caught(monkeypatch: pytest.MonkeyPatch
 
 def test_a_forgotten_class_column_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both columns of two classes are measured at the price of one."""
-    monkeypatch.setattr(vw.MatrixForestPredictor, "_n_columns", 2)
-    for module in (matrix_forest, matrix_predictor):
+    monkeypatch.setattr(answering.Answering, "_n_columns", 2)
+    for module in (measurement, answering):
         monkeypatch.setattr(module, "moves", lambda n_columns, votes, neighbours: (1, 1))
     case = Prediction(monkeypatch, 2, POINTS, mode="subsample", voting="hard")
     assert case.cost() == 2 * budget(case.plan)
 
 
 def test_forgotten_trees_and_queries_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = matrix_predictor.counting_step
+    sound = counting_step
     for part, factor in (("trees", 2), ("queries", 2)):
         monkeypatch.setattr(
-            matrix_predictor, "counting_step",
+            answering, "counting_step",
             lambda *args, l1, squared_l2: sound(*args, l1=l1 // 2, squared_l2=squared_l2),
         )  # fmt: skip
         case = Prediction(monkeypatch, 2, ONE_POINT, mechanism="laplace")
@@ -230,7 +231,7 @@ def test_a_turned_label_keeps_its_epsilon(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_turned_label_charged_as_a_count_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matrix_forest, "moves", lambda n_columns, votes, neighbours: (1, 1))
+    monkeypatch.setattr(measurement, "moves", lambda n_columns, votes, neighbours: (1, 1))
     with entropy.seeded_for_tests(2):
         assert hard_attack(monkeypatch) > 1.8
 
@@ -242,12 +243,13 @@ def test_a_repeated_batch_costs_once_only_if_its_answer_is_kept(monkeypatch: pyt
     moved = before != after
     assert moved.sum() == 1
 
-    def both_high(noisy: tuple[Ints, Ints]) -> float:
+    def both_high(noisy: list[Ints]) -> float:
         return lower_bound(lambda votes: (votes >= after[moved][0]).all(axis=1), *noisy)
 
     with entropy.seeded_for_tests(3):
-        fresh = tuple(np.stack([draws(case, table)[:, moved][:, 0] for _ in range(2)], axis=1) for table in ((2,), ()))
-        kept = tuple(answers[:, [0, 0]] for answers in fresh)
+        tables: list[tuple[int, ...]] = [(2,), ()]
+        fresh = [np.stack([draws(case, table)[:, moved][:, 0] for _ in range(2)], axis=1) for table in tables]
+        kept = [answers[:, [0, 0]] for answers in fresh]
     assert both_high(fresh) > 1.7  # mutant: the second batch is not charged; 2 is what two charges allow
     assert both_high(fresh) <= 2
     assert 0.8 < both_high(kept) <= 1
@@ -303,7 +305,7 @@ def test_a_plan_and_a_refused_batch_cost_nothing(car: Any) -> None:
     assert "5 public queries" in plan.released
     refused: list[tuple[Any, dict[str, Any], str]] = [
         (car.X[:0], {}, "0 sample"),
-        (car.X[:3].assign(safety="superb"), {}, "superb"),
+        (car.X[:3].assign(safety="superb"), {}, "safety"),
         (car.X[["safety"]], {}, "buying|column|feature"),
         (car.X[:3], {"epsilon": 0}, "epsilon=0"),
         (car.X[:3], {"epsilon": 3.0}, "insufficient"),
@@ -343,16 +345,12 @@ def test_a_plan_needs_queries(car: Any) -> None:
 def test_what_is_protected_was_decided_when_rows_were_counted(car: Any) -> None:
     """Rows of a person are capped in fit: a unit or adjacency set afterwards must not change the claim."""
     predictor = predictor_on(car)
-    expected = predictor.plan_answer(car.X[:5]).neighbours
+    expected, codes = predictor.plan_answer(car.X[:5]).neighbours, predictor.encode(car.X[:5])
     predictor.set_params(privacy_unit={"id": "person", "at_most": 1}, adjacency="replace-one")
-    assert predictor._plan_batch(route_codes(predictor, car), predictor._price(None))[0].neighbours == expected
+    assert predictor._plan_batch(codes, predictor._price(None)).plan.neighbours == expected
     predictor.set_params(privacy_unit="row", voting="hard")
     with pytest.raises(vw.VeilwoodError, match="mode='subsample'"):
         predictor.answer(car.X[:5])
-
-
-def route_codes(predictor: Any, car: Any) -> Any:
-    return predictor._encoding().encode(car.X[:5])
 
 
 # -- answers ------------------------------------------------------------------------------------------------
@@ -370,17 +368,17 @@ def test_tennis_example_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     predictor = next(
         p for p in both if set(p.fit(DAYS, PLAYED).forest_.feature[p.forest_.roots]) == {0, 1}
     )  # fmt: skip
-    votes = predictor._release(predictor._encode(DAYS.iloc[[1, 2, 5]]), predictor._price(None))
+    votes = predictor._release(predictor.encode(DAYS.iloc[[1, 2, 5]]), predictor._price(None))
     np.testing.assert_allclose(votes, expected, atol=1e-9)
     assert predictor.answer(DAYS.iloc[[1, 2, 5]]).tolist() == ["no", "yes", "no"]
     assert not predictor.privacy_.is_private
 
 
-@pytest.mark.parametrize("ensembles", [{}, {"n_ensembles": 2, "max_features": 3, "n_estimators": [2, 3]}], ids=str)
+@pytest.mark.parametrize("trees", [{}, {"n_ensembles": 2, "max_features": 3, "n_estimators": [2, 3]}], ids=str)
 @pytest.mark.parametrize("parameters", EVERY_MODE, ids=str)
-def test_without_noise_the_votes_are_exact(car: Any, parameters: dict[str, Any], ensembles: dict[str, Any]) -> None:
-    predictor = predictor_on(car, epsilon=math.inf, **parameters, **ensembles)
-    codes = predictor._encode(car.X[:60])
+def test_without_noise_the_votes_are_exact(car: Any, parameters: dict[str, Any], trees: dict[str, Any]) -> None:
+    predictor = predictor_on(car, epsilon=math.inf, **parameters, **trees)
+    codes = predictor.encode(car.X[:60])
     votes = predictor._release(codes, predictor._price(None))
     leaves = np.zeros((predictor.forest_.n_leaves, 4))
     if parameters["mode"] == "batch":
@@ -399,10 +397,10 @@ def test_hard_votes_of_two_classes_are_complements() -> None:
     predictor = vw.MatrixForestPredictor(
         TENNIS, epsilon=math.inf, mode="subsample", voting="hard", n_estimators=5, max_depth=1, random_state=0
     ).fit(pd.concat([DAYS] * 20), np.tile(PLAYED, 20))
-    votes = predictor._release(predictor._encode(DAYS), predictor._price(None))
+    votes = predictor._release(predictor.encode(DAYS), predictor._price(None))
     np.testing.assert_allclose(votes.sum(axis=1), 5)
     labels = np.eye(2)[predictor._exact.argmax(axis=1)]
-    np.testing.assert_allclose(votes, labels[route(predictor.forest_, predictor._encode(DAYS))].sum(axis=1), atol=1e-9)
+    np.testing.assert_allclose(votes, labels[route(predictor.forest_, predictor.encode(DAYS))].sum(axis=1), atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -420,17 +418,17 @@ def test_noise_on_votes_is_what_the_plan_says(parameters: dict[str, Any], monkey
     predictor = vw.MatrixForestPredictor(
         schema((3, 2), 3), n_estimators=2, max_depth=1, random_state=1, **parameters
     ).fit(X, np.array(["c0", "c1", "c2"], object)[X.sum(axis=1)])
-    codes = predictor._encode(POINTS)
-    exact = predictor._exact_votes(codes)
+    codes = predictor.encode(POINTS)
+    exact = predictor._answering._votes(codes, predictor._exact, None)
     planned = predictor._plan_batch(codes, predictor._price(None))
     monkeypatch.setattr(predictor, "_plan_batch", lambda codes, loss: planned)
     errors = []
     with entropy.seeded_for_tests(4):
         for _ in range(2000):
             predictor.ledger_ = vw.MemoryLedger()
-            errors.append(((predictor._release(codes, planned[0].loss) - exact) ** 2).mean())
+            errors.append(((predictor._release(codes, planned.plan.loss) - exact) ** 2).mean())
     spread = np.std(errors, ddof=1) / len(errors) ** 0.5
-    assert abs(np.mean(errors) - planned[0].expected_leaf_mse) < 3 * spread
+    assert abs(np.mean(errors) - planned.plan.expected_leaf_mse) < 3 * spread
 
 
 def test_batches_are_answered_well(car: Any) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import pickle
 import tracemalloc
-from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -17,17 +16,35 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from numpy.typing import NDArray
 
 import veilwood as vw
+from fixtures.matrix_forests import (
+    ADJACENCIES,
+    DAYS,
+    LAWS,
+    PLAYED,
+    RUNS,
+    SIZES,
+    TENNIS,
+    Ints,
+    RecordingDoor,
+    as_table,
+    budget,
+    lower_bound,
+    overlapping,
+    records,
+    schema,
+    worst_cost,
+)
 from veilwood import audit
-from veilwood.audit import ALPHA, epsilon_lower_bound, leaks
+from veilwood.audit import leaks
 from veilwood.data.encoding import Encoding
-from veilwood.data.sources import open_source
+from veilwood.data.open_rows import open_rows
 from veilwood.forests import noisy_leaves as counted
-from veilwood.forests.matrix import training as matrix_forest
+from veilwood.forests.matrix import ensembles, measurement
+from veilwood.forests.matrix.measurement import plan_measurement
 from veilwood.forests.matrix.strategies import Factors, Marginals
-from veilwood.forests.matrix.training import plan_measurement
+from veilwood.forests.matrix.training import MatrixForest
 from veilwood.forests.matrix.workloads import PathWorkload
 from veilwood.models import file as model_file
 from veilwood.privacy import entropy
@@ -36,7 +53,6 @@ from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.privacy.plan import Plan
-from veilwood.privacy.steps import Step
 from veilwood.trees.counting import leaf_totals, route
 
 pytestmark = [
@@ -44,101 +60,27 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning"),
 ]
 
-Ints = NDArray[np.int64]
-
-
-def schema(sizes: Sequence[int], classes: int, name: str = "small") -> vw.Schema:
-    columns = [{"name": f"f{i}", "kind": "categorical", "values": list(range(n))} for i, n in enumerate(sizes)]
-    target = {"name": "class", "kind": "categorical", "values": [f"c{i}" for i in range(classes)]}
-    return vw.Schema.from_dict(
-        {"name": name, "task": "classification", "target": "class", "columns": [*columns, target]}
-    )
-
 
 # -- sensitivity, by enumeration ----------------------------------------------------------------------------
-
-SIZES = (3, 2)
-LAWS = {"pure": 0.0, "zcdp": 1e-6}
-ADJACENCIES = ("add-remove", "replace-one")
-
-
-class RecordingDoor(Door):
-    """A door that lets everything out as it is, and remembers it: what noise would have been added to."""
-
-    passed: list[Ints]
-
-    def noisy(self, step: Step, exact: Ints) -> Ints:
-        self._pass(step, exact.shape)
-        self.__dict__.setdefault("passed", []).append(exact.copy())
-        return exact.copy()
-
-
-def records(classes: int) -> list[tuple[int, int, int]]:
-    """Every record of the small schema: two features and a class."""
-    return [(a, b, c) for a in range(SIZES[0]) for b in range(SIZES[1]) for c in range(classes)]
-
-
-def as_table(kinds: list[tuple[int, int, int]], table: tuple[int, ...]) -> tuple[Any, Any]:
-    """The table's records after a first one that both neighbours have: empty tables are refused."""
-    rows = [kinds[0], *(kinds[cell] for cell in table)]
-    return np.array([row[:2] for row in rows], object), np.array([f"c{row[2]}" for row in rows], object)
-
-
-def worst_cost(measured: Callable[[tuple[int, ...]], list[Ints]], plan: Plan, n_cells: int, most: int = 1) -> Fraction:
-    """The largest privacy loss over all small neighbours: what each step measures, by the noise it really gets.
-
-    Discrete Laplace noise of scale b on numbers that move by L1 costs L1 / b; discrete Gaussian noise costs
-    L2^2 / (2 sigma^2) of rho. Steps add up. Sums over records move by the same whatever else is in the table, so one
-    record beside the common one is enough; labels of leaves need two.
-    """
-    number: dict[tuple[int, ...], int] = {}
-    pairs = [
-        (number.setdefault(one, len(number)), number.setdefault(other, len(number)))
-        for one, other in audit.neighbouring_tables(n_cells, most, plan.neighbours.adjacency)
-    ]
-    one, other = np.array(pairs).T
-    seen = [measured(table) for table in number]
-    moved = []
-    for place, step in enumerate(plan.steps):
-        values = np.array([tables[place].ravel() for tables in seen])
-        change = values[one] - values[other]
-        laplace = isinstance(step.mechanism, DiscreteLaplace)
-        moved.append(np.abs(change).sum(axis=1) if laplace else (change**2).sum(axis=1))
-    prices = [
-        1 / Fraction(s.mechanism.scale)
-        if isinstance(s.mechanism, DiscreteLaplace)
-        else 1 / (2 * Fraction(s.mechanism.sigma_squared))  # type: ignore[union-attr]
-        for s in plan.steps
-    ]
-    return max(
-        sum((price * int(move) for price, move in zip(prices, moves, strict=True)), Fraction(0))
-        for moves in {tuple(row) for row in np.array(moved).T.tolist()}
-    )
-
-
-def budget(plan: Plan) -> Fraction:
-    found = plan.loss.rho if plan.loss.delta else plan.loss.epsilon
-    assert found is not None
-    return found
 
 
 def training_cost(monkeypatch: pytest.MonkeyPatch, classes: int = 2, **parameters: Any) -> tuple[Fraction, Plan]:
     """The worst cost of what a classifier measures, and its plan."""
     monkeypatch.setattr(counted, "secret_key", lambda: b"k" * 32)  # fixed, so that common records keep their tree
     estimator = vw.MatrixForestClassifier(schema(SIZES, classes), random_state=1, **parameters)
-    design = estimator._prepare(estimator.schema)
+    design = estimator.prepare(estimator.schema)
     kinds = records(classes)
 
     def measured(table: tuple[int, ...]) -> list[Ints]:
-        source = open_source(*as_table(kinds, table), design.encoding)
+        source = open_rows(*as_table(kinds, table), design.encoding)
         with RecordingDoor(design.plan, vw.MemoryLedger()) as door:
-            estimator._measure(design, source, door)
-        return door.passed  # type: ignore[no-any-return]
+            estimator.make_method().measure(design, source, door)
+        return door.passed
 
     return worst_cost(measured, design.plan, len(kinds)), design.plan
 
 
-TRAINING = {
+TRAINING: dict[str, dict[str, Any]] = {
     "optimized, depth 1": {"n_estimators": 3, "max_depth": 1},
     "optimized, depth 2": {"n_estimators": 2, "max_depth": 2},
     "optimized, binary": {"n_estimators": 3, "max_depth": 2, "branching": "binary"},
@@ -167,7 +109,7 @@ def test_steps_of_ensembles_share_the_budget(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_forgotten_trees_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vw.MatrixForestClassifier, "_trees_per_row", 1)
+    monkeypatch.setattr(MatrixForest, "trees_per_row", 1)
     cost, plan = training_cost(monkeypatch, **TRAINING["laplace"])
     assert cost == 3 * budget(plan)
 
@@ -180,19 +122,12 @@ def test_add_remove_noise_sold_as_replace_one_is_caught(monkeypatch: pytest.Monk
         assert cost == 2 * budget(plan)
 
 
-def overlapping(workload: PathWorkload) -> Factors:
-    """A strategy whose columns add up to more than its rows: a diagonal on all pairs of cells."""
-    n = workload.n_cells
-    pairs = np.array([np.isin(np.arange(n), [i, j]) for i in range(n) for j in range(i)])
-    return Factors(workload, [np.vstack([np.eye(n, dtype=np.int64), pairs])])
-
-
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_an_explicit_strategy_is_charged_by_its_columns(
     adjacency: str, law: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(matrix_forest, "optimize", lambda workload, noise, budget: overlapping(workload))
+    monkeypatch.setattr(measurement, "optimize", lambda workload, noise, budget: overlapping(workload))
     parameters: dict[str, Any] = {"adjacency": adjacency, "delta": LAWS[law], **TRAINING["optimized, depth 2"]}
     cost, plan = training_cost(monkeypatch, **parameters)
     assert plan.steps[0].sensitivity == 6 * (1 if adjacency == "add-remove" else 2)
@@ -206,7 +141,7 @@ def test_an_explicit_strategy_is_charged_by_its_columns(
         strategy.l2_squared = int((strategy.factors[0] ** 2).sum(axis=1).max())
         return strategy
 
-    monkeypatch.setattr(matrix_forest, "optimize", by_rows)
+    monkeypatch.setattr(measurement, "optimize", by_rows)
     cost, plan = training_cost(monkeypatch, **parameters)
     assert cost > 2 * budget(plan)
 
@@ -218,20 +153,13 @@ def test_the_search_measures_no_table_twice_and_covers_the_leaves() -> None:
         forest = vw.MatrixForestClassifier(
             car.schema, epsilon=math.inf, n_estimators=6, random_state=0, **parameters
         ).fit(car.X, car.y)
-        source = open_source(car.X, car.y, Encoding(car.schema, "bins"))
+        source = open_rows(car.X, car.y, Encoding(car.schema, "bins"))
         exact = leaf_totals(forest.forest_, source.batches(), n_classes=4)
         np.testing.assert_allclose(forest.leaf_counts_, exact, atol=1e-6)
         assert not forest.privacy_.is_private
 
 
 # -- distinguishers -----------------------------------------------------------------------------------------
-
-RUNS = 150_000
-
-
-def lower_bound(event: Callable[[Ints], NDArray[np.bool_]], likely: Ints, unlikely: Ints) -> float:
-    one, other = event(likely), event(unlikely)
-    return epsilon_lower_bound(int(one.sum()), len(one), int(other.sum()), len(other), alpha=ALPHA)
 
 
 def matrix_attack(factor: Fraction = Fraction(1)) -> float:
@@ -278,24 +206,6 @@ def test_a_strategy_that_cannot_answer_is_refused_and_its_formula_caught() -> No
 
 # -- noise --------------------------------------------------------------------------------------------------
 
-TENNIS = vw.Schema.from_dict(
-    {
-        "name": "tennis",
-        "task": "classification",
-        "target": "play",
-        "columns": [
-            {"name": "outlook", "kind": "categorical", "values": ["sunny", "overcast", "rainy"]},
-            {"name": "windy", "kind": "categorical", "values": ["false", "true"]},
-            {"name": "play", "kind": "categorical", "values": ["no", "yes"]},
-        ],
-    }
-)
-DAYS = pd.DataFrame(
-    [(outlook, windy) for outlook in ("sunny", "overcast", "rainy") for windy in ("false", "true")],
-    columns=["outlook", "windy"],
-)
-PLAYED = np.array(["no", "no", "yes", "yes", "yes", "no"], object)
-
 
 @pytest.mark.parametrize(
     "parameters",
@@ -315,17 +225,17 @@ def test_noise_on_leaves_is_what_the_plan_says(parameters: dict[str, Any]) -> No
     estimator = vw.MatrixForestClassifier(
         schema((3, 2, 2), 2), **{"epsilon": 1.0, "n_estimators": 3, "max_depth": 1, "random_state": 2, **parameters}
     )
-    design = estimator._prepare(estimator.schema)
+    design: Any = estimator.prepare(estimator.schema)
     assert design.plan.expected_leaf_mse == estimator.plan().expected_leaf_mse
     rng = np.random.default_rng(0)
     X, y = rng.integers(0, 2, (50, 3)), np.array(["c0", "c1"], object)[rng.integers(0, 2, 50)]
-    source = open_source(X, y, design.encoding)
+    source = open_rows(X, y, design.encoding)
     exact = leaf_totals(design.forest, source.batches(), n_classes=2)
     errors = []
     with entropy.seeded_for_tests(4):
         for _ in range(2000):
             with Door(design.plan, vw.MemoryLedger()) as door:
-                errors.append(((estimator._measure(design, source, door) - exact) ** 2).mean())
+                errors.append(((estimator.make_method().measure(design, source, door) - exact) ** 2).mean())
     spread = np.std(errors, ddof=1) / len(errors) ** 0.5
     assert abs(np.mean(errors) - design.plan.expected_leaf_mse) < 3 * spread
 
@@ -383,10 +293,8 @@ def tree_spans(forest: Any) -> list[tuple[int, int]]:
 
 def test_a_total_of_trees_is_shared_out(car: Any) -> None:
     forest = forest_on(car, n_ensembles=3, max_features=4, n_estimators=8)
-    _, whole = matrix_forest.grow_ensembles(
-        Encoding(car.schema, "bins"), n_ensembles=3, max_features=4, n_estimators=8, max_depth=2,
-        branching="multiway", random_state=0,
-    )  # fmt: skip
+    wanted = ensembles.EnsembleParameters(n_ensembles=3, max_features=4, n_estimators=8, max_depth=2)
+    _, whole = ensembles.grow_ensembles(Encoding(car.schema, "bins"), wanted, 0)
     assert whole.n_trees == forest.plan().layout.trees == 8
 
 
@@ -483,7 +391,7 @@ def test_the_budget_is_charged_once_and_refused_when_spent(car: Any) -> None:
     with pytest.raises(vw.BudgetExceededError):
         forest_on(car, ledger=ledger).fit(car.X, car.y)
     assert ledger.spent.epsilon == 1
-    with pytest.raises(vw.OutOfSchemaError, match="superb"):
+    with pytest.raises(vw.OutOfSchemaError, match="safety"):
         forest_on(car, epsilon=0.5, ledger=ledger).fit(car.X.assign(safety="superb"), car.y)
     assert ledger.spent.epsilon == 1
 
@@ -493,7 +401,7 @@ def test_everything_but_the_released_numbers_is_independent_of_the_data(car: Any
     for rows in (1728, 1727, 1):
         with entropy.seeded_for_tests(6):
             fitted = forest_on(car).fit(car.X[:rows], car.y[:rows])
-        fits.append({name: value for name, value in vars(fitted).items() if name != "leaf_counts_"})
+        fits.append({name: value for name, value in vars(fitted).items() if name not in ("leaf_counts_", "model_")})
     assert audit.differences(fits[0], fits[1]) == []
     assert audit.differences(fits[0], fits[2]) == []
 
@@ -506,7 +414,7 @@ def test_a_fitted_forest_holds_nothing_private(car: Any, parameters: dict[str, A
     X, y = car.X[:n], car.y[:n]
     with entropy.seeded_for_tests(seed):
         forest = forest_on(car, **parameters).fit(X, y)
-    counts = leaf_totals(forest.forest_, open_source(X, y, Encoding(car.schema, "bins")).batches(), n_classes=4)
+    counts = leaf_totals(forest.forest_, open_rows(X, y, Encoding(car.schema, "bins")).batches(), n_classes=4)
     secrets = {
         "n": n,
         "noise seed": seed,

@@ -306,6 +306,7 @@ def leaf_means(pair: tuple[int, int], runs: int, rng_seed: int) -> Any:
     forest = vw.MedianForestRegressor(SCHEMAS["regression"], epsilon=2, max_depth=1)
     step = forest.plan().steps[-1]
     with seeded_for_tests(rng_seed):
+        assert isinstance(step.mechanism, DiscreteLaplace)
         noisy = step.mechanism.perturb(np.broadcast_to(np.array(pair), (runs, 2)).astype(np.int64))
     return 0.5 + 0.5 * (noisy[:, 0] - noisy[:, 1]) / np.maximum(noisy.sum(axis=1), TOP)
 

@@ -5,38 +5,41 @@ from __future__ import annotations
 
 import doctest
 import math
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy.optimize import approx_fprime
-from test_workloads import grow, grow_binary, reached_by, small_workloads
 
+from fixtures.small_workloads import KINDS, grow, grow_binary, reached_by, small_workloads
 from veilwood.errors import DomainTooLargeError, OutOfSchemaError, VeilwoodError
 from veilwood.forests.matrix import search as strategy_search
 from veilwood.forests.matrix import strategies
 from veilwood.forests.matrix.search import lower_bound, optimize
-from veilwood.forests.matrix.strategies import Factors, Marginals, expected_error
-from veilwood.forests.matrix.workloads import LeafVoteWorkload, PathWorkload, VoteWorkload
+from veilwood.forests.matrix.strategies import Factors, Marginals, Noise, Strategy, expected_error
+from veilwood.forests.matrix.workloads import LeafVoteWorkload, PathWorkload, VoteWorkload, Workload
 
-KINDS = ["paths", "binary", "votes", "leaf votes"]
-NOISES = ["laplace", "gaussian"]
+NOISES: list[Noise] = ["laplace", "gaussian"]
 CAR = (4, 4, 4, 3, 3, 3)
 SMALL = Fraction(1, 1000)  # epsilon so small that discrete noise has the variance of continuous noise, 2 / epsilon^2
 
 
-def random_marginals(workload, rng):
+def random_marginals(workload: Workload, rng: np.random.Generator) -> Marginals:
     d = len(workload.shape)
     masks = {(1 << d) - 1} | {int(mask) for mask in rng.integers(1 << d, size=4)}
     sets = [tuple(i for i in range(d) if mask >> i & 1) for mask in sorted(masks)]
     return Marginals(workload, {features: int(rng.integers(1, 20)) for features in sets})
 
 
-def random_factor(n, p, rng):
+def random_factor(n: int, p: int, rng: np.random.Generator) -> NDArray[np.int64]:
     return np.vstack([np.diag(rng.integers(1, 9, size=n)), rng.integers(0, 5, size=(p, n))])
 
 
-def random_strategies(workload, rng):
+def random_strategies(workload: Workload, rng: np.random.Generator) -> list[Strategy]:
     per_feature = [random_factor(size, 2, rng) for size in workload.shape]
     return [
         Marginals.identity(workload),
@@ -46,7 +49,7 @@ def random_strategies(workload, rng):
     ]
 
 
-def explicit(strategy, variances):
+def explicit(strategy: Strategy, variances: Sequence[float]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Matrix of the measured tables, and the variance of each row, out of the strategy's own measurements."""
     cells = np.eye(math.prod(strategy.sizes), dtype=np.int64).reshape(*strategy.sizes, -1)
     blocks = [table.reshape(-1, cells.shape[-1]) for table in strategy.measure_cells(cells)]
@@ -57,7 +60,7 @@ def explicit(strategy, variances):
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", KINDS)
-def test_expected_error_equals_the_pseudo_inverse(kind, seed, noise):
+def test_expected_error_equals_the_pseudo_inverse(kind: str, seed: int, noise: Noise) -> None:
     workload = small_workloads(seed)[kind]
     rng = np.random.default_rng(seed)
     for strategy in random_strategies(workload, rng):
@@ -70,7 +73,7 @@ def test_expected_error_equals_the_pseudo_inverse(kind, seed, noise):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", KINDS)
-def test_reconstruction_is_the_weighted_pseudo_inverse(kind, seed):
+def test_reconstruction_is_the_weighted_pseudo_inverse(kind: str, seed: int) -> None:
     workload = small_workloads(seed)[kind]
     rng = np.random.default_rng(seed)
     for strategy in random_strategies(workload, rng):
@@ -84,7 +87,7 @@ def test_reconstruction_is_the_weighted_pseudo_inverse(kind, seed):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", KINDS)
-def test_without_noise_the_answers_are_exact(kind, seed):
+def test_without_noise_the_answers_are_exact(kind: str, seed: int) -> None:
     workload = small_workloads(seed)[kind]
     rng = np.random.default_rng(seed)
     codes = np.stack([rng.integers(size, size=50) for size in workload.sizes], axis=1)
@@ -102,7 +105,7 @@ def test_without_noise_the_answers_are_exact(kind, seed):
         )
 
 
-def privacy_loss(strategy, noise, budget):
+def privacy_loss(strategy: Strategy, noise: Noise, budget: Fraction) -> Fraction:
     """Largest loss over all neighbours (one record more), by enumerating the cells of the domain."""
     cells = np.eye(math.prod(strategy.sizes), dtype=np.int64).reshape(*strategy.sizes, -1)
     moves = [table.reshape(-1, cells.shape[-1]) for table in strategy.measure_cells(cells)]
@@ -121,7 +124,7 @@ def privacy_loss(strategy, noise, budget):
 
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_sensitivity_by_enumerating_neighbours(kind, noise):
+def test_sensitivity_by_enumerating_neighbours(kind: str, noise: Noise) -> None:
     workload = small_workloads(1)[kind]
     budget = Fraction(3, 7)
     chosen = [
@@ -135,19 +138,19 @@ def test_sensitivity_by_enumerating_neighbours(kind, noise):
 class ForgetsOneTable(Marginals):
     """A mutant: the scales forget that the last table is measured as well."""
 
-    def scales(self, epsilon):
+    def scales(self, epsilon: Fraction) -> list[Fraction]:
         others = sum(list(self.weights.values())[:-1])
         return [Fraction(others, weight) / epsilon for weight in self.weights.values()]
 
 
-def test_the_enumeration_catches_a_wrong_scale():
+def test_the_enumeration_catches_a_wrong_scale() -> None:
     workload = small_workloads(1)["paths"]
     d = len(workload.shape)
     mutant = ForgetsOneTable(workload, {(0,): 2, tuple(range(d)): 1})
     assert privacy_loss(mutant, "laplace", Fraction(1)) > 1
 
 
-def test_a_strategy_that_leaves_a_query_out_is_refused():
+def test_a_strategy_that_leaves_a_query_out_is_refused() -> None:
     workload = PathWorkload.from_leaves((3, 2), [[0], [0], [0], [1], [1]], [[0], [1], [2], [0], [1]])
     short = Marginals(workload, {(0,): 1})
     assert not short.supports(workload)
@@ -162,7 +165,7 @@ def test_a_strategy_that_leaves_a_query_out_is_refused():
 @pytest.mark.parametrize("budget", [Fraction(1, 10), Fraction(1), Fraction(10), Fraction(1000)])
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_never_worse_than_identity_nor_better_than_the_bound(kind, noise, budget):
+def test_never_worse_than_identity_nor_better_than_the_bound(kind: str, noise: Noise, budget: Fraction) -> None:
     for seed in range(2):
         workload = small_workloads(seed)[kind]
         best = optimize(workload, noise, budget, starts=6)
@@ -171,13 +174,15 @@ def test_never_worse_than_identity_nor_better_than_the_bound(kind, noise, budget
         assert error >= lower_bound(workload, noise, budget) * (1 - 1e-9)
 
 
-def test_the_search_is_a_function_of_its_seed():
+def test_the_search_is_a_function_of_its_seed() -> None:
     workload = PathWorkload.from_leaves(CAR, *grow(CAR, 2, 8, np.random.default_rng(0)))
     one, other = (optimize(workload, seed=3, starts=6) for _ in range(2))
+    assert isinstance(one, Marginals)
+    assert isinstance(other, Marginals)
     assert one.weights == other.weights
 
 
-def figure(workload, strategy):
+def figure(workload: Workload, strategy: Strategy) -> float:
     """Error at epsilon = 1 with continuous noise, as the papers give it."""
     return expected_error(workload, strategy, budget=SMALL) * float(SMALL) ** 2
 
@@ -186,19 +191,21 @@ def figure(workload, strategy):
     ("sizes", "depth", "trees", "identity", "known"),
     [(CAR, 2, 32, 110592, 59500), (CAR, 1, 32, 110592, 5700), ((5,) * 4, 2, 128, 160000, 138800)],
 )
-def test_shallow_forests_beat_the_identity_as_known(sizes, depth, trees, identity, known):
+def test_shallow_forests_beat_the_identity_as_known(
+    sizes: tuple[int, ...], depth: int, trees: int, identity: float, known: float
+) -> None:
     workload = PathWorkload.from_leaves(sizes, *grow(sizes, depth, trees, np.random.default_rng(0)))
     assert figure(workload, Marginals.identity(workload)) == pytest.approx(identity, rel=1e-6)
     assert figure(workload, optimize(workload, budget=SMALL)) < known
 
 
-def test_gaussian_noise_on_car_reaches_the_known_figure():
+def test_gaussian_noise_on_car_reaches_the_known_figure() -> None:
     workload = PathWorkload.from_leaves(CAR, *grow(CAR, 4, 128, np.random.default_rng(0)))
     error = expected_error(workload, optimize(workload, "gaussian", SMALL), "gaussian", SMALL)
     assert error / workload.n_queries * 2 * float(SMALL) < 6.6
 
 
-def test_leaf_votes_beat_the_identity_over_all_leaves():
+def test_leaf_votes_beat_the_identity_over_all_leaves() -> None:
     rng = np.random.default_rng(0)
     paths = PathWorkload.from_leaves(CAR, *grow(CAR, 3, 16, rng))
     reached = reached_by(paths, rng.permutation(1728)[:346])
@@ -208,7 +215,7 @@ def test_leaf_votes_beat_the_identity_over_all_leaves():
     assert figure(merged, optimize(merged, budget=SMALL)) < 9500
 
 
-def test_ordered_features_of_binary_trees_gain_from_products():
+def test_ordered_features_of_binary_trees_gain_from_products() -> None:
     sizes = (48, 48)
     workload = PathWorkload.from_masks(sizes, grow_binary(sizes, 4, 30, np.random.default_rng(0)))
     best = optimize(workload, starts=8)
@@ -216,7 +223,7 @@ def test_ordered_features_of_binary_trees_gain_from_products():
     assert expected_error(workload, best) < 0.6 * expected_error(workload, Marginals.identity(workload))
 
 
-def test_batch_prediction_gains_from_explicit_rows():
+def test_batch_prediction_gains_from_explicit_rows() -> None:
     rng = np.random.default_rng(0)
     sizes = (3, 4, 5, 6)
     paths = PathWorkload.from_leaves(sizes, *grow(sizes, 2, 16, rng))
@@ -226,24 +233,29 @@ def test_batch_prediction_gains_from_explicit_rows():
     assert figure(votes, best) < 0.8 * figure(votes, Marginals.identity(votes))
 
 
+def value_of(objective: Any) -> Callable[[NDArray[np.float64]], float]:
+    """The value alone, of what returns it with its gradient."""
+    return lambda x: float(objective(x)[0])
+
+
 @pytest.mark.parametrize("noise", NOISES)
-def test_gradients(noise):
+def test_gradients(noise: Noise) -> None:
     rng = np.random.default_rng(0)
     workload = PathWorkload.from_leaves((3, 4, 2), *grow((3, 4, 2), 2, 5, rng))
     family = strategy_search._Family(np.arange(8))
     g = np.array([workload.residual_traces.get(mask, 0.0) for mask in range(8)])
     objective = strategy_search._marginals_objective(family, g, rng.random(8), noise, 1.5)
     z = rng.normal(size=8)
-    np.testing.assert_allclose(objective(z)[1], approx_fprime(z, lambda x: objective(x)[0]), atol=1e-5)
+    np.testing.assert_allclose(objective(z)[1], approx_fprime(z, value_of(objective)), atol=1e-5)
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_p_identity_descends_to_what_its_inverse_says(noise, monkeypatch):
+def test_p_identity_descends_to_what_its_inverse_says(noise: Noise, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     W = rng.random((5, 6))
-    seen = {}
+    seen: dict[str, Any] = {}
 
-    def spy(objective, start, **_):
+    def spy(objective: Any, start: NDArray[np.float64], **_: Any) -> Any:
         seen["objective"] = objective
         return type("Result", (), {"x": start})
 
@@ -253,11 +265,11 @@ def test_p_identity_descends_to_what_its_inverse_says(noise, monkeypatch):
     value, gradient = seen["objective"](start.ravel())
     direct = (strategy_search._p_identity_inverse(start, noise) * (W.T @ W)).sum() / (W**2).sum()
     assert value == pytest.approx(direct)
-    numeric = approx_fprime(start.ravel(), lambda x: seen["objective"](x)[0], 1e-7)
+    numeric = approx_fprime(start.ravel(), value_of(seen["objective"]), 1e-7)
     np.testing.assert_allclose(gradient, numeric, atol=1e-5)
 
 
-def test_rounded_p_identity_columns_add_up_exactly():
+def test_rounded_p_identity_columns_add_up_exactly() -> None:
     rng = np.random.default_rng(0)
     for _ in range(20):
         b = rng.random((7, 5)) * 10.0 ** rng.integers(-2, 6)
@@ -267,7 +279,7 @@ def test_rounded_p_identity_columns_add_up_exactly():
         assert np.diag(rounded[:5]).min() >= 1
 
 
-def test_twenty_features_without_the_domain():
+def test_twenty_features_without_the_domain() -> None:
     sizes = (4,) * 20  # 10^12 cells
     rng = np.random.default_rng(0)
     workload = PathWorkload.from_leaves(sizes, *grow(sizes, 2, 4, rng))
@@ -280,7 +292,7 @@ def test_twenty_features_without_the_domain():
         np.testing.assert_allclose(answers[leaf], np.bincount(classes[inside], minlength=2), atol=1e-8)
 
 
-def test_batches_add_up():
+def test_batches_add_up() -> None:
     workload = small_workloads(1)["paths"]
     strategy = random_marginals(workload, np.random.default_rng(0))
     codes = np.stack(
@@ -295,7 +307,7 @@ def test_batches_add_up():
 
 
 @pytest.mark.parametrize("scale", [Fraction(1, 10), Fraction(1), Fraction(37, 10), Fraction(5000)])
-def test_noise_variances(scale):
+def test_noise_variances(scale: Fraction) -> None:
     q = math.exp(-1 / float(scale))
     assert strategies.noise_variance("laplace", scale) == pytest.approx(2 * q / (1 - q) ** 2, rel=1e-6)
     k = np.arange(-2000.0, 2001.0)
@@ -304,7 +316,7 @@ def test_noise_variances(scale):
     assert variance == pytest.approx((k**2 * pmf).sum() / pmf.sum(), rel=1e-9)
 
 
-def test_bad_input_is_named():
+def test_bad_input_is_named() -> None:
     workload = PathWorkload.from_leaves((3, 2), [[0, 1]] * 6, [[i, j] for i in range(3) for j in range(2)])
     identity = Marginals.identity(workload)
     with pytest.raises(OutOfSchemaError, match="feature 0"):
@@ -326,5 +338,5 @@ def test_bad_input_is_named():
 
 
 @pytest.mark.parametrize("module", [strategies, strategy_search])
-def test_examples(module):
+def test_examples(module: ModuleType) -> None:
     assert doctest.testmod(module).failed == 0

@@ -5,88 +5,29 @@ from __future__ import annotations
 
 import doctest
 import math
+from collections.abc import Callable, Sequence
 from itertools import product
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from fixtures.small_workloads import KINDS, grow, reached_by, small_workloads
 from veilwood.errors import DomainTooLargeError, OutOfSchemaError, VeilwoodError
 from veilwood.forests.matrix import workloads
 from veilwood.forests.matrix.workloads import LeafVoteWorkload, PathWorkload, VoteWorkload
 
 
-def grow(sizes, depth, trees, rng):
-    """Leaves of random multiway trees: each node splits on a feature its path has not used."""
-    features = values = np.zeros((trees, 0), np.int64)
-    tree = np.arange(trees)
-    for level in range(depth):
-        rank = rng.random((len(tree), len(sizes)))
-        for j in range(level):
-            rank[np.arange(len(tree)), features[:, j]] = -1
-        chosen = rank.argmax(axis=1)
-        width = np.asarray(sizes)[chosen]
-        parent = np.repeat(np.arange(len(tree)), width)
-        value = np.arange(width.sum()) - np.repeat(np.cumsum(width) - width, width)
-        features = np.column_stack([features[parent], chosen[parent]])
-        values = np.column_stack([values[parent], value])
-        tree = tree[parent]
-    return features, values
-
-
-def grow_binary(sizes, depth, trees, rng):
-    """Leaves of binary trees that cut ordered values, as masks [leaves, sum of sizes]."""
-    edges = np.concatenate([[0], np.cumsum(sizes)])
-    leaves = []
-    for _ in range(trees):
-        level = [np.ones(edges[-1], bool)]
-        for _ in range(depth):
-            deeper = []
-            for mask in level:
-                i = int(rng.integers(len(sizes)))
-                left, right = mask.copy(), mask.copy()
-                cut = edges[i] + 1 + int(rng.integers(sizes[i] - 1))
-                left[cut : edges[i + 1]] = False
-                right[edges[i] : cut] = False
-                deeper += [left, right]
-            level = deeper
-        leaves += level
-    return np.array(leaves)
-
-
-def reached_by(paths, queries):
-    """Leaf of every tree that each queried cell reaches, out of the explicit matrix."""
-    hit = paths.dense()[:, queries].T.astype(bool)
-    return np.array([np.flatnonzero(row) for row in hit])
-
-
-def residual_projector(shape, mask):
+def residual_projector(shape: Sequence[int], mask: int) -> NDArray[np.float64]:
     """Explicit projector on the residual space of a set of features."""
-    total = np.ones((1, 1))
+    total: NDArray[np.float64] = np.ones((1, 1))
     for i, size in enumerate(shape):
         mean = np.full((size, size), 1 / size)
         total = np.kron(total, np.eye(size) - mean if mask >> i & 1 else mean)
     return total
 
 
-def small_workloads(seed):
-    rng = np.random.default_rng(seed)
-    sizes = tuple(int(size) for size in rng.integers(2, 5, size=3))
-    paths = PathWorkload.from_leaves(sizes, *grow(sizes, int(rng.integers(1, 4)), 4, rng), merge=bool(seed % 2))
-    binary = PathWorkload.from_masks(sizes, grow_binary(sizes, 2, 4, rng), merge=bool(seed % 2))
-    queries = rng.integers(math.prod(sizes), size=5)
-    reached = reached_by(paths, queries)
-    return {
-        "paths": paths,
-        "binary": binary,
-        "votes": VoteWorkload(paths, reached),
-        "leaf votes": LeafVoteWorkload(paths.n_queries, reached, merge=bool(seed % 2)),
-    }
-
-
-KINDS = ["paths", "binary", "votes", "leaf votes"]
-
-
-def test_tennis_example_of_the_paper():
+def test_tennis_example_of_the_paper() -> None:
     # Examples 1 to 3: outlook in {sunny, overcast, rainy}, windy in {false, true}; cells in the order
     # (sunny, false), (sunny, true), ..., (rainy, true). One tree on outlook, one on windy.
     paths = PathWorkload.from_leaves((3, 2), [[0], [0], [0], [1], [1]], [[0], [1], [2], [0], [1]])
@@ -109,7 +50,7 @@ def test_tennis_example_of_the_paper():
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("kind", KINDS)
-def test_traces_match_explicit_projectors(kind, seed):
+def test_traces_match_explicit_projectors(kind: str, seed: int) -> None:
     workload = small_workloads(seed)[kind]
     W = workload.dense(merged=True)
     traces = workload.residual_traces
@@ -120,9 +61,9 @@ def test_traces_match_explicit_projectors(kind, seed):
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("kind", KINDS)
-def test_merging_loses_nothing(kind, seed):
+def test_merging_loses_nothing(kind: str, seed: int) -> None:
     workload = small_workloads(seed)[kind]
-    merging = np.ones((1, 1))
+    merging: NDArray[np.float64] = np.ones((1, 1))
     for to, size in zip(workload.maps, workload.shape, strict=True):
         merging = np.kron(merging, (np.arange(size)[:, None] == to).astype(float))
     np.testing.assert_array_equal(workload.dense(merged=True) @ merging, workload.dense())
@@ -130,7 +71,7 @@ def test_merging_loses_nothing(kind, seed):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", KINDS)
-def test_answers_and_gram_match_the_explicit_matrix(kind, seed):
+def test_answers_and_gram_match_the_explicit_matrix(kind: str, seed: int) -> None:
     workload = small_workloads(seed)[kind]
     W = workload.dense(merged=True)
     cells = np.random.default_rng(seed).integers(0, 9, size=(*workload.shape, 3)).astype(float)
@@ -138,14 +79,14 @@ def test_answers_and_gram_match_the_explicit_matrix(kind, seed):
     np.testing.assert_allclose(workload.gram(), W.T @ W, atol=1e-9)
 
 
-def test_binary_leaves_that_cut_nothing_apart_are_merged():
+def test_binary_leaves_that_cut_nothing_apart_are_merged() -> None:
     masks = [[1, 1, 0, 0, 1, 1], [0, 0, 1, 1, 1, 1]]
     workload = PathWorkload.from_masks((4, 2), masks)
     assert workload.shape == (2, 1)
     assert [to.tolist() for to in workload.maps] == [[0, 0, 1, 1], [0, 0]]
 
 
-def test_votes_of_binary_trees_match_votes_of_equal_multiway_trees():
+def test_votes_of_binary_trees_match_votes_of_equal_multiway_trees() -> None:
     sizes = (2, 2, 2)
     features, values = grow(sizes, 2, 3, np.random.default_rng(0))
     multiway = PathWorkload.from_leaves(sizes, features, values)
@@ -157,13 +98,13 @@ def test_votes_of_binary_trees_match_votes_of_equal_multiway_trees():
         assert formula.get(mask, 0.0) == pytest.approx(trace, abs=1e-9)
 
 
-def test_leaf_votes_merge_leaves_that_the_same_queries_reach():
+def test_leaf_votes_merge_leaves_that_the_same_queries_reach() -> None:
     workload = LeafVoteWorkload(6, [[0, 3], [0, 3], [1, 4]])
     assert workload.maps[0].tolist() == [0, 1, -1, 0, 1, -1]
     np.testing.assert_array_equal(workload.dense(merged=True), [[1, 0], [1, 0], [0, 1]])
 
 
-def test_identity_error_is_trees_times_cells():
+def test_identity_error_is_trees_times_cells() -> None:
     # M-RF with the identity: sum over leaves of the cells they hold is (trees) x (domain size), whatever the depth.
     sizes = (4, 4, 4, 3, 3, 3)
     for depth in (1, 2, 4):
@@ -171,7 +112,7 @@ def test_identity_error_is_trees_times_cells():
         assert sum(paths.residual_traces.values()) == pytest.approx(32 * 1728)
 
 
-def test_wide_domains_need_no_matrix():
+def test_wide_domains_need_no_matrix() -> None:
     sizes = (4,) * 30
     paths = PathWorkload.from_leaves(sizes, *grow(sizes, 3, 8, np.random.default_rng(0)))
     assert sum(paths.residual_traces.values()) == pytest.approx(8.0 * math.prod(paths.shape))
@@ -181,7 +122,7 @@ def test_wide_domains_need_no_matrix():
         paths.gram()
 
 
-def test_a_tree_without_splits_counts_everything():
+def test_a_tree_without_splits_counts_everything() -> None:
     paths = PathWorkload.from_leaves((2, 3), np.full((1, 2), -1), np.full((1, 2), -1), merge=False)
     assert paths.residual_traces == {0: 6.0}
     np.testing.assert_array_equal(paths.answer_cells(np.ones((2, 3, 1))), [[6.0]])
@@ -201,12 +142,12 @@ def test_a_tree_without_splits_counts_everything():
         (lambda: LeafVoteWorkload(3, np.zeros((0, 2), int)), VeilwoodError),
     ],
 )
-def test_bad_input_is_named(call, error):
+def test_bad_input_is_named(call: Callable[[], object], error: type[Exception]) -> None:
     with pytest.raises(error):
         call()
 
 
-def test_every_cell_reaches_one_leaf_of_every_tree():
+def test_every_cell_reaches_one_leaf_of_every_tree() -> None:
     sizes = (2, 3, 2)
     features, values = grow(sizes, 2, 5, np.random.default_rng(1))
     T = PathWorkload.from_leaves(sizes, features, values).dense()
@@ -216,5 +157,5 @@ def test_every_cell_reaches_one_leaf_of_every_tree():
     np.testing.assert_array_equal(T.sum(axis=0), 5)
 
 
-def test_examples():
+def test_examples() -> None:
     assert doctest.testmod(workloads).failed == 0

@@ -10,6 +10,7 @@ import pickle
 import re
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 import veilwood as vw
-from veilwood.data.sources import open_source
+from veilwood.data.open_rows import open_rows
 from veilwood.models import file as model_file
 from veilwood.models.file import FORMAT, load, save
 from veilwood.privacy.entropy import seeded_for_tests
@@ -42,7 +43,7 @@ FEATURES = [
 ]
 
 
-def schema(classes: list[str] | None = None) -> vw.Schema:
+def schema(classes: list[Any] | None = None) -> vw.Schema:
     target = {"kind": "categorical", "values": classes} if classes else {"kind": "numeric", "lower": -3, "upper": 17}
     task = "classification" if classes else "regression"
     columns = [*FEATURES, {"name": "y", **target}]
@@ -58,8 +59,8 @@ def table(n: int, seed: int = 0) -> pd.DataFrame:
 def fitted_classifier(classes: list[Any] | None = None, n: int = 300, **parameters: Any) -> vw.RandomTreesClassifier:
     labels: list[Any] = ["no", "yes", "perhaps"] if classes is None else classes
     y = np.array(labels)[np.random.default_rng(1).integers(0, len(labels), n)]
-    parameters = {"schema": schema([str(c) for c in labels]), "n_estimators": 4, "max_depth": 3} | parameters
-    return vw.RandomTreesClassifier(**parameters).fit(table(n), y)
+    usual: dict[str, Any] = {"schema": schema(labels), "n_estimators": 4, "max_depth": 3}
+    return vw.RandomTreesClassifier(**usual | parameters).fit(table(n), y)
 
 
 def fitted_regressor(n: int = 300, **parameters: Any) -> vw.RandomTreesRegressor:
@@ -377,7 +378,7 @@ def test_contradictions_are_refused(saved: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     save(fitted_classifier(classes=["a", "b", "c"], epsilon=0.1), other)
     foreign = model_file._parse(other.read_bytes()).metadata
-    for forged, reason in (
+    forgeries: list[tuple[dict[str, Any], str]] = [
         ({"estimator": "RandomForestClassifier"}, "'RandomForestClassifier', which this version"),
         ({"estimator": "os.system"}, "which this version"),
         ({"estimator": "RandomTreesRegressor"}, "not those of|does not do"),
@@ -404,7 +405,8 @@ def test_contradictions_are_refused(saved: Path, tmp_path: Path) -> None:
         (edited("certificate", reason="none"), "contradicts"),
         ({"classes_dtype": "V8"}, "classes of type"),
         ({"classes_dtype": "nonsense"}, "classes of type"),
-    ):
+    ]
+    for forged, reason in forgeries:
         saved.write_bytes(content)
         forge(saved, metadata=forged)
         refused(saved, reason)
@@ -454,9 +456,9 @@ def leaks(path: Path, exact: np.ndarray[Any, Any], n: int) -> list[str]:
 
 
 def exact_counts(model: Any, X: pd.DataFrame, y: Any) -> np.ndarray[Any, Any]:
-    encoding = model._encoding()
+    encoding = model.model_.encoding
     n_classes = len(model.schema_.classes) or None
-    return leaf_totals(model.forest_, open_source(X, y, encoding).batches(), n_classes=n_classes, target_levels=65535)
+    return leaf_totals(model.forest_, open_rows(X, y, encoding).batches(), n_classes=n_classes, target_levels=65535)
 
 
 def test_a_file_holds_no_exact_count_n_or_seed(path: Path) -> None:
@@ -471,7 +473,7 @@ def test_a_file_holds_no_exact_count_n_or_seed(path: Path) -> None:
     assert leaks(path, exact, n) == []
     assert str(seed).encode() not in path.read_bytes()
     # The walk can fail: an estimator that kept what it counted would be caught.
-    model.leaf_counts_ = exact
+    model.model_ = replace(model.model_, leaf_counts=exact)
     save(model, path)
     assert "leaf_counts is exact" in leaks(path, exact, n)
     forge(path, metadata={"plan": json.dumps({"notes": {"rows": n}})})

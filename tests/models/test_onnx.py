@@ -35,7 +35,7 @@ CLASSES = ["no", "yes", "perhaps"]
 
 
 def schema(task: str, features: list[dict[str, Any]] = FEATURES, classes: list[str] = CLASSES) -> vw.Schema:
-    target = {"kind": "categorical", "values": classes}
+    target: dict[str, Any] = {"kind": "categorical", "values": classes}
     if task == "regression":
         target = {"kind": "numeric", "lower": -3, "upper": 17}
     columns = [*features, {"name": "goal", **target}]
@@ -107,7 +107,7 @@ def test_a_regressor_predicts_the_same(leaves: str, tmp_path: Path) -> None:
 
 def test_numbers_next_to_a_threshold_go_the_same_way(tmp_path: Path) -> None:
     model = fitted("classification")
-    encoding = model._encoding()
+    encoding = model.model_.encoding
     at = np.unique(model.forest_.cut[(model.forest_.feature == 1)])
     edges = encoding.threshold(1, at[at > 0].astype(np.int64))
     incomes = np.concatenate([np.nextafter(edges, -np.inf), edges, np.nextafter(edges, np.inf)])
@@ -132,7 +132,7 @@ def strict_model(classes: list[Any]) -> Any:
     ]
     n = 200
     X = pd.DataFrame({"x": np.linspace(0, 1, n), "kind": ["a", "b"] * (n // 2), "other": "a"})
-    declared = schema("classification", features, [str(c) for c in classes])
+    declared = schema("classification", features, classes)
     y = np.array(classes)[np.arange(n) % len(classes)]
     return vw.RandomTreesClassifier(declared, n_estimators=5, max_depth=3).fit(X, y)
 
@@ -150,6 +150,18 @@ def test_values_outside_the_schema_do_not_predict(classes: list[Any], sign: Any,
     for _, row in X[~good].iterrows():
         with pytest.raises(vw.OutOfSchemaError):
             model.predict(pd.DataFrame([row]).replace("", None))
+
+
+def test_categories_are_known_by_their_text_and_as_the_schema_declares_them(tmp_path: Path) -> None:
+    features = [{"name": "level", "kind": "categorical", "values": ["1.0", "2.50", "true"]}]
+    declared = schema("classification", features, ["0.0", "1"])
+    frame = pd.DataFrame({"level": ["1.0", "2.50", "true"] * 60})
+    model = vw.RandomTreesClassifier(declared, n_estimators=5, max_depth=2).fit(frame, [0, 1, 1] * 60)
+    X = pd.DataFrame({"level": ["1.0", "1", "2.50", "2.5", "true", "True", "3"]})
+    found = run(model, tmp_path / "m", X)
+    assert found["label"][:-1].tolist() == model.predict(X[:-1]).tolist()
+    assert set(found["label"]) <= {"0.0", "1", REFUSED_TEXT}
+    assert found["label"][-1] == REFUSED_TEXT
 
 
 @pytest.mark.parametrize(

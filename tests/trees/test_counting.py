@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from veilwood.data.batches import Batch
 from veilwood.data.encoding import EncodedColumn
 from veilwood.trees.counting import HAVE_NUMBA, Assignment, leaf_totals, route, sum_over_trees
-from veilwood.trees.forest import LEAF, Forest, grow_binary, grow_multiway
+from veilwood.trees.forest import LEAF, Forest
+from veilwood.trees.random import grow_binary, grow_multiway
 
 COLUMNS = [
     EncodedColumn("number", ordered=True, n_codes=40, missing_code=None),
@@ -115,10 +116,11 @@ def test_rows_in_any_memory_layout_count_alike(fast: bool) -> None:
     forest = forest_of("multiway", 0)
     codes, target = rows_of(600, 0)
     expected = leaf_totals(forest, [Batch(codes, target, 0, 0)], n_classes=3, fast=fast)
-    for odd_codes, odd_target in (
+    odd: list[tuple[Any, Any]] = [
         (np.asfortranarray(codes), target.astype(np.int64)),
         (np.repeat(codes, 2, axis=0)[::2], np.repeat(target, 2)[::2]),
-    ):
+    ]
+    for odd_codes, odd_target in odd:
         found = leaf_totals(forest, [Batch(odd_codes, odd_target, 0, 0)], n_classes=3, fast=fast)
         assert (found == expected).all()
 

@@ -11,7 +11,8 @@ from scipy import stats
 
 from veilwood.data.encoding import EncodedColumn
 from veilwood.errors import DomainTooLargeError, VeilwoodError
-from veilwood.trees.forest import LEAF, Forest, grow_binary, grow_multiway, public_generators
+from veilwood.trees.forest import LEAF, Forest, public_generators
+from veilwood.trees.random import grow_binary, grow_multiway
 
 COLUMNS = [
     EncodedColumn("number", ordered=True, n_codes=6, missing_code=None),

@@ -27,7 +27,8 @@ from veilwood.data.encoding import EncodedColumn
 from veilwood.errors import VeilwoodError
 from veilwood.trees import gpu
 from veilwood.trees.counting import Assignment, leaf_totals, sum_over_trees
-from veilwood.trees.forest import Forest, grow_binary, grow_multiway
+from veilwood.trees.forest import Forest
+from veilwood.trees.random import grow_binary, grow_multiway
 
 COLUMNS = [
     EncodedColumn("number", ordered=True, n_codes=40, missing_code=None),
@@ -56,12 +57,12 @@ extern "C" void set_block(unsigned block) { blockIdx.x = block; }
 """
 
 
-class OnHost(np.ndarray):  # type: ignore[type-arg]
+class OnHost(np.ndarray[Any, Any]):
     def get(self) -> NDArray[Any]:
         return np.asarray(self)
 
 
-def stand_in(folder: Path) -> ModuleType:
+def stand_in(folder: Path) -> Any:
     """What ``gpu`` uses of CuPy, on the processor."""
 
     def compiled(code: str, options: tuple[str, ...]) -> SimpleNamespace:
@@ -75,6 +76,8 @@ def stand_in(folder: Path) -> ModuleType:
         return SimpleNamespace(get_function=lambda name: Kernel(module, name))
 
     class Kernel:
+        max_dynamic_shared_size_bytes = 0  # set by whoever launches it
+
         def __init__(self, module: ctypes.CDLL, name: str) -> None:
             self.module, self.loop = module, getattr(module, name)
 
@@ -83,7 +86,7 @@ def stand_in(folder: Path) -> ModuleType:
             assert shared_mem <= self.max_dynamic_shared_size_bytes
             given = [
                 ctypes.c_void_p(a.ctypes.data) if isinstance(a, np.ndarray)
-                else ctypes.c_int(a) if isinstance(a, np.int32)
+                else ctypes.c_int(int(a)) if isinstance(a, np.int32)
                 else ctypes.c_longlong(a)
                 for a in arguments
             ]  # fmt: skip

@@ -112,7 +112,7 @@ def test_passes_threads_and_batches_do_not_matter(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(histograms, "MAX_CELLS", 5 * BINS * 3 * 4)  # four nodes a pass
     passes = []
 
-    def add_up(count: Any, n_jobs: Any) -> Any:
+    def add_up(count: Any, doing: str | None = None, *, n_jobs: int | None = 1) -> Any:
         passes.append(1)
         return count(
             [Batch(whole.codes[i : i + 100], whole.target[i : i + 100], 0, i) for i in range(0, 600, 100)],
@@ -127,10 +127,15 @@ def test_passes_threads_and_batches_do_not_matter(monkeypatch: pytest.MonkeyPatc
 def test_one_pass_is_enough_for_an_ordinary_level() -> None:
     growing, slots = grown(4)
     passes = []
+
+    def add_up(count: Any, doing: str | None = None, *, n_jobs: int | None = 1) -> Any:
+        passes.append(1)
+        return count([rows(10, 3)])
+
     level_scores(
         growing,
         slots,
-        lambda count, n_jobs: passes.append(1) or count([rows(10, 3)]),
+        add_up,
         lambda h: (h[:, 0, 0],),
         n_classes=3,
         max_bins=BINS,
@@ -245,8 +250,8 @@ def test_spread_range_by_enumeration() -> None:
                 assert 0 <= change <= spread_range(True)
                 worst[True] = max(worst[True], int(change))
     for counts in product(range(7), repeat=3):
-        for new in np.eye(3, dtype=np.int64):
-            change = spread(np.array(counts) + new, False) - spread(np.array(counts), False)
+        for one_more in np.eye(3, dtype=np.int64):
+            change = spread(np.array(counts) + one_more, False) - spread(np.array(counts), False)
             assert 0 <= change <= spread_range(False)
             worst[False] = max(worst[False], int(change))
     assert worst[True] > spread_range(True) // 2

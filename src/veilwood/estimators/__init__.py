@@ -6,12 +6,12 @@ Mechanisms, counting and the release live in the modules above; variants that ar
 
 import re
 
-from veilwood.forests.adaptive.private_forest import PrivateForestClassifier, PrivateForestRegressor
-from veilwood.forests.grown.greedy_forest import GreedyForestClassifier, GreedyForestRegressor
-from veilwood.forests.grown.median_forest import MedianForestClassifier, MedianForestRegressor
-from veilwood.forests.matrix.answering import MatrixForestPredictor
-from veilwood.forests.matrix.training import MatrixForestClassifier
-from veilwood.forests.random_trees import RandomTreesClassifier, RandomTreesRegressor
+from veilwood.estimators.greedy_forest import GreedyForestClassifier, GreedyForestRegressor
+from veilwood.estimators.matrix_forest import MatrixForestClassifier
+from veilwood.estimators.matrix_predictor import MatrixForestPredictor
+from veilwood.estimators.median_forest import MedianForestClassifier, MedianForestRegressor
+from veilwood.estimators.private_forest import PrivateForestClassifier, PrivateForestRegressor
+from veilwood.estimators.random_trees import RandomTreesClassifier, RandomTreesRegressor
 
 __all__ = [
     "GreedyForestClassifier",

@@ -13,13 +13,12 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood.data.scramble import scrambled
 from veilwood.trees.forest import Forest
 
 Floats: TypeAlias = NDArray[np.float64]
 LeafCleaning: TypeAlias = Literal["plain", "empirical-bayes"]
 CLEANINGS: tuple[LeafCleaning, ...] = ("plain", "empirical-bayes")
-STANDS_OUT, EMPTY_BELOW = 5.0, 2.0  # standard deviations of the noise
-TINY = 1e-300  # a floor that turns 0 / 0 into 0
 
 
 def plain_shares(counts: NDArray[np.int64] | Floats) -> Floats:
@@ -123,13 +122,7 @@ def coins(codes: NDArray[np.uint16], seed: int) -> Floats:
     Probabilistic averaging tosses a coin per prediction (Bojarski et al., section 3); tied to the row, the same
     row gets the same answer in every batch. The coins protect nobody: they need not be secret.
     """
-    state = np.full(len(codes), seed % 2**64, np.uint64)
-    for column in codes.T:  # splitmix64, one column after the other
-        state += column.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        state ^= state >> np.uint64(31)
-    return (state >> np.uint64(11)) / 2.0**53
+    return (scrambled(codes, seed) >> np.uint64(11)) / 2.0**53
 
 
 def shrunken_table(table: Floats, noise_variance: float, totals: Floats) -> Floats:
@@ -176,64 +169,3 @@ def _shrunken_component(table: Floats, columns: int, noise_variance: float) -> F
 def _james_stein(component: Floats, expected_noise_energy: float) -> Floats:
     energy = float((component**2).sum())
     return component * (max(0.0, 1 - expected_noise_energy / energy) if energy > 0 else 0.0)
-
-
-def density(histogram: NDArray[np.int64] | Floats, noise_variance: float, rows: float) -> Floats:
-    """Divide about so many rows among the cells of a noisy histogram; the number of cells is a power of two.
-
-    The rows are divided between the two halves of the histogram, those of each half between its own halves, and so on
-    down to single cells. If any division were as likely as any other, the difference of two halves would have a third
-    of their squared rows for its variance, so of the noisy difference the part third / (third + noise) is believed
-    (the best linear guess): where the noise rules, rows are divided evenly. A half that would get less than
-    ``EMPTY_BELOW`` standard deviations of the noise on its count gets nothing if both halves together have
-    ``STANDS_OUT`` of them.
-    ``rows`` may be a guess: more than two standard errors from the histogram's own sum it is not believed.
-
-    >>> density(np.array([1, -2, 90, 110, 2, 0, -1, 0]), 1.0, 200).round().tolist()
-    [0.0, 0.0, 90.0, 110.0, 0.0, 0.0, 0.0, 0.0]
-    """
-    total, error = float(np.sum(histogram)), (noise_variance * len(histogram)) ** 0.5
-    held = np.array([max(min(max(rows, total - 2 * error), total + 2 * error), 1.0)])
-    while len(held) < len(histogram):
-        halves = np.asarray(histogram).reshape(2 * len(held), -1).sum(axis=1)
-        noise = noise_variance * len(histogram) / (2 * len(held))  # on the count of a half
-        third = held**2 / 3
-        apart = (halves[::2] - halves[1::2]) * third / np.maximum(third + 2 * noise, TINY)
-        first = np.clip((held + apart) / 2, 0.0, held)
-        clear, least = held > STANDS_OUT * noise**0.5, EMPTY_BELOW * noise**0.5
-        first = np.where(clear & (first < least), 0.0, first)
-        first = np.where(clear & (held - first < least), held, first)
-        held = np.column_stack([first, held - first]).ravel()
-    return held
-
-
-def shrunken_steps(
-    sums: Floats, noise_variance: float, basis: Floats | None = None, part: NDArray[np.int64] | None = None
-) -> Floats:
-    """Return noisy sums of cells, cautiously shrunk: only what stands clear of the noise is kept.
-
-    Parameters
-    ----------
-    sums : ndarray, shape (n_cells, n_outputs)
-        Noisy sums.
-    noise_variance : float
-        Variance of the noise on each of them.
-    basis, part : ndarray, optional
-        An orthonormal basis, one row each, and which component each row belongs to; without them the components are
-        the mean and the rest. A component is kept to the part max(0, 1 - (expected energy of noise + one standard
-        deviation of it) / energy): rounds of boosting repeat, so what was held back comes back in a later one, while
-        noise that was let in stays.
-    """
-    if basis is None or part is None:
-        mean = np.broadcast_to(sums.mean(axis=0, keepdims=True), sums.shape)
-        components = [(mean, 1), (sums - mean, len(sums) - 1)]
-    else:
-        rows = [basis[part == component] for component in range(int(part.max()) + 1)]
-        components = [(mine.T @ (mine @ sums), len(mine)) for mine in rows]
-    kept = np.zeros_like(sums)
-    for component, size in components:
-        freedom = size * sums.shape[1]
-        threshold = noise_variance * (freedom + np.sqrt(2 * freedom))
-        energy = float((component**2).sum())
-        kept += component * (max(0.0, 1 - threshold / energy) if energy > 0 else 0.0)
-    return kept

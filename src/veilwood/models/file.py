@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models as files: arrays and JSON in one safetensors file, never pickle, certificate inside.
 
-What the arrays of a family are is said by the family (``_model_arrays``, ``_restore``); ONNX is in ``onnx_export``.
+What the arrays of a model are is said by the model and its method (``forests.method``); ONNX is in ``onnx``.
 """
 
 from __future__ import annotations
@@ -30,11 +30,14 @@ from veilwood.bounded import read_json
 from veilwood.data.canonical import texts_of
 from veilwood.data.encoding import class_labels
 from veilwood.data.schema import Schema
-from veilwood.errors import FileError, ModelFileError, VeilwoodError
-from veilwood.forests.base import BaseForest, plain_value
-from veilwood.privacy.certificate import PrivacyStatement
+from veilwood.errors import FileError, ModelFileError, SignatureError, VeilwoodError
+from veilwood.estimators.base import BaseForest, plain_value
+from veilwood.privacy.certificate import PrivacyStatement, chosen_in
 from veilwood.privacy.loss import SAMPLING_DELTA, Loss
 from veilwood.privacy.plan import Plan
+from veilwood.privacy.signature import PublicKey, statement_of_model
+from veilwood.privacy.signature import check as check_signature
+from veilwood.privacy.signature import match as match_signature
 from veilwood.wording import shorten, shown
 
 __all__ = ["FORMAT", "load", "save"]
@@ -83,11 +86,13 @@ def save(estimator: BaseForest, path: str | PathLike[str]) -> None:
     if _FAMILIES.get(name) is not type(estimator):
         raise VeilwoodError(f"{name} cannot be saved. Hint: save one of {', '.join(_FAMILIES)}, outside any pipeline.")
     check_is_fitted(estimator, "privacy_")
-    if not _as_promised(estimator, estimator.plan_):
+    if not hasattr(estimator, "model_"):
+        raise VeilwoodError(f"{name} cannot be saved: it holds more than was released.")
+    if not _as_promised(estimator, estimator.plan_) or not _as_planned(estimator):
         raise VeilwoodError(
-            f"parameters of {name} were changed after the fit: they ask for another guarantee. Hint: fit."
+            f"parameters of {name} were changed after the fit: they ask for another guarantee or model. Hint: fit."
         )
-    arrays = {key: np.ascontiguousarray(array) for key, array in estimator._model_arrays().items()}
+    arrays = {key: np.ascontiguousarray(array) for key, array in estimator.model_.arrays().items()}
     classes = getattr(estimator, "classes_", None)
     metadata = {
         "format": str(FORMAT),
@@ -100,23 +105,35 @@ def save(estimator: BaseForest, path: str | PathLike[str]) -> None:
         "plan": _to_json(estimator.plan_.to_dict()),
         "certificate": _to_json(estimator.privacy_.to_dict()),
     }
-    content = write_safetensors(arrays, {**metadata, "sha256": _digest(metadata, arrays)})
+    content = _reproducible(write_safetensors(arrays, {**metadata, "sha256": _digest(metadata, arrays)}))
     try:
         write_file(path, content)
     except FileError as error:
         raise ModelFileError(str(error)) from None
 
 
-def load(path: str | PathLike[str]) -> BaseForest:
+def _reproducible(content: bytes) -> bytes:
+    """Return the same safetensors file with its header in order, which is written in a random one: equal models have
+    equal bytes."""
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8:start]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + content[start:]
+
+
+def load(path: str | PathLike[str], *, signed_by: PublicKey | None = None) -> BaseForest:
     """Read a model that ``save`` wrote: parse, check, and only then construct.
 
     The check sum inside finds accidents and careless edits. It is no signature: take models from those you trust,
-    as with any claim of privacy. No file can run code.
+    as with any claim of privacy, or ask for a signature. No file can run code.
 
     Parameters
     ----------
     path : path
         The file.
+    signed_by : path or PEM text, optional
+        A public key: the model is refused unless the holder of the key has signed exactly this file (``veilwood sign``;
+        the signature stands beside it). That says who vouches for it, not that the run was honest.
 
     Returns
     -------
@@ -127,9 +144,27 @@ def load(path: str | PathLike[str]) -> BaseForest:
     ------
     ModelFileError
         With the reason, if the file is missing, no model, cut off, altered, or of a later format.
+    SignatureError
+        With ``signed_by``, if the signature is missing, broken, of another key or of another file.
     """
+    return load_signed(path, signed_by)[0]
+
+
+def load_signed(path: str | PathLike[str], signed_by: PublicKey | None) -> tuple[BaseForest, dict[str, Any]]:
+    """Return the model in a file and what a signature of it says, checked against the signature if there is a key."""
     try:
-        return _construct(_parse(_read(Path(path))))
+        content = _read(Path(path))
+        statement = None if signed_by is None else check_signature(path, signed_by, "model")
+        if statement is not None and statement.get("model_hash") != hashlib.sha256(content).hexdigest():
+            # Before anything is parsed: what was not signed is not looked at.
+            raise SignatureError(f"{shown(str(path))} is not the file that was signed: its bytes differ.")
+        model = _construct(_parse(content))
+        truth = statement_of_model(model.privacy_, content)
+        if statement is not None:
+            match_signature(path, statement, truth)
+        return model, truth
+    except SignatureError:
+        raise
     except VeilwoodError as error:
         raise ModelFileError(f"cannot load {shown(str(path))}: {shorten(str(error), _MOST_TOLD)}") from None
 
@@ -208,7 +243,7 @@ def _construct(parts: _Parts) -> BaseForest:
         raise ModelFileError(_DAMAGED.format("there is no certificate"))
     statement = PrivacyStatement.from_dict(certificate)
     _check_certificate(statement, planned, plan, schema)
-    if schema.task != family._task:
+    if schema.task != family.task:
         raise ModelFileError(_DAMAGED.format(f"{family.__name__} does not do {schema.task}"))
     label_dtype = _label_dtype(_entry(metadata, "classes_dtype"))
 
@@ -217,16 +252,15 @@ def _construct(parts: _Parts) -> BaseForest:
         raise ModelFileError(_DAMAGED.format("the parameters ask for another guarantee than the plan gives"))
     estimator.privacy_ = statement
     estimator.plan_ = plan
-    estimator._set_public(schema)
+    estimator.take(schema, estimator.make_method().restore(schema, plan, arrays))
     if schema.classes:
         estimator.classes_ = _labels(schema, label_dtype)
-    estimator._restore(arrays)
     return estimator
 
 
 def _as_promised(estimator: BaseForest, plan: Plan) -> bool:
     """Whether the parameters ask for what the plan gives; noise that servers sampled together adds a tiny delta."""
-    loss, neighbours = estimator._promise()
+    loss, neighbours = estimator.promise()
     sampled = loss.delta == 0 < plan.loss.delta < SAMPLING_DELTA and plan.loss.rho is None
     asked = Loss(loss.epsilon, plan.loss.delta) if sampled else loss
     # PrivateForest promises more than was asked where it needs no delta.
@@ -234,10 +268,17 @@ def _as_promised(estimator: BaseForest, plan: Plan) -> bool:
     return neighbours == plan.neighbours and (without_delta or plan.loss == asked)
 
 
+def _as_planned(estimator: BaseForest) -> bool:
+    """Whether predictions are still prepared as the parameters say: these two decide how leaves are read."""
+    now, then = estimator.get_params(deep=False), estimator.plan_.parameters
+    return all(now.get(name) == then.get(name) for name in ("voting", "leaves"))
+
+
 def _check_certificate(statement: PrivacyStatement, planned: Any, plan: Plan, schema: Schema) -> None:
     """Refuse a certificate of another release, and one that claims what this one cannot have."""
     plan_hash = hashlib.sha256(json.dumps(planned, sort_keys=True).encode()).hexdigest()
-    if statement.plan_hash != plan_hash or not statement.schema_hash == plan.schema_hash == schema.fingerprint():
+    of_plan = statement.plan_hash == (plan.opened_as or plan_hash) and statement.chosen == chosen_in(plan)
+    if not of_plan or not statement.schema_hash == plan.schema_hash == schema.fingerprint():
         raise ModelFileError(_DAMAGED.format("the certificate is of another plan or schema"))
     private, loss = statement.is_private, plan.loss
     claims = (statement.adjacency, statement.unit, statement.mechanism, statement.released, statement.composition)

@@ -18,7 +18,8 @@ from veilwood._version import __version__
 from veilwood.atomic_file import write_file
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.errors import FileError, ModelFileError, VeilwoodError
-from veilwood.forests.noisy_leaves import CountedClassifier, CountedRegressor
+from veilwood.estimators.base import BaseForest
+from veilwood.forests.noisy_leaves import LeafModel
 from veilwood.trees.forest import LEAF, Forest
 
 if TYPE_CHECKING:
@@ -36,9 +37,7 @@ _OPSET, _ML_OPSET, _IR_VERSION = 21, 5, 10
 _AT_LEAST, _MEMBER = 2, 6  # node modes of TreeEnsemble
 
 
-def export_onnx(
-    estimator: CountedClassifier | CountedRegressor, path: str | PathLike[str], *, float64: bool = True
-) -> None:
+def export_onnx(estimator: BaseForest, path: str | PathLike[str], *, float64: bool = True) -> None:
     """Write a fitted model as an ONNX file.
 
     The graph has one input of shape (rows, 1) for each feature, under its name: numbers as double, categories as
@@ -68,25 +67,28 @@ def export_onnx(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     export_onnx(forest, f"{folder}/car.onnx")
     """
-    if not isinstance(estimator, CountedClassifier | CountedRegressor):
+    known = isinstance(estimator, BaseForest)
+    if known:
+        check_is_fitted(estimator, "privacy_")
+    model = getattr(estimator, "model_", None)
+    if not known or type(model) is not LeafModel:
         raise VeilwoodError(
             f"{type(estimator).__name__} has no ONNX export. Hint: random trees, and median and greedy forests, have."
         )
-    check_is_fitted(estimator, "privacy_")
-    if estimator.forest_.lookup.max() > 1:
+    if model.forest.lookup.max() > 1:
         raise VeilwoodError(
             f"multiway trees of {type(estimator).__name__} have no ONNX export. Hint: branching='binary'."
         )
     graph = _Graph(estimator.schema_.feature_names)
-    values, refused = _read_columns(graph, estimator._encoding(), float64)
-    mean = _mean_over_trees(graph, estimator.forest_, estimator._encoding(), values, estimator._leaf_values())
-    if isinstance(estimator, CountedClassifier):
-        _classify(graph, estimator, mean, refused)
+    values, refused = _read_columns(graph, model.encoding, float64)
+    mean = _mean_over_trees(graph, model, values)
+    if estimator.task == "classification":
+        _classify(graph, estimator, model.voting, mean, refused)
     else:
-        _regress(graph, estimator, mean, refused)
-    model = graph.model(estimator.privacy_.to_json(), str(estimator.privacy_))
+        _regress(graph, model.encoding.schema.target.bounds, mean, refused)
+    written = graph.model(estimator.privacy_.to_json(), str(estimator.privacy_))
     try:
-        write_file(path, model.SerializeToString())
+        write_file(path, written.SerializeToString())
     except FileError as error:
         raise ModelFileError(str(error)) from None
 
@@ -201,13 +203,12 @@ def _read_categories(graph: _Graph, column: Column) -> tuple[str, str | None]:
     return value, graph.add("Less", code, graph.constant(np.int64(0))) if min(unknown, missing) < 0 else None
 
 
-def _mean_over_trees(
-    graph: _Graph, forest: Forest, encoding: Encoding, values: str, leaf_values: NDArray[np.float64]
-) -> str:
+def _mean_over_trees(graph: _Graph, model: LeafModel, values: str) -> str:
     """Route rows by TreeEnsemble, which gives leaf numbers here, one target a tree; then look up what leaves say."""
-    leaves = graph.add("TreeEnsemble", values, domain="ai.onnx.ml", **_tree_attributes(forest, encoding))
+    forest = model.forest
+    leaves = graph.add("TreeEnsemble", values, domain="ai.onnx.ml", **_tree_attributes(forest, model.encoding))
     numbers = graph.add("Cast", leaves, to=graph.onnx.TensorProto.INT64)
-    said = graph.add("Gather", graph.constant(leaf_values), numbers, axis=0)
+    said = graph.add("Gather", graph.constant(model.leaf_values), numbers, axis=0)
     # CumSum adds one tree after the other, as we do, so even the rounding is the same.
     sums = graph.add("CumSum", said, graph.constant(np.int64(1)))
     total = graph.add("Gather", sums, graph.constant(np.int64(forest.n_trees - 1)), axis=1)
@@ -257,11 +258,11 @@ def _tree_attributes(forest: Forest, encoding: Encoding) -> dict[str, Any]:
     }
 
 
-def _classify(graph: _Graph, estimator: CountedClassifier, shares: str, refused: str) -> None:
+def _classify(graph: _Graph, estimator: BaseForest, voting: str, shares: str, refused: str) -> None:
     nan = graph.constant(np.float64(np.nan))
     target = estimator.schema_.target
     classes = target.labels if target.label_type == "text" else target.values
-    if estimator.voting != "probabilistic":
+    if voting != "probabilistic":
         best = graph.add("ArgMax", shares, axis=1, keepdims=1)
         chosen = graph.add("Where", refused, graph.constant(np.int64(len(classes))), best)
         if whole := estimator.classes_.dtype.kind in "iu":
@@ -273,8 +274,8 @@ def _classify(graph: _Graph, estimator: CountedClassifier, shares: str, refused:
     graph.output(graph.add("Where", refused, nan, shares), "probabilities", "DOUBLE", ["rows", len(classes)])
 
 
-def _regress(graph: _Graph, estimator: CountedRegressor, shares: str, refused: str) -> None:
-    lower, upper = estimator.schema_.target.bounds
+def _regress(graph: _Graph, bounds: tuple[float, float], shares: str, refused: str) -> None:
+    lower, upper = bounds
     share = graph.add("Gather", shares, graph.constant(np.array([0])), axis=1)
     # The steps of Encoding.decode_target, one by one, for equal rounding.
     levels = graph.add("Mul", share, graph.constant(np.float64(TARGET_LEVELS)))

@@ -1,35 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """DiPriMe with the accounting and the leaves that its paper prints (Consul and Williamson 2020). NOT PRIVATE.
 
-The sound ones are in ``estimators.median_forest``; trees are grown by the same code as theirs.
+The sound ones are in ``forests.grown.median_forest``; trees are grown by the same code as theirs.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.data.batches import AddUp
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
-from veilwood.forests.grown.base import GrownForest
-from veilwood.forests.grown.median_forest import MedianForestClassifier, MedianForestRegressor
-from veilwood.forests.grown.medians import Level, Variant, grow_level, plan_level
-from veilwood.not_private.shared import PARTS, AsPublished, uniform
+from veilwood.estimators.base import RunParameters
+from veilwood.estimators.predicting import Classifier, Regressor
+from veilwood.forests.grown.median_forest import MedianForest, MedianForestParameters
+from veilwood.forests.grown.medians import Level, Variant
+from veilwood.forests.method import Floats
+from veilwood.not_private.shared import PARTS, AsPublished, PaperParameters, uniform
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss, exact
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteLaplace
+from veilwood.privacy.plan import Plan
 from veilwood.privacy.selection import ExponentialMechanism, PermuteAndFlip
 from veilwood.privacy.steps import Step
-from veilwood.trees.counting import Assignment
+from veilwood.trees.forest import Forest
 from veilwood.trees.histograms import spread_range
-from veilwood.trees.levelwise import Growing
 
 PAPER_VARIANTS = ("DiPriMe", "DiPriMeExp", "DiPriMeFlip")
 K_MEDIANS_CHARGED_ONCE = (
@@ -45,76 +45,76 @@ NOT_ACCOUNTED = (
 )
 
 
-class _DiPriMe(AsPublished, GrownForest):
-    """What both tasks share: the paper's budget on splits."""
+@dataclass(eq=False, repr=False, kw_only=True)
+class DiPriMeParameters(PaperParameters, MedianForestParameters):
+    """Parameters of the paper for numbers; what it leaves no choice in is not a parameter."""
 
-    _variants: ClassVar[tuple[str, ...]] = PAPER_VARIANTS
-    _fixed: ClassVar[dict[str, Any]] = {}  # what the paper leaves no choice in
+    variant: str = "DiPriMeFlip"
+    selection: str = field(default="flip", init=False)
+    trees: str = field(default="disjoint", init=False)
+    leaves: str = field(default="plain", init=False)
 
-    variant: Any
 
-    def __init__(
-        self,
-        schema: Any = None,
-        *,
-        epsilon_in_paper: float = 1.0,
-        variant: str = "DiPriMeFlip",
-        n_estimators: int = 10,
-        max_depth: int = 6,
-        split_share: float = 0.5,
-        candidates: int = 5,
-        random_state: Any = None,
-        ledger: Any = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        super().__init__(
-            schema, epsilon=math.inf, variant=variant, n_estimators=n_estimators, max_depth=max_depth,
-            split_share=split_share, candidates=candidates, random_state=random_state, ledger=ledger, n_jobs=n_jobs,
-            **self._fixed,
-        )  # fmt: skip
-        self.epsilon_in_paper = epsilon_in_paper
+@dataclass(eq=False, repr=False, kw_only=True)
+class DiPriMeClassifierParameters(DiPriMeParameters):
+    """Parameters of the paper for classes."""
 
-    def _budget(self, share: Fraction) -> Fraction:
-        return self._exact_epsilon_in_paper() * share
+    voting: str = field(default="majority", init=False)
+
+
+class DiPriMe(MedianForest):
+    """The paper's budget on splits and its noise on leaves."""
+
+    parameters: DiPriMeParameters
+    variants: ClassVar[tuple[str, ...]] = PAPER_VARIANTS
 
     @property
-    def _sound_variant(self) -> Variant:
-        return "random-attribute" if self.variant == "DiPriMe" else "k-medians"
+    def variant(self) -> Variant:
+        """How attributes and medians are chosen, in the words of the sound forest."""
+        return "random-attribute" if self.parameters.variant == "DiPriMe" else "k-medians"
 
-    def _plan_level(self, encoding: Encoding, depth: int, n_nodes: int, loss: Loss, neighbours: Neighbours) -> Level:
+    def plan_level(self, encoding: Encoding, depth: int, n_nodes: int, loss: Loss, neighbours: Neighbours) -> Level:
         """Section 4 of the paper: half of a level's budget for each choice, whatever the number of medians."""
-        level = plan_level(
-            depth, self._sound_variant, loss, neighbours, n_nodes=n_nodes, trees_per_row=1,
-            candidates=self._n_candidates(encoding), by="flip", moments=self._task == "regression",
-        )  # fmt: skip
-        budget = self._budget(exact(self.split_share) / self.max_depth)
-        choose = PermuteAndFlip if self.variant == "DiPriMeFlip" else ExponentialMechanism
+        level = super().plan_level(encoding, depth, n_nodes, loss, neighbours)
+        budget = self._budget(exact(self.parameters.split_share) / self.parameters.max_depth)
+        choose = PermuteAndFlip if self.parameters.variant == "DiPriMeFlip" else ExponentialMechanism
         if level.attributes is None:
             return replace(level, medians=replace(level.medians, mechanism=choose(budget, 2)))
         # Exponents of epsilon * MSE / (2 * 4 B^2 / N), with B the largest target: 8 times flatter than need be for
         # targets from 0 to 1; twice for classes.
-        flatness = 8 if self._task == "regression" else 2
-        score_range = flatness * spread_range(self._task == "regression")
+        flatness = 8 if self.task == "regression" else 2
+        score_range = flatness * spread_range(self.task == "regression")
         return Level(
             attributes=replace(level.attributes, mechanism=choose(budget / 2, score_range)),
             medians=replace(level.medians, mechanism=choose(budget / 2, 2)),
         )
 
-    def _grow_level(
-        self, encoding: Encoding, growing: Growing, level: Level, door: Door, add_up: AddUp,
-        rng: np.random.Generator, assignment: Assignment | None,
-    ) -> None:  # fmt: skip
-        grow_level(
-            growing, level, self._sound_variant, door, add_up, rng,
-            candidates=self._n_candidates(encoding),
-            n_classes=len(encoding.schema.classes) or None, assignment=assignment, n_jobs=self.n_jobs,
-        )  # fmt: skip
+    def leaf_step(self, schema: Schema, loss: Loss, neighbours: Neighbours, n_leaves: int) -> Step:
+        """Plan noise of the paper's scale: on class counts, or in parts of a mean."""
+        step = super().leaf_step(schema, loss, neighbours, n_leaves)
+        scale = (1 if schema.classes else 2 * PARTS) / self._budget(1 - exact(self.parameters.split_share))
+        return replace(step, mechanism=DiscreteLaplace(scale))
 
-    def _leaf_budget(self) -> Fraction:
-        return self._budget(1 - exact(self.split_share))
+    def _budget(self, share: Fraction) -> Fraction:
+        return self.parameters.exact_epsilon() * share
+
+    def release_leaves(self, door: Door, step: Step, exact_leaves: NDArray[np.int64]) -> NDArray[Any]:
+        """Let out noisy counts, or the paper's means, for which exact numbers go around the door's noise."""
+        if self.task == "classification":
+            return super().release_leaves(door, step, exact_leaves)
+        return means_as_published(exact_leaves, door.noisy(step, np.zeros_like(exact_leaves))[:, 0] / PARTS)
+
+    def leaf_values(self, forest: Forest, counts: NDArray[Any], plan: Plan) -> Floats:
+        """Return class shares, or the means as they are."""
+        return super().leaf_values(forest, counts, plan) if self.task == "classification" else counts
+
+    def warning(self, plan: Plan, model: Any) -> str | None:
+        """Say nothing of the noise on means, which has another scale."""
+        return super().warning(plan, model) if self.task == "classification" else None
 
 
-class DiPriMeClassifierAsPublishedNotPrivate(_DiPriMe, MedianForestClassifier):
+@dataclass(eq=False, repr=False)
+class DiPriMeClassifierAsPublishedNotPrivate(AsPublished, Classifier, DiPriMeClassifierParameters, RunParameters):
     """DiPriMe, DiPriMeExp or DiPriMeFlip for classes, with the paper's accounting. NOT PRIVATE.
 
     Rows are given to trees by a secret key, as in ``MedianForestClassifier``, not cut into equal parts. That makes the
@@ -128,7 +128,7 @@ class DiPriMeClassifierAsPublishedNotPrivate(_DiPriMe, MedianForestClassifier):
         What the paper calls epsilon. It is not a privacy loss here.
     variant : {"DiPriMeFlip", "DiPriMeExp", "DiPriMe"}
         The paper's three algorithms.
-    n_estimators, max_depth, split_share, candidates, random_state, ledger, n_jobs
+    n_estimators, max_depth, split_share, candidates, random_state, ledger, n_jobs, invalid
         As in ``MedianForestClassifier``; ``split_share`` is the paper's rho, ``candidates`` its K.
 
     Notes
@@ -150,24 +150,24 @@ class DiPriMeClassifierAsPublishedNotPrivate(_DiPriMe, MedianForestClassifier):
     (False, None)
     """
 
-    _fixed: ClassVar[dict[str, Any]] = {"voting": "majority"}
+    _method = DiPriMe
+    _parameters = DiPriMeClassifierParameters
 
     def _reason(self) -> str:
         return NOT_ACCOUNTED if self.variant == "DiPriMe" else K_MEDIANS_CHARGED_ONCE
 
-    def _leaf_step(self, schema: Schema, loss: Loss, neighbours: Neighbours, n_leaves: int) -> Step:
-        step = super()._leaf_step(schema, loss, neighbours, n_leaves)
-        return replace(step, mechanism=DiscreteLaplace(1 / self._leaf_budget()))
 
-
-class DiPriMeRegressorAsPublishedNotPrivate(_DiPriMe, MedianForestRegressor):
+@dataclass(eq=False, repr=False)
+class DiPriMeRegressorAsPublishedNotPrivate(AsPublished, Regressor, DiPriMeParameters, RunParameters):
     """DiPriMe, DiPriMeExp or DiPriMeFlip for numbers, with the paper's accounting and leaf means. NOT PRIVATE.
 
     Rows are given to trees by a secret key, as in ``MedianForestRegressor``, not cut into equal parts.
 
     Parameters
     ----------
-    schema, epsilon_in_paper, variant, n_estimators, max_depth, split_share, candidates, random_state, ledger, n_jobs
+    schema, epsilon_in_paper, variant, n_estimators, max_depth, split_share, candidates
+        As in ``DiPriMeClassifierAsPublishedNotPrivate``.
+    random_state, ledger, n_jobs, invalid
         As in ``DiPriMeClassifierAsPublishedNotPrivate``.
 
     Notes
@@ -177,24 +177,11 @@ class DiPriMeRegressorAsPublishedNotPrivate(_DiPriMe, MedianForestRegressor):
     None. ``privacy_.is_private`` is False and ``privacy_.epsilon`` is None.
     """
 
-    leaf_means_: NDArray[np.float64]
+    _method = DiPriMe
+    _parameters = DiPriMeParameters
 
     def _reason(self) -> str:
         return PRIVATE_SCALE if self.variant == "DiPriMe" else f"{K_MEDIANS_CHARGED_ONCE}; {PRIVATE_SCALE}"
-
-    def _leaf_step(self, schema: Schema, loss: Loss, neighbours: Neighbours, n_leaves: int) -> Step:
-        step = super()._leaf_step(schema, loss, neighbours, n_leaves)
-        return replace(step, mechanism=DiscreteLaplace(2 * PARTS / self._leaf_budget()))
-
-    def _release_leaves(self, door: Door, step: Step, exact_leaves: NDArray[np.int64]) -> NDArray[Any]:
-        return means_as_published(exact_leaves, door.noisy(step, np.zeros_like(exact_leaves))[:, 0] / PARTS)
-
-    def _set_leaves(self, forest: Any, released: NDArray[Any]) -> None:
-        self.forest_ = forest
-        self.leaf_means_ = released
-
-    def _leaf_shares(self) -> NDArray[np.float64]:
-        return self.leaf_means_
 
 
 def means_as_published(pairs: NDArray[np.int64], noise: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -11,11 +11,11 @@ from typing import Any
 
 from veilwood.data.schema import Schema
 from veilwood.errors import VeilwoodError
-from veilwood.privacy.certificate import PrivacyStatement
+from veilwood.privacy.certificate import ByServers, PrivacyStatement, Spend, certify
 from veilwood.privacy.loss import exact
 from veilwood.secure.mpc.engine import Engine
 from veilwood.secure.protocols.hidden_tree import HiddenTree, Recipe, draw_noise, grow
-from veilwood.secure.protocols.plans import hidden_statement, plan_hidden_forest
+from veilwood.secure.protocols.plans import plan_hidden_forest
 from veilwood.secure.protocols.records import Domain, Records
 
 EXACT_SPLITS = (
@@ -62,8 +62,9 @@ class ExactHiddenSplitTreeNotPrivate:
     @property
     def privacy_(self) -> PrivacyStatement:
         """The certificate, which says that there is no guarantee."""
-        sound = plan_hidden_forest(self.schema, epsilon=self.epsilon_in_paper, max_depth=self.recipe.depth)
-        said = hidden_statement(sound, not_private=EXACT_SPLITS)
+        sound = plan_hidden_forest(self.schema, epsilon=self.epsilon_in_paper, max_depth=self.recipe.depth).plan
+        spend = Spend("none", 0, sound.loss, "not", not_private=EXACT_SPLITS)
+        said = certify(sound, spend, ByServers("sampled", "rows"))
         return replace(said, mechanism="exact splits, discrete Laplace noise on class counts of leaves", composition=())
 
     def train(self, engine: Engine, records: Records) -> HiddenTree:

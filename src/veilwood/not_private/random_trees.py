@@ -1,22 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random decision trees as the paper prints them (Bojarski et al. 2014, Algorithm 2). NOT PRIVATE.
 
-The sound ones are in ``estimators.random_trees``.
+The sound ones are in ``forests.random_trees``.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.forests.base import Asked, Design
-from veilwood.forests.random_trees import RandomTreesClassifier
-from veilwood.not_private.shared import PARTS, AsPublished, uniform
+from veilwood.estimators.base import RunParameters
+from veilwood.estimators.one_pass import OnePassForest
+from veilwood.estimators.predicting import Classifier
+from veilwood.forests.method import Asked, Floats, ForestDesign
+from veilwood.forests.random_trees import RandomTrees, RandomTreesClassifierParameters
+from veilwood.not_private.shared import PARTS, AsPublished, PaperParameters, uniform
 from veilwood.privacy.door import Door
 from veilwood.privacy.noise import DiscreteLaplace
+from veilwood.privacy.plan import Plan
+from veilwood.trees.forest import Forest
 
 INVERTED_SCALE = (
     "Algorithm 2 of Bojarski et al. (2014) prints the noise scale eta/k, the inverse of the k/eta that the proof in "
@@ -24,7 +28,44 @@ INVERTED_SCALE = (
 )
 
 
-class RandomTreesAsPrintedNotPrivate(AsPublished, RandomTreesClassifier):
+@dataclass(eq=False, repr=False, kw_only=True)
+class AsPrintedParameters(PaperParameters, RandomTreesClassifierParameters):
+    """Parameters of the paper, which leaves no choice in trees and leaves."""
+
+    trees: str = field(default="shared", init=False)
+    leaves: str = field(default="plain", init=False)
+
+
+class RandomTreesAsPrinted(RandomTrees):
+    """Algorithm 2: the inverse of the noise scale that its proof needs, and random shares where counts are odd."""
+
+    parameters: AsPrintedParameters
+
+    def design(self, asked: Asked) -> ForestDesign:
+        """Plan noise of scale eta/k."""
+        eta = self.parameters.exact_epsilon()
+        design = super().design(asked)
+        # With eta/k far below 1 the noise decides on which side of zero an empty class falls, so it is drawn in parts.
+        noise = DiscreteLaplace(PARTS * eta / design.forest.n_trees)
+        (step,) = design.plan.steps
+        step = replace(step, mechanism=noise, sensitivity=step.sensitivity * PARTS)
+        plan = replace(design.plan, steps=(step,), expected_leaf_mse=noise.variance / PARTS**2)
+        return replace(design, plan=plan)
+
+    def release(self, design: ForestDesign, exact: NDArray[np.int64], door: Door) -> NDArray[np.int64]:
+        """Let out parts of counts."""
+        return super().release(design, PARTS * exact, door)
+
+    def leaf_values(self, forest: Forest, counts: NDArray[np.int64], plan: Plan) -> Floats:
+        """Return shares as printed, random ones among them."""
+        return shares_as_printed(counts)
+
+    def warning(self, plan: Plan, model: object) -> None:
+        """Say nothing of noise: there is no guarantee that it pays for."""
+
+
+@dataclass(eq=False, repr=False)
+class RandomTreesAsPrintedNotPrivate(AsPublished, Classifier, OnePassForest, AsPrintedParameters, RunParameters):
     """Random decision trees exactly as Algorithm 2 of Bojarski et al. (2014) prints them. NOT PRIVATE.
 
     The noise on leaf counts has scale eta/k instead of k/eta, and a leaf with a negative noisy count (or with
@@ -44,8 +85,8 @@ class RandomTreesAsPrintedNotPrivate(AsPublished, RandomTreesClassifier):
         Public randomness: the structure.
     ledger : Ledger, path or None
         Where the release is recorded, with an unbounded loss: a ledger with a budget refuses it.
-    n_jobs : int or None
-        Threads; -1 for all cores.
+    n_jobs, invalid
+        As in ``RandomTreesClassifier``.
 
     Notes
     -----
@@ -66,49 +107,11 @@ class RandomTreesAsPrintedNotPrivate(AsPublished, RandomTreesClassifier):
     (False, None)
     """
 
-    leaf_shares_: NDArray[np.float64]
-
-    def __init__(
-        self,
-        schema: Any = None,
-        *,
-        epsilon_in_paper: float = 1.0,
-        n_estimators: int = 20,
-        max_depth: int = 5,
-        voting: str = "majority",
-        random_state: Any = None,
-        ledger: Any = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        super().__init__(
-            schema, epsilon=float("inf"), n_estimators=n_estimators, max_depth=max_depth, voting=voting,
-            random_state=random_state, ledger=ledger, n_jobs=n_jobs,
-        )  # fmt: skip
-        self.epsilon_in_paper = epsilon_in_paper
+    _method = RandomTreesAsPrinted
+    _parameters = AsPrintedParameters
 
     def _reason(self) -> str:
         return INVERTED_SCALE
-
-    def _design(self, asked: Asked) -> Design:
-        eta = self._exact_epsilon_in_paper()
-        design = super()._design(asked)
-        # With eta/k far below 1 the noise decides on which side of zero an empty class falls, so it is drawn in parts.
-        noise = DiscreteLaplace(PARTS * eta / design.forest.n_trees)
-        (step,) = design.plan.steps
-        step = replace(step, mechanism=noise, sensitivity=step.sensitivity * PARTS)
-        plan = replace(design.plan, steps=(step,), expected_leaf_mse=noise.variance / PARTS**2)
-        return replace(design, plan=plan)
-
-    def _release(self, design: Design, exact: NDArray[np.int64], door: Door) -> NDArray[np.int64]:
-        (step,) = design.plan.steps
-        return door.noisy(step, PARTS * exact)
-
-    def _learn(self, design: Design, released: NDArray[np.int64]) -> None:
-        self.forest_ = design.forest
-        self.leaf_shares_ = shares_as_printed(released)
-
-    def _leaf_shares(self) -> NDArray[np.float64]:
-        return self.leaf_shares_
 
 
 def shares_as_printed(counts: NDArray[np.int64]) -> NDArray[np.float64]:

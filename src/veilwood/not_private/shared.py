@@ -6,6 +6,8 @@ What each paper prints is in a file of its own.
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -13,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.data.schema import Schema
-from veilwood.errors import VeilwoodError
-from veilwood.forests.base import BaseForest
+from veilwood.errors import ParameterError
+from veilwood.estimators.base import BaseForest
+from veilwood.forests.method import Parameters
 from veilwood.privacy import entropy
 from veilwood.privacy.loss import exact
 
@@ -22,24 +25,36 @@ PARTS = 2**20
 """The papers' noise is continuous: whole-number noise is drawn in this many parts of a row (or of a mean)."""
 
 
-class AsPublished(BaseForest):
-    """Mixin of a forest that follows a paper to the letter; put it before the sound forest."""
+@dataclass(eq=False, repr=False, kw_only=True)
+class PaperParameters(Parameters):
+    """What a paper calls epsilon, which is not a privacy loss."""
 
-    epsilon_in_paper: Any
+    epsilon_in_paper: float = 1.0
+
+    def exact_epsilon(self) -> Fraction:
+        """Return it as an exact number above 0."""
+        value = exact(self.epsilon_in_paper, "epsilon_in_paper")
+        if value <= 0:
+            raise ParameterError("epsilon_in_paper", self.epsilon_in_paper, "must be above 0")
+        return value
+
+
+class AsPublished(BaseForest):
+    """Mixin of a shell whose method follows a paper to the letter: no loss is promised, and the result says why."""
+
+    epsilon = math.inf
+    delta = 0.0
+    privacy_unit = "row"
+    adjacency = "add-remove"
+
+    def declared_schema(self, X: Any = None, y: Any = None) -> tuple[Schema, str | None]:
+        """Return the schema, and why no guarantee is stated."""
+        schema, inferred = super().declared_schema(X, y)
+        return schema, "; ".join(filter(None, (self._reason(), inferred)))
 
     def _reason(self) -> str:
         """Why no guarantee is stated."""
         raise NotImplementedError
-
-    def _declared_schema(self, X: Any, y: Any) -> tuple[Schema, str | None]:
-        schema, inferred = super()._declared_schema(X, y)
-        return schema, "; ".join(filter(None, (self._reason(), inferred)))
-
-    def _exact_epsilon_in_paper(self) -> Fraction:
-        value = exact(self.epsilon_in_paper, "epsilon_in_paper")
-        if value <= 0:
-            raise VeilwoodError(f"epsilon_in_paper={self.epsilon_in_paper!r} must be above 0.")
-        return value
 
 
 def uniform(n: int) -> NDArray[np.float64]:

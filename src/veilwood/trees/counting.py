@@ -100,6 +100,8 @@ def leaf_totals(
     if gpu.in_use():
         return gpu.leaf_totals(forest, rows, n_classes=n_classes, target_levels=target_levels)
     totals = np.zeros((forest.n_leaves, n_classes or 2), np.int64)
+    for derived in ("packed", "level", "lookup_bits") if fast else ():
+        getattr(forest, derived)  # now, as what a forest holds must not tell whether there were rows
     for codes, classes, own in rows:
         target = np.ascontiguousarray(classes, np.int32)
         if fast:
@@ -137,7 +139,7 @@ def route(forest: Forest, codes: Codes) -> Ints:
     """Return the leaf of each row in each tree, shape (n_rows, n_trees): the plain numpy walk, level by level.
 
     >>> from veilwood.data.encoding import EncodedColumn
-    >>> from veilwood.trees.forest import grow_multiway
+    >>> from veilwood.trees.random import grow_multiway
     >>> coin = EncodedColumn("coin", ordered=False, n_codes=2, missing_code=None)
     >>> route(grow_multiway([coin], 1, 1, 0), np.array([[0], [1]], np.uint16)).ravel().tolist()
     [0, 1]

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees as flat level-order arrays, grown from public facts and a public seed.
+"""Trees as flat level-order arrays, and the public randomness that they grow from.
 
-Nothing here looks at data: what a forest counts is in ``counting``, what it learned in ``leaves``.
+They are written in ``builder``; what a forest counts is in ``counting``, what it learned in ``forests.leaves``.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,14 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.bounded import is_whole
-from veilwood.errors import DomainTooLargeError, ModelFileError, VeilwoodError
+from veilwood.errors import DomainTooLargeError, ModelFileError, ParameterError, VeilwoodError
 from veilwood.privacy.plan import LARGEST_SEED
 from veilwood.wording import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from veilwood.data.encoding import EncodedColumn
 
 Ints: TypeAlias = NDArray[np.int32]
 
@@ -30,8 +29,6 @@ LEAF = -1  # the "feature" of a leaf
 MAX_NODES = 1 << 28  # about 3 GB of structure: beyond it something was mistyped
 MAX_TREES = 100_000  # each is grown by itself
 MAX_DEPTH = 1024  # of a tree read from a file: what walks level by level stays fast
-# A missing number sits above the upper bound; this is how often a split sets it apart from all numbers.
-MISSING_SPLIT_CHANCE = 0.25
 
 
 @dataclass(frozen=True)
@@ -49,6 +46,10 @@ class Forest:
     child: Ints
     lookup: NDArray[np.uint16]
     tree_leaves: Ints  # leaves of tree t are tree_leaves[t] up to tree_leaves[t + 1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what was derived on the way: whether it was needed would tell whether there were rows."""
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
     @property
     def n_trees(self) -> int:
@@ -239,77 +240,9 @@ def check_random_state(random_state: object) -> None:
     """Refuse what no public randomness can be drawn from."""
     known = random_state is None or isinstance(random_state, np.random.RandomState | np.random.Generator)
     if not known and not is_whole(random_state, 0, LARGEST_SEED):
-        raise VeilwoodError(
-            f"random_state={shown(random_state)} is not a non-negative integer below 2^128, a generator or None."
+        raise ParameterError(
+            "random_state", random_state, "is not a non-negative integer below 2^128, a generator or None"
         )
-
-
-@dataclass(frozen=True)
-class _Tree:
-    """One tree with its own node, leaf and lookup numbers, before it joins a forest."""
-
-    feature: Ints
-    cut: Ints
-    child: Ints
-    lookup: NDArray[np.uint16]
-
-    @property
-    def n_leaves(self) -> int:
-        return int((self.feature == LEAF).sum())
-
-
-def grow_binary(columns: Sequence[EncodedColumn], n_trees: int, max_depth: int, random_state: object = None) -> Forest:
-    """Grow binary trees: a random attribute, a random cut inside what the path has left of it.
-
-    Bojarski et al., section 3: complete trees of fixed height, attribute uniform at random, threshold uniform
-    between the bounds. Categories are split at random with at least one value on each side. An attribute that the
-    path has narrowed to a single value is not drawn again, and a node with no attribute left is a leaf.
-    """
-    check_size(n_trees, max_depth, 2)
-    return _join([_grow_binary_tree(columns, max_depth, rng) for rng in public_generators(random_state, n_trees)])
-
-
-def grow_multiway(
-    columns: Sequence[EncodedColumn], n_trees: int, max_depth: int, random_state: object = None
-) -> Forest:
-    """Grow multiway trees (ID3): a random attribute not yet on the path, one branch for each of its values."""
-    check_counts(n_estimators=n_trees, max_depth=max_depth)
-    if max_depth > len(columns):
-        raise VeilwoodError(
-            f"max_depth={max_depth} exceeds the {len(columns)} features: a multiway tree uses each once on a path. "
-            f"Hint: max_depth={len(columns)} or less."
-        )
-    widest = sorted((column.n_codes for column in columns), reverse=True)[:max_depth]
-    # The lookup table of an n-valued column is 0, 1, ..., n-1: all columns can share the longest one.
-    identity = np.arange(max(column.n_codes for column in columns), dtype=np.uint16)
-    check_size(n_trees, 1, int(np.prod(widest, dtype=object)))
-    return _join(
-        [_grow_multiway_tree(columns, identity, max_depth, rng) for rng in public_generators(random_state, n_trees)],
-        shared_lookup=identity,
-    )
-
-
-def join_forests(forests: Sequence[Forest], features: Sequence[Sequence[int]]) -> Forest:
-    """Put forests over subsets of the columns side by side; ``features`` gives each one's columns in the whole."""
-    trees = [
-        _Tree(
-            np.where(forest.feature == LEAF, LEAF, np.asarray(columns, np.int32)[forest.feature]),
-            forest.cut,
-            forest.child,
-            forest.lookup,
-        )
-        for forest, columns in zip(forests, features, strict=True)
-    ]
-    joined = _join(trees)
-    starts = joined.roots
-    leaf_starts = joined.tree_leaves
-    return replace(
-        joined,
-        roots=np.concatenate([forest.roots + start for forest, start in zip(forests, starts, strict=True)]),
-        tree_leaves=np.concatenate(
-            [[0], *(forest.tree_leaves[1:] + s for forest, s in zip(forests, leaf_starts, strict=False))]
-        ).astype(np.int32),
-    )
 
 
 def leaf_masks(forest: Forest, n_codes: Sequence[int]) -> NDArray[np.bool_]:
@@ -332,6 +265,7 @@ def check_counts(**values: object) -> None:
     for name, value in values.items():
         if not is_whole(value, 1, MAX_TREES):
             told = f"{name}={shown(value)} must be a whole number of at least 1 and at most {MAX_TREES:,}."
+            told += " Hint: lower max_depth or n_estimators." * is_whole(value, MAX_TREES)
             raise DomainTooLargeError(told) if is_whole(value, MAX_TREES) else VeilwoodError(told)
 
 
@@ -344,156 +278,3 @@ def check_size(n_trees: int, max_depth: int, branching: int) -> None:
             f"{n_trees} trees of depth {max_depth} could have more than {MAX_NODES:,} leaves. "
             "Hint: lower max_depth or n_estimators."
         )
-
-
-def _grow_binary_tree(columns: Sequence[EncodedColumn], max_depth: int, rng: np.random.Generator) -> _Tree:
-    """Grow level by level, keeping for each node of the level what its path leaves of every column."""
-    ordered = np.array([column.ordered for column in columns])
-    n_codes = np.array([column.n_codes for column in columns])
-    missing = np.array([-1 if column.missing_code is None else column.missing_code for column in columns])
-    offsets = np.cumsum(np.where(ordered, 0, n_codes)) - np.where(ordered, 0, n_codes)
-    n_category_bits = int(np.where(ordered, 0, n_codes).sum())
-
-    low = np.zeros((1, len(columns)), np.int32)  # codes low <= c < high remain, for ordered columns
-    high = n_codes[None, :].astype(np.int32)
-    alive = np.ones((1, n_category_bits), bool)  # which categories remain, all columns side by side
-    features, cuts, children, tables = [], [], [], []
-    n_nodes, lookup_length = 1, 0
-
-    for _ in range(max_depth):
-        n_level = len(low)
-        splittable = high - low > 1
-        splittable[:, ~ordered] = _category_totals(alive, offsets[~ordered]) > 1
-        feature = _choose(splittable, rng)
-        inner = np.flatnonzero(feature != LEAF)
-        cut = np.zeros(n_level, np.int32)
-        goes_right = np.zeros((n_level, n_category_bits), bool)  # of the split column's categories
-
-        numeric = inner[ordered[feature[inner]]]
-        cut[numeric] = _draw_cuts(low, high, missing, feature, numeric, rng)
-
-        categorical = inner[~ordered[feature[inner]]]
-        in_column = _column_mask(feature[categorical], offsets, n_codes, n_category_bits)
-        goes_right[categorical] = _draw_subsets(alive[categorical] & in_column, rng)
-        widths = n_codes[feature[categorical]]
-        cut[categorical] = -1 - (lookup_length + np.cumsum(widths) - widths)
-        tables.append(goes_right[categorical][in_column].astype(np.uint16))
-        lookup_length += int(widths.sum())
-
-        features.append(feature)
-        cuts.append(cut)
-        child = np.full(n_level, -1, np.int32)
-        child[inner] = n_nodes + 2 * np.arange(len(inner), dtype=np.int32)
-        children.append(child)
-        n_nodes += 2 * len(inner)
-
-        low, high = np.repeat(low[inner], 2, axis=0), np.repeat(high[inner], 2, axis=0)
-        position = np.searchsorted(inner, numeric)
-        high[2 * position, feature[numeric]] = cut[numeric]
-        low[2 * position + 1, feature[numeric]] = cut[numeric]
-        alive = np.repeat(alive[inner], 2, axis=0)
-        position = np.searchsorted(inner, categorical)
-        alive[2 * position] &= ~(in_column & goes_right[categorical])
-        alive[2 * position + 1] &= ~in_column | goes_right[categorical]
-
-    features.append(np.full(len(low), LEAF, np.int32))
-    cuts.append(np.zeros(len(low), np.int32))
-    children.append(np.full(len(low), -1, np.int32))
-    return _finish(features, cuts, children, np.concatenate([np.empty(0, np.uint16), *tables]))
-
-
-def _grow_multiway_tree(
-    columns: Sequence[EncodedColumn], identity: NDArray[np.uint16], max_depth: int, rng: np.random.Generator
-) -> _Tree:
-    n_codes = np.array([column.n_codes for column in columns], np.int32)
-    unused = np.ones((1, len(columns)), bool)
-    features, cuts, children = [], [], []
-    n_nodes = 1
-    for _ in range(max_depth):
-        feature = _choose(unused, rng)
-        widths = n_codes[feature]
-        features.append(feature)
-        cuts.append(np.full(len(feature), -1, np.int32))
-        children.append((n_nodes + np.cumsum(widths) - widths).astype(np.int32))
-        n_nodes += int(widths.sum())
-        unused[np.arange(len(feature)), feature] = False
-        unused = np.repeat(unused, widths, axis=0)
-    features.append(np.full(len(unused), LEAF, np.int32))
-    cuts.append(np.zeros(len(unused), np.int32))
-    children.append(np.full(len(unused), -1, np.int32))
-    return _finish(features, cuts, children, identity)
-
-
-def _choose(allowed: NDArray[np.bool_], rng: np.random.Generator) -> Ints:
-    """Pick one allowed column per row, uniformly; LEAF where none is allowed."""
-    totals = allowed.sum(axis=1)
-    rank = rng.integers(0, np.maximum(totals, 1))
-    chosen = np.argmax(np.cumsum(allowed, axis=1) > rank[:, None], axis=1)
-    return np.where(totals > 0, chosen, LEAF).astype(np.int32)
-
-
-def _category_totals(alive: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many categories remain, per node and categorical column."""
-    return (
-        np.add.reduceat(alive, starts, axis=1, dtype=np.int64) if len(starts) else np.empty((len(alive), 0), np.int64)
-    )
-
-
-def _column_mask(
-    feature: Ints, offsets: NDArray[np.int64], n_codes: NDArray[np.int64], n_bits: int
-) -> NDArray[np.bool_]:
-    """Which of the category bits belong to the split column of each node."""
-    bit = np.arange(n_bits)
-    start = offsets[feature][:, None]
-    return (bit >= start) & (bit < start + n_codes[feature][:, None])
-
-
-def _draw_cuts(
-    low: Ints, high: Ints, missing: NDArray[np.int64], feature: Ints, nodes: NDArray[np.int64], rng: np.random.Generator
-) -> NDArray[np.int64]:
-    lower, upper = low[nodes, feature[nodes]].astype(np.int64), high[nodes, feature[nodes]].astype(np.int64)
-    missing_code = missing[feature[nodes]]
-    has_missing = (missing_code >= 0) & (upper > missing_code)
-    apart = has_missing & ((rng.random(len(nodes)) < MISSING_SPLIT_CHANCE) | (missing_code - lower <= 1))
-    top = np.where(has_missing & ~apart, missing_code, upper)
-    uniform = rng.integers(lower + 1, np.maximum(top, lower + 2))
-    return np.where(apart, missing_code, uniform)
-
-
-def _draw_subsets(alive: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Send each remaining category right with probability one half; draw again until both sides have one."""
-    right = np.zeros_like(alive)
-    pending = np.arange(len(alive))
-    while len(pending):
-        right[pending] = alive[pending] & (rng.random((len(pending), alive.shape[1])) < 0.5)
-        n_right = right[pending].sum(axis=1)
-        pending = pending[(n_right == 0) | (n_right == alive[pending].sum(axis=1))]
-    return right
-
-
-def _finish(features: list[Ints], cuts: list[Ints], children: list[Ints], lookup: NDArray[np.uint16]) -> _Tree:
-    feature, child = np.concatenate(features), np.concatenate(children)
-    leaves = np.flatnonzero(feature == LEAF)
-    child[leaves] = np.arange(len(leaves), dtype=np.int32)
-    return _Tree(feature, np.concatenate(cuts), child, lookup)
-
-
-def _join(trees: list[_Tree], shared_lookup: NDArray[np.uint16] | None = None) -> Forest:
-    """Renumber nodes, leaves and lookup tables so that the trees live side by side."""
-    n_nodes = np.cumsum([0, *(len(tree.feature) for tree in trees)])
-    n_leaves = np.cumsum([0, *(tree.n_leaves for tree in trees)])
-    lookups = np.cumsum([0, *(0 if shared_lookup is not None else len(tree.lookup) for tree in trees)])
-    child, cut = [], []
-    for tree, node_start, leaf_start, lookup_start in zip(trees, n_nodes, n_leaves, lookups, strict=False):
-        child.append(tree.child + np.where(tree.feature == LEAF, leaf_start, node_start))
-        cut.append(np.where(tree.cut < 0, tree.cut - lookup_start, tree.cut))
-    lookup = shared_lookup if shared_lookup is not None else np.concatenate([tree.lookup for tree in trees])
-    return Forest(
-        roots=n_nodes[:-1].astype(np.int32),
-        feature=np.concatenate([tree.feature for tree in trees]).astype(np.int32),
-        cut=np.concatenate(cut).astype(np.int32),
-        child=np.concatenate(child).astype(np.int32),
-        # A kernel reads lookup[...] speculatively, so the table is never empty.
-        lookup=np.append(lookup, np.uint16(0)).astype(np.uint16),
-        tree_leaves=n_leaves.astype(np.int32),
-    )

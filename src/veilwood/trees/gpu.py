@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.errors import VeilwoodError
+from veilwood.errors import SetupError
 from veilwood.trees.forest import Forest
 
 __all__ = ["in_use", "leaf_totals", "sum_over_trees", "use"]
@@ -113,7 +113,7 @@ def groups_of(forest: Forest, leaf_bytes: int, room: int) -> list[Group]:
     """Cut a forest into groups whose nodes and leaves take at most ``room`` bytes; a larger tree stands alone.
 
     >>> from veilwood.data.encoding import EncodedColumn
-    >>> from veilwood.trees.forest import grow_multiway
+    >>> from veilwood.trees.random import grow_multiway
     >>> coin = EncodedColumn("coin", ordered=False, n_codes=2, missing_code=None)
     >>> forest = grow_multiway([coin], 5, 1)  # trees of three nodes, two of them leaves: 3 * 16 + 2 * 8 bytes
     >>> [tuple(group) for group in groups_of(forest, 8, 128)]
@@ -211,10 +211,10 @@ def _require() -> None:
 
         n_devices = cupy.cuda.runtime.getDeviceCount()
     except ImportError as missing:
-        raise VeilwoodError(
+        raise SetupError(
             "the GPU needs CuPy. Hint: pip install 'veilwood[gpu]' (CUDA 13), or cupy-cuda12x for CUDA 12."
         ) from missing
     except cupy.cuda.runtime.CUDARuntimeError as broken:
-        raise VeilwoodError(f"CuPy finds no GPU ({broken}). Hint: see nvidia-smi, or leave out gpu.use().") from broken
+        raise SetupError(f"CuPy finds no GPU ({broken}). Hint: see nvidia-smi, or leave out gpu.use().") from broken
     if not n_devices:
-        raise VeilwoodError("CuPy finds no GPU. Hint: see nvidia-smi, or leave out gpu.use().")
+        raise SetupError("CuPy finds no GPU. Hint: see nvidia-smi, or leave out gpu.use().")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood.trees.builder import build_forest, build_growing
 from veilwood.trees.forest import LEAF, Forest, Ints
 
 if TYPE_CHECKING:
@@ -95,10 +96,9 @@ class Growing:
         self._trees: list[Ints] = []
         self._features: list[Ints] = []
         self._cuts: list[Ints] = []
-        self._children: list[Ints] = []
+        self._branches: list[Ints] = []
         self._lookups: list[NDArray[np.uint16]] = []
         self._lookup_length = 0
-        self._n_nodes = n_trees
         self.n_trees = n_trees
         self.depth = 0
 
@@ -203,47 +203,34 @@ class Growing:
 
     def _close(self, inner: Longs, feature: Longs, cut: Longs, branches: Longs) -> None:
         """Write the current level down and open the next."""
-        features, cuts, children = (np.full(self.n_open, LEAF, np.int32) for _ in range(3))
+        features, cuts = (np.full(self.n_open, LEAF, np.int32) for _ in range(2))
         features[inner], cuts[inner] = feature, cut
-        children[inner] = self._n_nodes + np.cumsum(branches) - branches
+        counts = np.zeros(self.n_open, np.int32)
+        counts[inner] = branches
         self._trees.append(self._tree)
         self._features.append(features)
         self._cuts.append(cuts)
-        self._children.append(children)
-        self._n_nodes += int(branches.sum())
+        self._branches.append(counts)
         self._tree = np.repeat(self._tree[inner], branches)
         self.depth += 1
 
     def partial(self) -> Forest:
         """The trees so far; the leaf number of an open node is its place, that of a closed leaf is -1."""
-        open_ = np.arange(self.n_open, dtype=np.int32)
-        leaf = np.full(self.n_open, LEAF, np.int32)
-        return Forest(
-            roots=np.arange(self.n_trees, dtype=np.int32),
-            feature=np.concatenate([*self._features, leaf]),
-            cut=np.concatenate([*self._cuts, leaf]),
-            child=np.concatenate([*self._children, open_]),
-            lookup=np.concatenate([*self._lookups, np.zeros(1, np.uint16)]),  # a kernel reads it speculatively
-            tree_leaves=np.array([0, self.n_open], np.int32),
-        )
+        arrays = self._written()
+        return build_growing(self.n_trees, *arrays, self.n_open, self._lookups)
 
     def finish(self) -> Forest:
         """Make all open nodes leaves, and put the trees side by side."""
-        grown = self.partial()
         tree = np.concatenate([*self._trees, self._tree])
         order = np.argsort(tree, kind="stable")  # level order stays within each tree
-        place = np.empty(len(order), np.int32)
-        place[order] = np.arange(len(order))
-        feature = grown.feature[order]
-        leaf = feature == LEAF
-        child = np.where(leaf, 0, place[np.where(leaf, 0, grown.child[order])])
-        child[leaf] = np.arange(leaf.sum())
-        leaves_per_tree = np.bincount(tree[order][leaf], minlength=self.n_trees)
-        return Forest(
-            roots=place[: self.n_trees],
-            feature=feature,
-            cut=np.where(leaf, 0, grown.cut[order]).astype(np.int32),
-            child=child.astype(np.int32),
-            lookup=grown.lookup,
-            tree_leaves=np.concatenate([[0], np.cumsum(leaves_per_tree)]).astype(np.int32),
-        )
+        leaf, none = np.full(self.n_open, LEAF, np.int32), np.zeros(self.n_open, np.int32)
+        ends = zip(self._written(), (leaf, leaf, none), strict=True)
+        feature, cut, branches = (np.concatenate([closed, last])[order] for closed, last in ends)
+        return build_forest(np.bincount(tree, minlength=self.n_trees), feature, cut, branches, self._lookups)
+
+    def _written(self) -> tuple[Ints, Ints, Ints]:
+        """Features, cuts and branches of the closed nodes."""
+        nothing = np.empty(0, np.int32)
+        levels = (self._features, self._cuts, self._branches)
+        feature, cut, branches = (np.concatenate([nothing, *parts]) for parts in levels)
+        return feature, cut, branches

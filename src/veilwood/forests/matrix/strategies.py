@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What to measure so that a forest's queries can be answered: sensitivity, exact integers, reconstruction, error.
 
-No noise is drawn here, and the search for the best strategy lives in ``strategy_search``.
+No noise is drawn here, and the search for the best strategy lives in ``search``.
 
 Letters (those of ``workloads`` as well; Li et al. 2015 for the matrix mechanism, McKenna et al. 2018 for the
 families of strategies):
@@ -34,7 +34,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from veilwood.errors import OutOfSchemaError, VeilwoodError
+from veilwood.errors import OutOfSchemaError, PlanError, VeilwoodError
 from veilwood.forests.matrix.workloads import PathWorkload, Workload
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 
@@ -381,6 +381,29 @@ class Factors(Strategy):
                 spread = _along(inverse, spread, axis + 1)
             total += float((table * spread).sum())
         return variances[0] * total
+
+
+def strategy_to_choice(strategy: Strategy) -> dict[str, Any]:
+    """Return a strategy as a plan holds it: whole numbers only."""
+    if isinstance(strategy, Marginals):
+        return {"marginals": [[list(features), weight] for features, weight in strategy.weights.items()]}
+    assert isinstance(strategy, Factors)
+    return {"factors": [factor.tolist() for factor in strategy.factors]}
+
+
+def strategy_from_choice(workload: Workload, choice: Any) -> Strategy:
+    """Read what ``strategy_to_choice`` wrote; sensitivities are computed anew, and what cannot answer is refused."""
+    try:
+        strategy: Strategy
+        if "marginals" in choice:
+            strategy = Marginals(workload, {tuple(features): weight for features, weight in choice["marginals"]})
+        else:
+            strategy = Factors(workload, choice["factors"])
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+        raise PlanError(f"the strategy of the plan does not fit its forest: {error}") from None
+    if not strategy.supports(workload):
+        raise PlanError("the strategy of the plan cannot answer the leaves of its forest.")
+    return strategy
 
 
 def expected_error(

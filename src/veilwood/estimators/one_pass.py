@@ -1,29 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What forests share that need the rows once: training on batches as they come, released once at the end.
-
-Forests whose splits are chosen from data, level by level, read the rows several times: they are in ``grown``.
-"""
+"""Forests that need the rows once can be trained on batches as they come, and released once at the end."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.data.batches import Batch, Count, Source
+from veilwood.data.batches import Batch, Count
 from veilwood.data.canonical import texts_of
-from veilwood.data.cluster.engines import open_rows
+from veilwood.data.open_rows import open_rows
 from veilwood.errors import BudgetExceededError, VeilwoodError
-from veilwood.forests.base import Design
-from veilwood.forests.noisy_leaves import CountedForest
-from veilwood.privacy.door import SEEDED, Door
+from veilwood.estimators.base import BaseForest
+from veilwood.forests.method import Design, OnePassMethod
+from veilwood.privacy.door import SEEDED
 from veilwood.privacy.entropy import is_seeded
 from veilwood.privacy.ledger import open_ledger
 from veilwood.privacy.neighbours import RowsOf
+from veilwood.privacy.spending import Handle, handle_of
 from veilwood.wording import shorten, shown
 
 
@@ -37,6 +35,7 @@ class _Unfinished:
     sums: NDArray[np.int64]
     n_partitions: int
     not_private: list[str]
+    table: Handle  # of the first batch
 
     def __reduce__(self) -> NoReturn:
         raise VeilwoodError(
@@ -44,27 +43,16 @@ class _Unfinished:
         )
 
 
-class OnePassForest(CountedForest):
-    """A forest whose trees are grown without data: all that is learned from rows is one array of sums."""
+class OnePassForest(BaseForest):
+    """A forest whose method needs the rows once (``OnePassMethod``)."""
 
-    _several_passes: ClassVar[bool] = False
-    _unfinished: _Unfinished | None = None
+    _unfinished: _Unfinished | None
 
-    # -- what a family defines -----------------------------------------------------------------------------------
-
-    def _count(self, design: Design) -> Count:
-        """Say what is added up; where trees are disjoint, under a fresh secret key."""
-        raise NotImplementedError
-
-    def _release(self, design: Design, exact: NDArray[np.int64], door: Door) -> Any:
-        """Let the sums out through the door."""
-        raise NotImplementedError
-
-    # -- shared --------------------------------------------------------------------------------------------------
-
-    def _measure(self, design: Design, source: Source, door: Door) -> Any:
-        self._unfinished = None
-        return self._release(design, source.add_up(self._count(design), n_jobs=self.n_jobs), door)
+    def make_method(self) -> OnePassMethod[Any]:
+        """Return the method that the parameters ask for, checked."""
+        method = super().make_method()
+        assert isinstance(method, OnePassMethod)
+        return method
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, **unsupported: Any) -> Self:
         """Count one batch of rows, exactly and in memory; ``release`` ends the fit and makes the model.
@@ -106,7 +94,7 @@ class OnePassForest(CountedForest):
             raise VeilwoodError(
                 f"classes={shown(classes)} are not those of the schema: {shorten(', '.join(schema.classes))}."
             )
-        source = open_rows(X, y, current.design.encoding, estimator=type(self).__name__)
+        source = open_rows(X, y, current.design.encoding, invalid=self.invalid, estimator=type(self).__name__)
         sums = source.add_up(partial(_moved, current.count, current.n_partitions), n_jobs=self.n_jobs)
         # Only now, after the whole batch was accepted: a refused one leaves no trace.
         if self._unfinished is None:
@@ -131,25 +119,25 @@ class OnePassForest(CountedForest):
         if current is None:
             raise VeilwoodError("there is nothing to release. Hint: call partial_fit with some rows first, or fit.")
         self._check_params(current)
-        design = current.design
+        design, method = current.design, self.make_method()
         self._carry_out(
             design,
             "; ".join(current.not_private) or None,
-            lambda door: self._release(design, current.sums, door),
+            lambda door: method.release(design, current.sums, door),
+            current.table,
         )
-        self._unfinished = None
         return self
 
     def _begin(self, X: Any, y: Any) -> _Unfinished:
         """Design the forest and draw the key; refuse what cannot be paid for or cannot be done batch by batch."""
-        _, neighbours = self._promise()
+        _, neighbours = self.promise()
         if isinstance(neighbours.unit, RowsOf):
             raise VeilwoodError(
                 f"rows of one {neighbours.unit.id!r} may come in several batches, so which to keep cannot be told. "
                 "Hint: fit a table, a folder or a cluster's frame instead of partial_fit."
             )
-        schema, not_private = self._declared_schema(X, y)
-        design = self._prepare(schema)
+        schema, not_private = self.declared_schema(X, y)
+        design = self.prepare(schema)
         loss = design.plan.loss
         ledger = open_ledger(self.ledger)
         if not ledger.can_afford(loss):  # nothing is reserved before release: this only saves work in vain
@@ -159,9 +147,9 @@ class OnePassForest(CountedForest):
                 requested=loss,
                 remaining=left,
             )
-        count = self._count(design)
+        count = self.make_method().count(design)
         reasons = [reason for reason in (not_private, SEEDED if is_seeded() else None) if reason]
-        return _Unfinished(design, self.get_params(deep=False), count, count([]), 0, reasons)
+        return _Unfinished(design, self.get_params(deep=False), count, count([]), 0, reasons, handle_of(X))
 
     def _check_params(self, current: _Unfinished) -> None:
         """What is released must be what was counted."""

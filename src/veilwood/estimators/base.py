@@ -1,0 +1,368 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all scikit-learn shells share: common parameters, and the order of a fit around a method of ``forests``.
+
+A shell has parameters and documentation. What is grown, measured and learned is the method's (``forests.method``).
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from fractions import Fraction
+from os import PathLike
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias, get_args, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from veilwood.bounded import MOST_DIGITS, is_whole
+from veilwood.data.encoding import Encoding, class_labels
+from veilwood.data.open_rows import open_rows
+from veilwood.data.problems import Invalid
+from veilwood.data.schema import Schema, Task
+from veilwood.errors import OutOfSchemaError, ParameterError, PlanError, PrivacyWarning, UtilityWarning, VeilwoodError
+from veilwood.forests.method import Asked, Design, Method, Model, Parameters
+from veilwood.privacy.certificate import PrivacyStatement
+from veilwood.privacy.door import INFERRED, Door
+from veilwood.privacy.ledger import Ledger, open_ledger
+from veilwood.privacy.loss import Loss, requested_loss
+from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf, unit_of
+from veilwood.privacy.plan import Plan
+from veilwood.privacy.spending import Handle, handle_of, warn_of_more_fits
+from veilwood.trees.forest import check_random_state, public_seed
+
+MOST_THREADS = 4096
+
+PlanOrPath: TypeAlias = Plan | str | PathLike[str]
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class RunParameters:
+    """Parameters of every shell, with a guarantee or without: what is run on what."""
+
+    schema: Schema | Mapping[str, Any] | str | PathLike[str] | None = field(default=None, kw_only=False)
+    random_state: int | np.random.RandomState | np.random.Generator | None = None
+    ledger: Ledger | str | PathLike[str] | None = None
+    n_jobs: int | None = None
+    invalid: Invalid = "refuse"
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class SharedParameters(RunParameters):
+    """Parameters of every estimator: its guarantee too."""
+
+    epsilon: float = 1.0
+    delta: float = 0.0
+    privacy_unit: Literal["row"] | int | Mapping[str, Any] | Rows | RowsOf = "row"
+    adjacency: str = "add-remove"
+
+
+_MOST_CHARACTERS = 10_000
+_NOT_IN_A_PLAN = {
+    "schema", "epsilon", "delta", "privacy_unit", "adjacency", "random_state", "ledger", "n_jobs", "epsilon_in_paper",
+}  # fmt: skip
+
+
+def plain_value(name: str, value: Any) -> Any:
+    """Return a parameter as JSON can hold it; exact numbers as text, which every estimator reads as the same number."""
+    try:
+        return _plain(name, value)
+    except (RecursionError, ValueError) as error:  # nested too deep, or a number of too many digits
+        if isinstance(error, ParameterError):
+            raise
+        raise ParameterError(name, value, "cannot be saved", "give numbers or text") from None
+
+
+def _plain(name: str, value: Any) -> Any:
+    match value:
+        case np.floating():
+            return _plain(name, float(value))
+        case np.generic():
+            return _plain(name, value.item())
+        case float() if math.isinf(value):
+            return "inf"
+        case None | bool() | float():
+            return value
+        case int() if is_whole(value, -(10 ** (MOST_DIGITS - 1)), 10 ** (MOST_DIGITS - 1)):
+            return value
+        case str() if len(value) <= _MOST_CHARACTERS:
+            return value
+        case Fraction() | Decimal():
+            return str(value)
+        case Rows(k=k):
+            return k
+        case RowsOf(id=column, at_most=at_most):
+            return {"id": column, "at_most": at_most}
+        case list() | tuple():
+            return [_plain(name, entry) for entry in value]
+        case dict():
+            return {str(key): _plain(name, entry) for key, entry in value.items()}
+    raise ParameterError(name, value, "cannot be saved", "give numbers or text")
+
+
+def _same(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except ValueError:  # an array somewhere: rather plan again
+        return False
+
+
+@runtime_checkable
+class JointRows(Protocol):
+    """Rows of several owners that only three servers together can count (``secure.protocols.joint_forest``)."""
+
+    def teach(self, estimator: Any) -> None:
+        """Fit the estimator from what the servers release."""
+
+
+class BaseForest(BaseEstimator):  # type: ignore[misc]
+    """The order of a fit: public design, then the data through the door, then free post-processing.
+
+    Beside the methods of scikit-learn, other rooms call ``make_method``, ``promise``, ``declared_schema``, ``ask``,
+    ``prepare``, ``go_through`` and ``encode``.
+    """
+
+    task: ClassVar[Task]
+    _method: ClassVar[type[Method[Any]]]
+    _parameters: ClassVar[type[Parameters]]
+
+    # Parameters.
+    schema: Any
+    epsilon: Any
+    delta: Any
+    privacy_unit: Any
+    adjacency: Any
+    random_state: Any
+    ledger: Any
+    n_jobs: Any
+    invalid: Any
+
+    _prepared: tuple[Any, Design] | None = None  # by plan(), for the next fit
+    _unfinished: Any = None  # by partial_fit(), for release()
+
+    # Set by fit, beside what the model shows.
+    schema_: Schema
+    plan_: Plan
+    privacy_: PrivacyStatement
+    model_: Any
+    n_features_in_: int
+    feature_names_in_: NDArray[Any]
+    classes_: NDArray[Any]
+
+    # -- public ----------------------------------------------------------------------------------------------------
+
+    def plan(self) -> Plan:
+        """Return what ``fit`` will release and what it will cost. No data is needed, nothing is spent."""
+        if isinstance(self.schema, str) and self.schema == "infer":
+            raise VeilwoodError(
+                "a plan is made before the data is seen, and schema='infer' reads the data. Hint: declare a schema."
+            )
+        return self.prepare(self._for_task(Schema.resolve(self.schema))).plan
+
+    def fit(self, X: Any, y: Any = None, *, plan: PlanOrPath | None = None, **unsupported: Any) -> Self:
+        """Train on a table, releasing noisy counts through the door and charging the ledger once.
+
+        Parameters
+        ----------
+        X : dataframe, array, path, folder, glob, pyarrow dataset, iterator of tables, or frame of a cluster
+            The rows; a file, or a table without ``y``, must hold the target column of the schema. Frames of Dask,
+            Spark and Ray are counted where they are. An iterator can be read once: forests that grow level by level
+            refuse it.
+            Owners and servers of ``veilwood.secure`` take the place of rows that nobody may see.
+        y : array-like, optional
+            The target.
+        plan : Plan or path, optional
+            What was planned, and perhaps signed, before: exactly that is carried out, or the fit is refused with what
+            differs. Without it, the plan that ``plan()`` returned last, as long as no parameter has changed since.
+
+        Returns
+        -------
+        self
+        """
+        self._refuse(unsupported)
+        if isinstance(X, JointRows) and hasattr(type(X), "teach"):  # a frame may have a column of that name
+            X.teach(self)
+            return self
+        schema, not_private = self.declared_schema(X, y)
+        design, method = self.prepare(schema, plan), self.make_method()
+        try:
+            sources = [open_rows(X, y, design.encoding, unit=design.plan.neighbours.unit, invalid=self.invalid)]
+        except OutOfSchemaError:
+            if self.ledger is not None:  # a refusal tells something for nothing, so it must not go unseen
+                with Door(design.plan, open_ledger(self.ledger), not_private=not_private, table=handle_of(X)):
+                    raise
+            raise
+        sources[0].check_passes(method.several_passes, type(self).__name__)
+        # Taken out of the list, so that the encoded rows are gone from memory before anything is learned.
+        self._carry_out(
+            design, not_private, lambda door: method.measure(design, sources.pop(), door, self.n_jobs), handle_of(X)
+        )
+        return self
+
+    # -- for other rooms -------------------------------------------------------------------------------------------
+
+    def make_method(self) -> Method[Any]:
+        """Return the method that the parameters ask for, checked."""
+        method = self._method(self._parameters.of(self), self.task)
+        method.check()
+        return method
+
+    def promise(self) -> tuple[Loss, Neighbours]:
+        """Read what is asked for; wrong values are refused here, before anything is spent."""
+        if self.n_jobs is not None and (not is_whole(self.n_jobs, -MOST_THREADS, MOST_THREADS) or self.n_jobs == 0):
+            raise ParameterError(
+                "n_jobs", self.n_jobs, "is not a number of threads", f"1, 2, ... up to {MOST_THREADS}, or -1 for all"
+            )
+        if not isinstance(self.invalid, str) or self.invalid not in get_args(Invalid):
+            raise ParameterError("invalid", self.invalid, "is not known", "'refuse' or 'drop'")
+        check_random_state(self.random_state)
+        return requested_loss(self.epsilon, self.delta), Neighbours(self.adjacency, unit_of(self.privacy_unit))
+
+    def declared_schema(self, X: Any = None, y: Any = None) -> tuple[Schema, str | None]:
+        """Return the schema, and why using it is not private if it was read off the data."""
+        if isinstance(self.schema, str) and self.schema == "infer":
+            schema = Schema.infer(X, y, self.task)
+        else:
+            schema = Schema.resolve(self.schema)
+        return self._for_task(schema), INFERRED if schema.inferred else None
+
+    def ask(self, schema: Schema, seed: int, choices: Mapping[str, Any] | None = None) -> Asked:
+        """Put together what a method designs a fit from."""
+        promise = self.promise()  # checked first: it says best what is wrong
+        parameters = {
+            name: plain_value(name, value)
+            for name, value in self.get_params(deep=False).items()
+            if name not in _NOT_IN_A_PLAN
+        }
+        return Asked(type(self).__name__, parameters, schema, *promise, seed, choices or {})
+
+    def prepare(self, schema: Schema, plan: PlanOrPath | None = None) -> Design:
+        """Return the public design: of the given plan, or of the latest one, or a new one."""
+        method = self.make_method()
+        if plan is not None:
+            plan = plan if isinstance(plan, Plan) else Plan.load(plan)
+            design = method.design(self.ask(schema, plan.public_seed, plan.choices))
+            differs = plan.differences(design.plan)
+            if is_whole(self.random_state, 0) and int(self.random_state) != plan.public_seed:
+                differs.append(f"random_state: {plan.public_seed} planned, {self.random_state} now")
+            if differs:
+                raise PlanError(
+                    f"this would not carry out the plan {plan.fingerprint()[:12]}: {'; '.join(differs)}. "
+                    "Hint: use the planned parameters and schema, or make a new plan."
+                )
+            return replace(design, plan=plan)  # to the last digit of what was signed
+        asked = self.ask(schema, 0)
+        key = (asked.parameters, schema.fingerprint(), asked.loss, asked.neighbours, self.random_state)
+        if self._prepared is None or not _same(self._prepared[0], key):
+            self._prepared = (key, method.design(self.ask(schema, public_seed(self.random_state))))
+        return self._prepared[1]
+
+    def go_through(self, door: Door, design: Design, measure: Callable[[Door], Any]) -> None:
+        """Measure inside a door, and take in what came out."""
+        method = self.make_method()
+        earlier = {name: getattr(self, name) for name in self._fitted()}
+        with door:
+            released = measure(door)
+        self._prepared = self._unfinished = None  # carried out: the next fit has a plan and counts of its own
+        self._forget(list(earlier))  # only now: a refused or interrupted refit keeps the model that was paid for
+        try:
+            self._certify(door)
+            self.take(design.encoding.schema, method.learn(design, door.plan, released, self.n_jobs))
+        except BaseException as error:
+            self._forget(self._fitted())
+            self.__dict__.update(earlier)
+            error.add_note(f"{door.plan.loss} was spent; nothing was learned from it.")
+            raise
+        told = method.warning(self.plan_, self.model_)
+        if told is not None:
+            warnings.warn(told, UtilityWarning, stacklevel=4)
+
+    def take(self, schema: Schema, model: Model) -> None:
+        """Take in a model, learned or loaded, and show what it shows."""
+        self._set_public(schema)
+        self.model_ = model
+        for name in model.shown:
+            setattr(self, f"{name}_", getattr(model, name))
+
+    def encode(self, X: Any) -> NDArray[np.uint16]:
+        """Encode rows to predict for; needs a fitted estimator."""
+        if "model_" not in vars(self):
+            check_is_fitted(self, "model_")
+        return self._encode(self.model_.encoding, X)
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _carry_out(
+        self, design: Design, not_private: str | None, measure: Callable[[Door], Any], table: Handle
+    ) -> None:
+        """Open the door, measure, and take in what came out."""
+        warn_of_more_fits(table, with_ledger=self.ledger is not None)
+        door = Door(design.plan, open_ledger(self.ledger), not_private=not_private, table=table)
+        self.go_through(door, design, measure)
+
+    def _encode(self, encoding: Encoding, X: Any) -> NDArray[np.uint16]:
+        unit = unit_of(self.privacy_unit)
+        extra = (unit.id,) if isinstance(unit, RowsOf) else ()
+        return encoding.encode(X, allowed_extra=extra, estimator=type(self).__name__)
+
+    def _fitted(self) -> list[str]:
+        """Name the attributes that a fit has set."""
+        return [name for name in vars(self) if name.endswith("_") and not name.startswith("_")]
+
+    def _forget(self, earlier: list[str]) -> None:
+        """Drop what an earlier fit left, so that no certificate ever stands beside another fit's leaves."""
+        for name in earlier:
+            delattr(self, name)
+
+    def _certify(self, door: Door) -> None:
+        """Keep the certificate of a finished release, and say so when there is no guarantee."""
+        self.privacy_, self.plan_ = door.statement(), door.plan
+        if not self.privacy_.is_private:
+            warnings.warn(f"the result is NOT PRIVATE: {self.privacy_.reason}", PrivacyWarning, stacklevel=5)
+
+    def _refuse(self, unsupported: dict[str, Any]) -> None:
+        if unsupported:
+            raise VeilwoodError(
+                f"fit does not take {', '.join(unsupported)}. Hint: weights would change what one row can do, "
+                "so rows count once; repeat no rows and drop the argument."
+            )
+
+    def _for_task(self, schema: Schema) -> Schema:
+        if schema.task != self.task:
+            raise VeilwoodError(
+                f"schema {schema.name!r} is for {schema.task}, and {type(self).__name__} does {self.task}. "
+                "Hint: use the other estimator of the pair, or another schema."
+            )
+        return schema
+
+    def _set_public(self, schema: Schema) -> None:
+        """Set what follows from the schema alone."""
+        self.schema_ = schema
+        self.n_features_in_ = len(schema.features)
+        self.feature_names_in_ = np.array(schema.feature_names, dtype=object)
+        if self.task == "classification":
+            self.classes_ = class_labels(schema)
+
+    def _tags(self, tags: Any, of_task: Any) -> Any:
+        """Tell scikit-learn what its checks may expect."""
+        of_task.poor_score = True
+        tags.non_deterministic = True
+        tags.input_tags.allow_nan = True
+        tags.input_tags.string = True
+        tags.input_tags.categorical = True
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        state.pop("_prepared", None)
+        return state
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        text: str = super().__repr__(N_CHAR_MAX)
+        fitted: PrivacyStatement | None = self.__dict__.get("privacy_")
+        return text if fitted is None or fitted.is_private else f"{text}  # NOT PRIVATE: {fitted.reason}"

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Greedy forests as scikit-learn estimators; the method is in ``forests.grown.greedy_forest``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from veilwood.estimators.base import SharedParameters
+from veilwood.estimators.predicting import Classifier, Regressor
+from veilwood.forests.grown.greedy_forest import (
+    GreedyForest,
+    GreedyForestClassifierParameters,
+    GreedyForestParameters,
+)
+
+
+@dataclass(eq=False, repr=False)
+class GreedyForestClassifier(Classifier, GreedyForestClassifierParameters, SharedParameters):
+    """Trees whose splits are chosen privately by how well they separate the classes.
+
+    The greedy baselines of the literature, made sound: DP-ID3 (one tree, ``quality="max"``, every attribute a
+    candidate), DP-RF (several trees and random candidates; ``quality`` "gini", "entropy" or "max"; keyed assignment of
+    rows instead of bootstrap samples, which would let a row count several times), and DP-DF as far as pure epsilon
+    allows (``quality="gini"``, ``leaf_update="exponential"``; its smooth sensitivity has no pure-epsilon form).
+
+    Parameters
+    ----------
+    schema, epsilon, delta, privacy_unit, adjacency, random_state, ledger, n_jobs, invalid
+        As in ``RandomTreesClassifier``.
+    n_estimators, max_depth : int
+        Number and height of the trees.
+    quality : {"max", "gini", "entropy"}
+        Score of a split: rows in the majority class of their child, or minus the children's Gini impurity or entropy,
+        times their rows. Entropy is exact for children of up to 65,536 rows; no bound on its change would hold for
+        more.
+    selection : {"auto", "flip", "exponential"}
+        Choose splits by permute-and-flip, which errs less, or by the exponential mechanism, which costs less with a
+        ``delta``; "auto" takes the better one: permute-and-flip at ``delta=0``, the exponential mechanism otherwise.
+    leaf_update : {"laplace", "exponential"}
+        Release the class counts of each leaf with noise, or only a label, chosen like the splits.
+    branching : {"multiway", "binary"}
+        One child for each value (numbers are cut at the schema's ``cutoffs`` or ``bins``), or two, at a threshold.
+    split_share : float
+        Share of the budget spent on splits, each level getting 1.5 times what the one above it gets.
+    candidates : int or None
+        Attributes drawn at random at each node; None for all.
+    voting : {"threshold", "majority", "probabilistic"}
+        Average the shares of leaves, or let each tree vote for its leaf's class, or draw by the averaged shares.
+    trees : {"disjoint", "shared"}
+        Give each row to one tree, drawn by a secret key, or to all trees, which share the budget.
+    leaves : {"plain", "empirical-bayes"}
+        How noisy leaves are cleaned; costs nothing.
+
+    Attributes
+    ----------
+    classes_, n_features_in_, feature_names_in_, privacy_, plan_, forest_
+        As in ``RandomTreesClassifier``.
+    leaf_counts_ : ndarray of int64
+        The released noisy counts; with ``leaf_update="exponential"``, 1 for the released label of each leaf.
+
+    Notes
+    -----
+    Guarantee
+
+    (epsilon, delta)-differential privacy for the unit and adjacency asked for: proofs/greedy-forest.md, attacked by
+    tests/forests/test_greedy.py.
+
+    Examples
+    --------
+    >>> import veilwood as vw
+    >>> car = vw.datasets.car()
+    >>> tree = vw.GreedyForestClassifier(car.schema, epsilon=4.0, n_estimators=1, max_depth=2, random_state=0)
+    >>> tree.fit(car.X, car.y).privacy_.epsilon
+    4.0
+    >>> tree.predict(car.X[:3]).shape
+    (3,)
+    """
+
+    _method = GreedyForest
+    _parameters = GreedyForestClassifierParameters
+
+
+@dataclass(eq=False, repr=False)
+class GreedyForestRegressor(Regressor, GreedyForestParameters, SharedParameters):
+    """Trees whose splits are chosen privately by the squared error of the target, with private means in their leaves.
+
+    As ``GreedyForestClassifier``; each leaf releases the rotated pair of its targets (proofs/rotated-pair.md).
+
+    Parameters
+    ----------
+    schema, epsilon, delta, privacy_unit, adjacency, n_estimators, max_depth
+        As in ``GreedyForestClassifier``; the schema's target is numeric, with bounds.
+    selection, branching, split_share, candidates, trees, leaves, random_state, ledger, n_jobs
+        As in ``GreedyForestClassifier``.
+
+    Notes
+    -----
+    Guarantee
+
+    (epsilon, delta)-differential privacy for the unit and adjacency asked for: proofs/greedy-forest.md, attacked by
+    tests/forests/test_greedy.py.
+
+    Examples
+    --------
+    >>> import numpy as np, veilwood as vw
+    >>> schema = vw.Schema.numeric((0, 1), target_bounds=(0, 10), n_features=1)
+    >>> x = np.linspace(0, 1, 1000)[:, None]
+    >>> forest = vw.GreedyForestRegressor(schema, epsilon=5.0, max_depth=1, random_state=0).fit(x, 10 * x[:, 0])
+    >>> bool(forest.predict([[0.9]])[0] > forest.predict([[0.1]])[0])
+    True
+    """
+
+    _method = GreedyForest
+    _parameters = GreedyForestParameters

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Median forests as scikit-learn estimators; the method is in ``forests.grown.median_forest``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from veilwood.estimators.base import SharedParameters
+from veilwood.estimators.predicting import Classifier, Regressor
+from veilwood.forests.grown.median_forest import (
+    MedianForest,
+    MedianForestClassifierParameters,
+    MedianForestParameters,
+)
+
+
+@dataclass(eq=False, repr=False)
+class MedianForestClassifier(Classifier, MedianForestClassifierParameters, SharedParameters):
+    """Trees split at private medians, with private class counts in their leaves (DiPriMe).
+
+    Medians keep leaves equally full, so that none drowns in noise. At each node a few attributes are drawn at random;
+    one of them is chosen privately by how well it separates the classes, and cut at its private median; categorical
+    attributes are cut into two balanced random subsets. Each row is given to one tree, so that trees cost nothing
+    extra.
+
+    Parameters
+    ----------
+    schema, epsilon, delta, privacy_unit, adjacency, random_state, ledger, n_jobs, invalid
+        As in ``RandomTreesClassifier``.
+    n_estimators, max_depth : int
+        Number and height of the trees.
+    variant : {"select-then-median", "k-medians", "random-attribute"}
+        Choose an attribute, then its median; or the medians of all candidates first (at a budget divided among them)
+        and then the best of these splits (DiPriMeExp, DiPriMeFlip); or the median of a random attribute (DiPriMe).
+    selection : {"auto", "flip", "exponential"}
+        Choose splits by permute-and-flip, which errs less, or by the exponential mechanism, which costs less with a
+        ``delta``; "auto" takes the better one: permute-and-flip at ``delta=0``, the exponential mechanism otherwise.
+    split_share : float
+        Share of the budget spent on splits, in equal parts over the levels; the rest is for leaves.
+    candidates : int
+        Attributes drawn at random at each node.
+    voting : {"threshold", "majority", "probabilistic"}
+        Average the shares of leaves, or let each tree vote for its leaf's class, or draw by the averaged shares.
+    trees : {"disjoint", "shared"}
+        Give each row to one tree, drawn by a secret key, or to all trees, which share the budget.
+    leaves : {"plain", "empirical-bayes"}
+        How noisy leaves are cleaned; costs nothing.
+
+    Attributes
+    ----------
+    classes_, n_features_in_, feature_names_in_, privacy_, plan_, forest_, leaf_counts_
+        As in ``RandomTreesClassifier``.
+
+    Notes
+    -----
+    Guarantee
+
+    (epsilon, delta)-differential privacy for the unit and adjacency asked for: proofs/median-forest.md, attacked by
+    tests/forests/test_medians.py.
+
+    Examples
+    --------
+    >>> import veilwood as vw
+    >>> car = vw.datasets.car()
+    >>> forest = vw.MedianForestClassifier(car.schema, epsilon=2.0, n_estimators=4, max_depth=3, random_state=0)
+    >>> len(forest.plan().steps)  # attributes and medians of three levels, and leaves
+    7
+    >>> forest.fit(car.X, car.y).privacy_.epsilon
+    2.0
+    >>> forest.predict(car.X[:3]).shape
+    (3,)
+    """
+
+    _method = MedianForest
+    _parameters = MedianForestClassifierParameters
+
+
+@dataclass(eq=False, repr=False)
+class MedianForestRegressor(Regressor, MedianForestParameters, SharedParameters):
+    """Trees split at private medians, with private means in their leaves (DiPriMe).
+
+    As ``MedianForestClassifier``; attributes are chosen by the squared error of the target, and each leaf releases the
+    rotated pair of its targets (proofs/rotated-pair.md).
+
+    Parameters
+    ----------
+    schema, epsilon, delta, privacy_unit, adjacency, n_estimators, max_depth
+        As in ``MedianForestClassifier``; the schema's target is numeric, with bounds.
+    variant, selection, split_share, candidates, trees, leaves, random_state, ledger, n_jobs
+        As in ``MedianForestClassifier``.
+
+    Notes
+    -----
+    Guarantee
+
+    (epsilon, delta)-differential privacy for the unit and adjacency asked for: proofs/median-forest.md, attacked by
+    tests/forests/test_medians.py.
+
+    Examples
+    --------
+    >>> import numpy as np, veilwood as vw
+    >>> schema = vw.Schema.numeric((0, 1), target_bounds=(0, 10), n_features=1)
+    >>> x = np.linspace(0, 1, 1000)[:, None]
+    >>> forest = vw.MedianForestRegressor(schema, epsilon=5.0, max_depth=2, random_state=0).fit(x, 10 * x[:, 0])
+    >>> bool(forest.predict([[0.9]])[0] > forest.predict([[0.1]])[0])
+    True
+    """
+
+    _method = MedianForest
+    _parameters = MedianForestParameters

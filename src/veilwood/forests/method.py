@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The protocol of a method: what a family of forests must do to be planned, fitted, saved, audited and shared.
+
+A method knows no scikit-learn, no ledger and no file. It is a frozen object made of a family's parameters and a task;
+whoever runs it (``estimators``, ``secure``, ``audit``) goes through the same five calls::
+
+    asked    = Asked(...)                                          schema, loss, neighbours, seed: all public
+    design   = method.design(asked)                                public: encoding, structure, plan
+    with Door(design.plan, ledger) as door:                        charges the ledger
+        released = method.measure(design, source, door, n_jobs)    private rows in, noisy numbers out
+    model    = method.learn(design, door.plan, released, n_jobs)   public: arrays, ready to predict
+    model.outputs(model.encoding.encode(X))                        free
+
+    model    = method.restore(schema, plan, model.arrays())        the same model, from a file
+
+To add an estimator, write three things and read two files, this one and ``random_trees``:
+
+1. a dataclass of its parameters (``Parameters``), in ``forests``,
+2. a method, and a model if no present one fits, in ``forests``,
+3. a shell in ``estimators`` that inherits the parameters, names the method and has the documentation.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood.data.batches import Count, Source
+from veilwood.data.encoding import Encoding
+from veilwood.data.schema import Schema, Task
+from veilwood.errors import ParameterError
+from veilwood.privacy.door import Door
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.plan import Layout, Plan, Records
+from veilwood.privacy.steps import Step
+from veilwood.trees.counting import sum_over_trees
+from veilwood.trees.forest import Forest
+
+Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+Codes: TypeAlias = NDArray[np.uint16]
+Floats: TypeAlias = NDArray[np.float64]
+
+
+# -- what is asked for, and what follows from it: public -------------------------------------------------------------
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Parameters:
+    """What a family can be told, declared once: its scikit-learn shells inherit these fields, and so their signature.
+
+    Subclasses are ``@dataclass(eq=False, repr=False, kw_only=True)``: shells compare and print as scikit-learn wants.
+    """
+
+    @classmethod
+    def of(cls, shell: Any) -> Self:
+        """Return the present values of a shell's parameters."""
+        return cls(**{each.name: getattr(shell, each.name) for each in fields(cls) if each.init})
+
+    def one_of(self, name: str, allowed: tuple[str, ...]) -> str:
+        """Return a parameter, if it is one of these words."""
+        value = getattr(self, name)
+        if not isinstance(value, str) or value not in allowed:
+            raise ParameterError(name, value, "is not known", f"one of {', '.join(map(repr, allowed))}")
+        return value
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a fit is asked for: public facts, checked, from which a design follows without any further chance.
+
+    Attributes
+    ----------
+    estimator, parameters
+        Who asks, and with which parameters; both stand in the plan.
+    schema, loss, neighbours
+        What is public about the data, what may be lost, and about whom.
+    seed : int
+        The public seed of the structure.
+    choices : dict
+        What an earlier plan has chosen already and need not be searched again.
+    """
+
+    estimator: str
+    parameters: dict[str, Any]
+    schema: Schema
+    loss: Loss
+    neighbours: Neighbours
+    seed: int
+    choices: Mapping[str, Any] = field(default_factory=dict)
+
+    def plan(self, steps: tuple[Step, ...], released: str, layout: Layout, noise: float, **more: Any) -> Plan:
+        """Put a plan together; ``noise`` is its expected squared error of a leaf."""
+        return Plan(
+            estimator=self.estimator,
+            parameters=self.parameters,
+            public_seed=self.seed,
+            loss=more.pop("loss", self.loss),
+            neighbours=self.neighbours,
+            steps=steps,
+            released=released,
+            schema_name=self.schema.name,
+            schema_hash=self.schema.fingerprint(),
+            layout=layout,
+            expected_leaf_mse=noise,
+            **more,
+        )
+
+
+def layout_of(forest: Forest, records: Records, **more: Any) -> Layout:
+    """Return the layout of a forest that is grown without data."""
+    return Layout(forest.n_trees, forest.n_leaves, forest.depth, records, **more)
+
+
+@dataclass(frozen=True)
+class Design:
+    """Everything about a fit that is decided before the data; families add what they need."""
+
+    encoding: Encoding
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class ForestDesign(Design):
+    """A design whose trees are grown before the data is seen."""
+
+    forest: Forest
+
+
+# -- what is learned: public -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Model(ABC):
+    """What was learned: public arrays only, prepared once so that predictions are a lookup.
+
+    ``shown`` names the attributes that a fitted estimator shows, each with an underscore behind it.
+    """
+
+    encoding: Encoding
+
+    shown: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def outputs(self, codes: Codes, n_jobs: int | None = None) -> Floats:
+        """Return class probabilities, shape (rows, classes), or predicted numbers, shape (rows,)."""
+
+    def choices(self, codes: Codes, n_jobs: int | None = None) -> NDArray[np.int64]:
+        """Return the place of each row's predicted class."""
+        return np.asarray(self.outputs(codes, n_jobs).argmax(axis=1))
+
+    @abstractmethod
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all that ``Method.restore`` needs, for a file."""
+
+
+@dataclass(frozen=True, eq=False)
+class ForestModel(Model):
+    """A model that adds up what the leaves of its trees say; subclasses turn the sums into outputs."""
+
+    forest: Forest
+    leaf_values: Floats  # what each leaf says, one row a leaf
+
+    shown: ClassVar[tuple[str, ...]] = ("forest",)
+
+    def sums(self, codes: Codes, n_jobs: int | None = None) -> Floats:
+        """Return, for each row, the sum over trees of what its leaves say."""
+        return sum_over_trees(self.forest, codes, self.leaf_values, n_jobs=n_jobs)
+
+
+# -- the method ------------------------------------------------------------------------------------------------------
+
+P = TypeVar("P", bound=Parameters)
+
+
+@dataclass(frozen=True, eq=False)
+class Method(ABC, Generic[P]):
+    """A way to learn privately, for one task. It holds parameters and nothing else: no schema, no data, no result."""
+
+    parameters: P
+    task: Task
+
+    several_passes: ClassVar[bool] = True  # over the rows; then an iterator, which can be read once, is refused
+
+    def check(self) -> None:  # a family may have nothing to check
+        """Refuse parameters that cannot be used, before anything else is done."""
+
+    @abstractmethod
+    def design(self, asked: Asked) -> Design:
+        """Decide everything that can be decided before the data: encoding, structure, plan."""
+
+    @abstractmethod
+    def measure(self, design: Any, source: Source, door: Door, n_jobs: int | None = None) -> Any:
+        """Count the rows, and let the counts out through the door; return what came out."""
+
+    @abstractmethod
+    def learn(self, design: Any, plan: Plan, released: Any, n_jobs: int | None = None) -> Model:
+        """Turn what came out into a model. ``plan`` is the door's: refined, if the method refines it."""
+
+    @abstractmethod
+    def restore(self, schema: Schema, plan: Plan, arrays: Arrays) -> Model:
+        """Check the arrays of a file, and return the model that they are of; ``ModelFileError`` if they are of none."""
+
+    def replan(self, asked: Asked, plan: Plan) -> Plan:
+        """Plan once more what was carried out as ``plan``, for an audit to compare."""
+        return self.design(asked).plan
+
+    def warning(self, plan: Plan, model: Model) -> str | None:
+        """Return what a user should know about a new model, judged from public numbers alone."""
+        return None
+
+
+class OnePassMethod(Method[P]):
+    """A method whose trees are grown without data: all that is learned from rows is one array of sums.
+
+    Such forests can be trained batch by batch, and by owners who share sums and no rows.
+    """
+
+    several_passes: ClassVar[bool] = False
+
+    @abstractmethod
+    def count(self, design: Any) -> Count:
+        """Say what is added up; where trees are disjoint, under a fresh secret key."""
+
+    @abstractmethod
+    def release(self, design: Any, exact: NDArray[np.int64], door: Door) -> Any:
+        """Let the sums out through the door."""
+
+    def measure(self, design: Any, source: Source, door: Door, n_jobs: int | None = None) -> Any:
+        """Add up in one pass, and release."""
+        return self.release(design, source.add_up(self.count(design), n_jobs=n_jobs), door)
