@@ -1,25 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attack every estimator and write the table of claimed against attacked epsilon into docs/audit.md.
+"""Attack every estimator and write the tables of what was attacked, how often and with which power into docs/audit.md.
 
-Run: python benchmarks/audit_table.py [--epsilon 1] [--docs docs/audit.md]
+Run: python benchmarks/audit_table.py [--only canaries replay pairs] [--pairs 300] [--docs docs/audit.md]
+
+The replayed fits and the neighbouring pairs are those of the tests, with fresh noise from the operating system.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+import subprocess
+import sys
 import time
+import warnings
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from veilwood import estimators, plots
 from veilwood.audit import attacks, reports
+from veilwood.audit.noninterference import interference
+from veilwood.audit.replay import Guesses
 
-START, END = "<!-- table: benchmarks/audit_table.py -->", "<!-- end of table -->"
+ROOT = Path(__file__).parents[1]
+PARTS = ("canaries", "replay", "pairs")
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in estimators.__all__),
-    ("PrivateForestClassifier", {"method": "boosting"}),
-    ("PrivateForestClassifier", {"method": "cells"}),
     ("RandomTreesClassifier", {"n_estimators": 3}),
     ("RandomTreesClassifier", {"n_estimators": 2, "trees": "disjoint"}),
     ("MatrixForestPredictor", {"mode": "subsample", "voting": "hard"}),
@@ -27,21 +36,9 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("--epsilon", type=float, default=1.0)
-    parser.add_argument("--docs", type=Path, default=Path(__file__).parents[1] / "docs" / "audit.md")
-    options = parser.parse_args()
-    started = time.process_time()
-    found = [
-        attacks.attack(attacks.prepared(getattr(estimators, name), options.epsilon, params))
-        for name, params in SETTINGS
-    ]
-    table = f"{reports.attack_table(found)}\n\nEach bound holds with probability {100 * found[0].confidence:.7f} %."
-    text = options.docs.read_text(encoding="utf-8")
-    fresh, count = re.subn(f"{START}.*?{END}", lambda _: f"{START}\n\n{table}\n\n{END}", text, flags=re.S)
-    assert count == 1, f"{options.docs} has no place for the table"
-    options.docs.write_text(fresh, encoding="utf-8")
+def canaries(epsilon: float, docs: Path) -> str:
+    """Every estimator on canaries, beside its twin; draws the picture too."""
+    found = [attacks.attack(attacks.prepared(getattr(estimators, name), epsilon, params)) for name, params in SETTINGS]
     rows = [
         (
             f"{one.estimator}\n{one.setting}{', Gaussian' if one.delta else ''}",
@@ -51,9 +48,74 @@ def main() -> None:
         )
         for one in found
     ]
-    plots.claimed_and_attacked(rows).savefig(options.docs.with_suffix(".png"), dpi=100)
-    print(table)
-    print(f"{time.process_time() - started:.0f} s of CPU; wrote {options.docs} and {options.docs.with_suffix('.png')}")
+    plots.claimed_and_attacked(rows).savefig(docs.with_suffix(".png"), dpi=100)
+    return f"{reports.attack_table(found)}\n\nEach bound holds with probability {100 * found[0].confidence:.7f} %."
+
+
+def replay() -> str:
+    """Whole fits by likelihood ratio, and fine cells at their budgets, beside twins with half the noise."""
+    import test_replayed_fits as tests
+
+    found: list[tuple[str, float, Guesses, Guesses]] = []
+    for name, attack in tests.FITS.items():
+        sound = attack()
+        with pytest.MonkeyPatch.context() as patch:
+            tests.halve_noise(patch)
+            found.append((name, 1.0, sound, attack()))
+    for epsilon in (4.0, 20.0):
+        with pytest.MonkeyPatch.context() as patch:
+            planned, sound = tests.cells_attack(epsilon, patch)
+            tests.halve_noise(patch)
+            _, twin = tests.cells_attack(epsilon, patch)
+        found.append((f"fine cells of PrivateForestClassifier at epsilon {epsilon:g}", planned, sound, twin))
+    return reports.replay_table(found)
+
+
+def pairs(count: int) -> str:
+    """Neighbouring pairs under noninterference, by estimator, and the planted leaks that the tests catch."""
+    from fixtures.neighbour_pairs import SETTINGS as FITTED
+    from fixtures.neighbour_pairs import pair_of
+
+    tried: Counter[str] = Counter()
+    told: Counter[str] = Counter()
+    for number in range(count):
+        for drop in (False, True):
+            pair = pair_of(number, drop=drop)
+            tried[pair.estimator] += 1
+            told[pair.estimator] += bool(interference(pair.run, pair.one, pair.other, draw=pair.draw))
+    planted = subprocess.run(
+        [sys.executable, "-m", "pytest", "-k", "caught", str(ROOT / "tests/guarantees/test_noninterference.py")],
+        capture_output=True, text=True, cwd=ROOT, check=False,
+    )  # fmt: skip
+    marks = "".join(re.findall(r"^[.F]+(?= |$)", planted.stdout, flags=re.M))
+    lines = ["| estimator | pairs of neighbours | told apart |", "|---|---|---|"]
+    lines += [f"| {name} | {tried[name]:,} | {told[name]} |" for name in dict(FITTED)]
+    lines += [f"| all | {sum(tried.values()):,} | {sum(told.values())} |"]
+    return "\n".join(lines) + f"\n\nPlanted leaks caught: {marks.count('.')} of {len(marks)}."
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--epsilon", type=float, default=1.0, help="for canaries")
+    parser.add_argument("--pairs", type=int, default=300)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--docs", type=Path, default=ROOT / "docs" / "audit.md")
+    options = parser.parse_args()
+    sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "guarantees")]
+    warnings.simplefilter("ignore")
+    for part in options.only:
+        started = time.process_time()
+        if part == "canaries":
+            table = canaries(options.epsilon, options.docs)
+        else:
+            table = replay() if part == "replay" else pairs(options.pairs)
+        start, end = f"<!-- {part}: benchmarks/audit_table.py -->", f"<!-- end of {part} -->"
+        text = options.docs.read_text(encoding="utf-8")
+        place = f"{re.escape(start)}.*?{re.escape(end)}"
+        fresh, count = re.subn(place, lambda _, t=table, s=start, e=end: f"{s}\n\n{t}\n\n{e}", text, flags=re.S)
+        assert count == 1, f"{options.docs} has no place for {part}"
+        options.docs.write_text(fresh, encoding="utf-8")
+        print(f"{table}\n{time.process_time() - started:.0f} s of CPU; wrote {options.docs}")
 
 
 if __name__ == "__main__":

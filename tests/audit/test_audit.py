@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from veilwood import RandomTreesClassifier, RandomTreesRegressor, Schema, audit
 from veilwood.audit import ALPHA, epsilon_lower_bound, leaks, worst_distances, worst_log_ratio
 from veilwood.audit.attacks import one_run, prepared
+from veilwood.data.batches import Batch
 from veilwood.data.encoding import TARGET_LEVELS, EncodedColumn, Encoding
-from veilwood.data.sources import Batch, open_source
+from veilwood.data.open_rows import open_rows
 from veilwood.privacy import entropy
 from veilwood.privacy.door import Door
 from veilwood.privacy.ledger import MemoryLedger
@@ -33,7 +34,8 @@ from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import counting_step, selecting_step
 from veilwood.trees.counting import Assignment, leaf_totals
-from veilwood.trees.forest import Forest, grow_binary, grow_multiway
+from veilwood.trees.forest import Forest
+from veilwood.trees.random import grow_binary, grow_multiway
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
@@ -122,7 +124,7 @@ def test_the_plan_of_random_trees_uses_the_enumerated_sensitivity(
     )
     plan = estimator.plan()
     unit = 1 if task == "classification" else TARGET_LEVELS
-    design = estimator._prepare(SCHEMAS[task])
+    design = estimator.prepare(SCHEMAS[task])
     corners = np.array([[0.1, 0.1], [0.9, 0.9], [0.1, 0.9]])
     codes = design.encoding.encode(corners)
     cells = [(row, target) for row in range(3) for target in (0, unit)]
@@ -182,7 +184,7 @@ def kept_rows(unit_rows: tuple[int, ...], unit: RowsOf | None) -> Ints:
     })  # fmt: skip
     target = [target for _, target in records]
     with entropy.seeded_for_tests(0):
-        source = open_source(table if unit else table[["coin"]], target, encoding, unit=unit, batch_rows=2)
+        source = open_rows(table if unit else table[["coin"]], target, encoding, unit=unit, batch_rows=2)
     forest = grow_multiway(encoding.columns, 2, 1, random_state=0)
     return leaf_totals(forest, source.batches(), n_classes=2, fast=False)
 
@@ -485,7 +487,8 @@ def fitted(task: str, X: Any, y: Any, **params: Any) -> Any:
 
 def public_parts(forest: Any) -> dict[str, Any]:
     """Everything about a fit but the released numbers."""
-    return {name: value for name, value in vars(forest).items() if name != "leaf_counts_"}
+    model = {name: value for name, value in vars(forest.model_).items() if name not in ("leaf_counts", "leaf_values")}
+    return {name: value for name, value in vars(forest).items() if name not in ("leaf_counts_", "model_")} | model
 
 
 @pytest.mark.parametrize("params", [{}, {"trees": "disjoint"}, {"delta": 1e-6}, {"adjacency": "replace-one"}], ids=str)
@@ -630,20 +633,22 @@ class KeepsRows(RandomTreesClassifier):  # type: ignore[misc]
 
 
 class KeepsCounts(RandomTreesClassifier):  # type: ignore[misc]
-    def _measure(self, design: Any, source: Any, door: Any) -> Any:
-        released = super()._measure(design, source, door)
-        hidden = leaf_totals(design.forest, source.batches(), n_classes=2).astype(np.int32)
+    def fit(self, X: Any, y: Any = None, **unsupported: Any) -> Any:
+        super().fit(X, y, **unsupported)
+        rows = open_rows(X, y, self.model_.encoding).batches()
+        hidden = leaf_totals(self.forest_, rows, n_classes=2).astype(np.int32)
         self.report_ = {"nodes": [lambda: hidden]}
-        return released
+        return self
 
 
 KEPT_KEY = b"0123456789abcdef" * 2
 
 
 class KeepsKey(RandomTreesClassifier):  # type: ignore[misc]
-    def _measure(self, design: Any, source: Any, door: Any) -> Any:
+    def fit(self, X: Any, y: Any = None, **unsupported: Any) -> Any:
+        super().fit(X, y, **unsupported)
         self.assignment_ = Assignment(KEPT_KEY, 3)
-        return super()._measure(design, source, door)
+        return self
 
 
 class KeepsSeed(RandomTreesClassifier):  # type: ignore[misc]

@@ -91,7 +91,7 @@ def test_codes_stay_in_their_range_and_follow_the_order_of_numbers(schema: vw.Sc
     rows = data.draw(st.integers(1, 8))
     table: dict[str, Any] = {}
     for column in schema.features:
-        cell = numbers if column.kind == "numeric" else st.sampled_from(column.values)
+        cell: st.SearchStrategy[Any] = numbers if column.kind == "numeric" else st.sampled_from(column.values)
         if column.nullable:
             cell = cell | st.none()
         values = data.draw(st.lists(cell, min_size=rows, max_size=rows))
@@ -254,9 +254,9 @@ def hostile_words(count: int, rng: np.random.Generator, capsys: pytest.CaptureFi
             words[0] = "plan"
         code = main(words)
         out, err = capsys.readouterr()
-        assert code in (0, 2, 3), (words, err)
+        assert code in (0, 2, 3, 4, 5), (words, err)
         assert "Traceback" not in out + err, words
-        assert code != 2 or (err.startswith("error: ") or "warning: " in err), (words, err)
+        assert code in (0, 5) or err.startswith(("error: ", '{"error"')) or "warning: " in err, (words, err)
 
 
 def hostile(count: int, seeds: dict[str, bytes], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import os
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -21,14 +21,16 @@ import pytest
 import veilwood as vw
 from veilwood.data.cluster.worker import Part, count_bucket, encoded_schema
 from veilwood.data.encoding import Encoding
-from veilwood.data.sources import open_source
-from veilwood.forests.adaptive.table_trees import CellTable, grow_tables
-from veilwood.privacy.door import FITS, KEYED, ONE_UNIT, Door
+from veilwood.data.open_rows import open_rows
+from veilwood.forests.adaptive.cell_tables import CellTable, grow_tables
+from veilwood.privacy.certificate import Assumption
+from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.loss import Loss, exact, requested_loss
 from veilwood.privacy.neighbours import Neighbours, RowsOf
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.privacy.plan import Layout, Plan
+from veilwood.privacy.selection import ExponentialMechanism, PermuteAndFlip
 from veilwood.privacy.steps import Step
 from veilwood.secure.protocols.joint_forest import Parties
 from veilwood.trees.counting import Assignment, leaf_totals
@@ -67,13 +69,13 @@ class TestNoRowDecidesHowOthersAreRead:
         (tmp_path / "t.csv").write_text("x,y\na,1\n")
         dataset = pa.dataset.dataset(str(tmp_path / "t.csv"), format="csv")
         with pytest.raises(vw.OutOfSchemaError, match="path"):
-            open_source(dataset, None, Encoding(schema()))
+            open_rows(dataset, None, Encoding(schema()))
 
     def test_a_file_that_changes_between_passes_is_refused(self, tmp_path: Path) -> None:
         path = tmp_path / "t.parquet"
         frame = pd.DataFrame({"x": ["a"] * 6, "y": ["1"] * 6, "who": [1, 1, 1, 2, 2, 2]})
         frame.to_parquet(path)
-        source = open_source(str(path), None, Encoding(schema()), unit=RowsOf("who", 1))
+        source = open_rows(str(path), None, Encoding(schema()), unit=RowsOf("who", 1))
         assert sum(len(batch.target) for batch in source.batches()) == 2
         frame.iloc[::-1].to_parquet(path)
         os.utime(path, ns=(1, 1))
@@ -88,8 +90,8 @@ def car() -> vw.datasets.Dataset:
 
 @pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning", "ignore::veilwood.UtilityWarning")
 class TestNoCertificateOfAnotherRelease:
-    def predictor(self, car: vw.datasets.Dataset, **parameters: object) -> vw.MatrixForestPredictor:
-        usual = {"n_estimators": 4, "max_depth": 2, "random_state": 0, "mode": "subsample"}
+    def predictor(self, car: vw.datasets.Dataset, **parameters: Any) -> vw.MatrixForestPredictor:
+        usual: dict[str, Any] = {"n_estimators": 4, "max_depth": 2, "random_state": 0, "mode": "subsample"}
         return vw.MatrixForestPredictor(car.schema, **usual | parameters)
 
     def test_a_seeded_fit_taints_later_answers(self, car: vw.datasets.Dataset) -> None:
@@ -167,7 +169,7 @@ class TestBadNumbersSpendNothing:
         json.dumps(forest.plan().to_dict())
 
     @pytest.mark.parametrize(("name", "value"), [("n_jobs", 0), ("n_jobs", "two"), ("delta", 0.999)])
-    def test_they_are_refused_first(self, car: vw.datasets.Dataset, name: str, value: object) -> None:
+    def test_they_are_refused_first(self, car: vw.datasets.Dataset, name: str, value: Any) -> None:
         ledger = vw.MemoryLedger(epsilon=1)
         with pytest.raises(vw.VeilwoodError, match=name):
             vw.RandomTreesClassifier(car.schema, ledger=ledger, **{name: value}).fit(car.X, car.y)
@@ -215,7 +217,8 @@ class TestACertificateSaysWhatItRestsOn:
             "t", car.schema.to_dict(), "1", {"north": None}, ("u",), "public-forest", {"parameters": parameters}
         )
         said = program_of(task).statement("a ledger", 1).assumptions
-        assert {FITS, KEYED, ONE_UNIT.format(unit="one row")} <= set(said)
+        unit = Assumption.ONE_UNIT.value.format(unit="one row")
+        assert {Assumption.FITS.value, Assumption.KEYED.value, unit} <= set(said)
 
 
 class TestNothingIsSpentOnWhatCannotBeDone:
@@ -255,7 +258,8 @@ class TestClusters:
         frame = pytest.importorskip("dask.dataframe").from_pandas(car.X, npartitions=2)
         forest = vw.RandomTreesClassifier(car.schema, n_estimators=2, max_depth=2, random_state=0)
         forest.fit(car.X, car.y).partial_fit(car.X, car.y)
-        cloudpickle.dumps(dict(forest.predict(frame).dask))  # as it goes to workers: exact counts cannot be pickled
+        answers: Any = forest.predict(frame)
+        cloudpickle.dumps(dict(answers.dask))  # as it goes to workers: exact counts cannot be pickled
 
 
 @pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning")
@@ -286,7 +290,7 @@ def test_an_interrupted_batch_leaves_its_places_unused(car: vw.datasets.Dataset)
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
 @pytest.mark.parametrize("task", ["classification", "regression"])
-def test_no_step_of_boosting_moves_further_than_planned(
+def test_no_step_of_a_private_forest_moves_further_than_planned(
     task: str, delta: float, adjacency: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two neighbours in another order, the second shown what came out for the first: whole fits, step by step."""
@@ -307,26 +311,35 @@ def test_no_step_of_boosting_moves_further_than_planned(
         second = pd.concat([second, extra.assign(y=0)])
     kinds = str if task == "classification" else float
     forest = estimator(
-        public, epsilon=50.0, delta=delta, n_rows=300, privacy_unit=3, adjacency=adjacency, method="boosting",
+        public, epsilon=10.0, delta=delta, n_rows=300, privacy_unit=3, adjacency=adjacency,
         random_state=0,
     )  # fmt: skip
-    noisy, tape, moved = Door.noisy, [], []
+    noisy, select = Door.noisy, Door.select
+    tape: list[Any] = []
+    moved: list[float] = []
 
-    def record(door: Door, step: Step, exact_sums: np.ndarray) -> np.ndarray:
+    def record(door: Door, step: Step, exact_sums: Any) -> Any:
         tape.append((step, exact_sums.copy(), noisy(door, step, exact_sums)))
         return tape[-1][2]
 
-    def replay(door: Door, step: Step, exact_sums: np.ndarray) -> np.ndarray:
+    def record_choice(door: Door, step: Step, scores: Any, allowed: Any = None) -> Any:
+        tape.append((step, scores.copy(), select(door, step, scores, allowed)))
+        return tape[-1][2]
+
+    def replay(door: Door, step: Step, exact_sums: Any, allowed: Any = None) -> Any:
         door._pass(step, exact_sums.shape)
         planned, before, out = tape[len(moved)]
         assert planned == step
-        power = 2 if isinstance(step.mechanism, DiscreteGaussian) else 1
-        moved.append(int((np.abs(exact_sums - before) ** power).sum()) / step.sensitivity)
+        change, power = exact_sums - before, 2 if isinstance(step.mechanism, DiscreteGaussian) else 1
+        chosen = isinstance(step.mechanism, PermuteAndFlip | ExponentialMechanism)
+        moved.append(int(np.ptp(change) if chosen else (np.abs(change) ** power).sum()) / step.sensitivity)
         return out
 
     monkeypatch.setattr(Door, "noisy", record)
+    monkeypatch.setattr(Door, "select", record_choice)
     forest.fit(first[["x", "c"]], first["y"].astype(kinds))
     monkeypatch.setattr(Door, "noisy", replay)
+    monkeypatch.setattr(Door, "select", replay)
     forest.set_params(n_jobs=2).fit(second[["x", "c"]], second["y"].astype(kinds))
     assert len(moved) == len(tape)
     assert 0.5 < max(moved) <= 1  # above a half, so that half the sensitivity would be caught

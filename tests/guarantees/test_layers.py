@@ -10,37 +10,10 @@ from pathlib import Path
 import pytest
 
 import veilwood
+from fixtures.layers import LAYERS
 
 SOURCE = Path(veilwood.__file__).parent
 
-# The rooms, lowest first; those of one line are equals and do not import each other.
-LAYERS: list[tuple[str, ...]] = [
-    ("_version", "wording"),
-    ("errors",),
-    ("atomic_file", "bounded"),
-    ("progress",),
-    ("privacy",),
-    ("data",),
-    ("datasets",),
-    ("trees",),
-    ("forests",),
-    ("estimators",),
-    ("models",),
-    ("secure.mpc",),
-    ("secure.protocols",),
-    ("secure.roles",),
-    ("secure",),
-    ("not_private",),
-    ("theory",),
-    ("theory_medians",),
-    ("plots",),
-    ("plots_medians",),
-    ("audit", "tune"),
-    ("papers",),
-    ("__init__",),
-    ("cli",),
-    ("__main__",),
-]
 FAMILIES = ("forests.random_trees", "forests.grown", "forests.matrix", "forests.adaptive")
 
 
@@ -129,7 +102,7 @@ def test_every_room_of_the_table_exists() -> None:
         ("trees.counting", "def count():\n    from veilwood.forests import leaves"),
         ("data.encoding", "import veilwood.estimators"),
         ("forests.random_trees", "from veilwood.forests.matrix import training"),
-        ("forests.grown.base", "from veilwood.forests.adaptive.rounds import boost"),
+        ("forests.grown.base", "from veilwood.forests.adaptive.loop import Loop"),
         ("privacy.plan", "from veilwood import Schema"),
         ("privacy.loss", "import veilwood"),
         ("tune", "from veilwood.audit import leaks"),

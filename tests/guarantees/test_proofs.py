@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import veilwood
-from veilwood.forests.base import BaseForest
+from veilwood.estimators.base import BaseForest
 from veilwood.privacy.door import Door
 from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,16 +21,16 @@ from veilwood import estimators
 from veilwood.audit import ALPHA, one_run_lower_bound
 from veilwood.data.columns import closest
 from veilwood.data.encoding import TARGET_LEVELS
+from veilwood.data.open_rows import open_rows
 from veilwood.data.schema import Schema, Task
 from veilwood.errors import PrivacyWarning, UtilityWarning, VeilwoodError
 from veilwood.estimators import MatrixForestPredictor, PrivateForestClassifier, PrivateForestRegressor
-from veilwood.forests.adaptive import boosting
-from veilwood.forests.adaptive.fine_cells import FineCells
-from veilwood.forests.adaptive.rounds import start_of
-from veilwood.forests.adaptive.table_trees import coarse_codes
-from veilwood.forests.base import BaseForest
-from veilwood.forests.noisy_leaves import CountedForest
+from veilwood.estimators.base import BaseForest
+from veilwood.forests.adaptive.rows import gradients
+from veilwood.forests.method import ForestDesign
+from veilwood.forests.noisy_leaves import LeafMethod
 from veilwood.privacy.door import Door
+from veilwood.privacy.ledger import Ledger, open_ledger
 from veilwood.privacy.loss import requested_loss
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.privacy.plan import EACH_TO_ONE_TREE, Plan
@@ -44,6 +44,7 @@ CANARIES = 16384
 """Canaries of one audited fit: enough to show 0.8 or more of an epsilon of 1."""
 
 _CROWD = 32  # rows beside each canary that make its gradient large, where gradients are released
+_ONE_ROUND = 600.0  # rows times epsilon for which a PrivateForest has one round
 _ALL = "everything"  # under which the result of all steps is heard
 _SHARE_GUESSED = 0.1  # of the canaries, on either side, where guesses are not all worth the same
 
@@ -138,15 +139,14 @@ def prepared(kind: type[BaseForest], epsilon: float, params: Mapping[str, Any] |
     n_dice, sides, depth = (2, 64, 2) if "n_ensembles" in known else (20, 2, 14)
     wanted: dict[str, Any] = {"n_estimators": 1, "max_depth": depth, "split_share": 0.02, "candidates": 1}
     if issubclass(kind, PrivateForestClassifier | PrivateForestRegressor):
-        # A guess at the rows that leads to cells of both dice, or to one round over the values of a single die.
-        method = (params or {}).get("method", "tables" if kind is PrivateForestClassifier else "boosting")
-        n_dice, sides, n_rows = (1, CANARIES, 1) if method == "boosting" else (2, 64, 10**9)
-        wanted |= {"method": method, "n_rows": n_rows}
+        # A guess at the rows that leads to one table, or to one round, over the values of a single die.
+        n_dice, sides = 1, CANARIES
+        wanted |= {"n_rows": 1 if kind is PrivateForestClassifier else max(1, round(_ONE_ROUND / epsilon))}
     given = {name: value for name, value in wanted.items() if name in known} | {"random_state": 0, "n_jobs": 1}
     unknown = set(params or ()) - set(known)
     if unknown:
         raise VeilwoodError(f"{kind.__name__} does not take {sorted(unknown)[0]!r}. Hint: {', '.join(known)}.")
-    return kind(dice(kind._task, n_dice, sides), epsilon=epsilon, **(given | dict(params or {})))
+    return kind(dice(kind.task, n_dice, sides), epsilon=epsilon, **(given | dict(params or {})))
 
 
 # -- one run ------------------------------------------------------------------------------------------------
@@ -184,11 +184,11 @@ def one_run(estimator: BaseForest, *, canaries: int = CANARIES, seed: int = 0, a
     table = table.iloc[1:] if len(crowd) else table
     included = rng.random(len(table)) < 0.5
     fitted = clone(estimator)
-    heard = _listen(fitted)
     with warnings.catch_warnings():  # one row in a leaf is meant to drown; dice are no one's data
         warnings.simplefilter("ignore", UtilityWarning)
         warnings.simplefilter("ignore", PrivacyWarning)
-        fitted.fit(pd.concat([crowd, table[included]]), np.array([low] * len(crowd) + [high] * int(included.sum())))
+        target = np.array([low] * len(crowd) + [high] * int(included.sum()))
+        heard = _fit(fitted, pd.concat([crowd, table[included]]), target)
         seen, leaves, height = _released(fitted, heard, table)
     alone = _alone(leaves)
     ratio = _log_ratio(fitted.plan_, seen[alone], height)
@@ -213,7 +213,7 @@ def attack(estimator: BaseForest, *, canaries: int = CANARIES, seed: int = 0, al
         raise VeilwoodError("epsilon=inf promises nothing, so there is nothing to attack. Hint: --epsilon 1.")
     broken = clone(estimator).set_params(epsilon=2 * loss.epsilon)
     params = estimator.get_params(deep=False)
-    shown = {name: params[name] for name in ("n_estimators", "max_depth", "trees", "mode", "method") if name in params}
+    shown = {name: params[name] for name in ("n_estimators", "max_depth", "trees", "mode") if name in params}
     return Attack(
         type(estimator).__name__,
         ", ".join(f"{name}={value}" for name, value in shown.items()),
@@ -228,9 +228,9 @@ def attack(estimator: BaseForest, *, canaries: int = CANARIES, seed: int = 0, al
 def _candidates(estimator: BaseForest, schema: Schema, canaries: int, rng: np.random.Generator) -> pd.DataFrame:
     """Draw canaries: rows that share no leaf where the trees are known beforehand, else no two alike."""
     table = _random_rows(schema, 4 * canaries, rng)
-    if isinstance(estimator, CountedForest):
-        design = estimator._prepare(schema)
-        if design.forest.n_leaves > design.forest.n_trees:  # grown without data
+    if not isinstance(estimator, MatrixForestPredictor) and isinstance(estimator.make_method(), LeafMethod):
+        design = estimator.prepare(schema)
+        if isinstance(design, ForestDesign):
             leaves = route(design.forest, design.encoding.encode(table))
             return table.iloc[_with_own_leaves(leaves, design.forest.n_leaves)[:canaries]]
         canaries = min(canaries, design.plan.n_leaves)
@@ -265,83 +265,57 @@ def _alone(leaves: NDArray[np.int32]) -> NDArray[np.bool_]:
     return np.asarray((np.bincount(leaves.ravel())[leaves] == 1).all(axis=1))
 
 
-class _Ear:
+class _Overheard(Door):
     """A door at which someone listens: what comes out is public, also what no model keeps."""
 
-    def __init__(self, door: Door, heard: dict[str, Any]) -> None:
-        self.door, self.heard = door, heard
+    def __init__(self, plan: Plan, ledger: Ledger, heard: dict[str, Any]) -> None:
+        super().__init__(plan, ledger)
+        self._heard = heard
 
     def noisy(self, step: Step, exact: NDArray[np.int64]) -> NDArray[np.int64]:
-        noisy = self.heard[step.name] = self.door.noisy(step, exact)
+        noisy = self._heard[step.name] = super().noisy(step, exact)
         return noisy
 
-    def sparse(
-        self, step: Step, cells: NDArray[np.int64], counts: NDArray[np.int64], n_cells: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        return self.door.sparse(step, cells, counts, n_cells)
 
-    def refine(self, plan: Plan) -> None:
-        self.door.refine(plan)
-
-
-def _listen(estimator: BaseForest) -> dict[str, Any]:
-    """Return what a PrivateForest will let out, by step, once it is fitted; of others the model holds all of it."""
+def _fit(estimator: BaseForest, X: pd.DataFrame, y: NDArray[Any]) -> dict[str, Any]:
+    """Fit an estimator, and return what a PrivateForest let out, by step; of others the model holds all of it."""
     heard: dict[str, Any] = {}
-    measure = estimator._measure
+    if not isinstance(estimator, PrivateForestClassifier | PrivateForestRegressor):
+        estimator.fit(X, y)
+        return heard
+    method, design = estimator.make_method(), estimator.prepare(estimator.declared_schema()[0])
+    source = open_rows(X, y, design.encoding, unit=design.plan.neighbours.unit)
+    door = _Overheard(design.plan, open_ledger(estimator.ledger), heard)
 
-    def overheard(design: Any, source: Any, door: Door) -> Any:
-        heard[_ALL] = measure(design, source, cast("Door", _Ear(door, heard)))
+    def measure(door: Door) -> Any:
+        heard[_ALL] = method.measure(design, source, door, estimator.n_jobs)
         return heard[_ALL]
 
-    if isinstance(estimator, PrivateForestClassifier | PrivateForestRegressor):
-        own: Any = estimator
-        own._measure = overheard
+    estimator.go_through(door, design, measure)
     return heard
 
 
 def _boosts(estimator: BaseForest) -> bool:
-    return getattr(estimator, "method", None) == "boosting"
+    return isinstance(estimator, PrivateForestRegressor)
 
 
 def _released(
     fitted: Any, heard: dict[str, Any], table: pd.DataFrame
 ) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int64]]:
     """Return the released numbers that each canary adds to, the leaves they are of, and what it adds to each."""
-    codes = fitted._encode(table)
+    codes = fitted.encode(table)
     leaves = route(fitted.forest_, codes)
     regression = fitted.schema_.task == "regression"
     column, height = (0, TARGET_LEVELS) if regression else (len(fitted.schema_.classes) - 1, 1)
     if _boosts(fitted):
-        (sums,) = (numbers for name, numbers in heard.items() if name == "round 1")
-        return sums[codes[:, 0]], leaves[:, :1], _moved_in_a_round(fitted, heard)
-    if isinstance(heard.get(_ALL), FineCells):
-        counts, cells = _counts_of_cells(heard[_ALL], coarse_codes(fitted._encoding().columns, codes))
-        return counts[:, None], cells[:, None], np.array(1)
+        learned, last = heard[_ALL], fitted.plan_.steps[-1].name
+        moved = gradients(learned.start[None], np.array([TARGET_LEVELS], np.int32), 0, learned.limit)
+        return heard[last][codes[:, 0]], leaves[:, :1], moved.astype(np.int64)
     if heard:
-        return heard["class counts of tables"][leaves, column], leaves, np.array(height)
+        return heard["class counts of tables"][codes[:, 0], column][:, None], leaves, np.array(height)
     if isinstance(fitted, MatrixForestPredictor):
         return fitted._release(codes, fitted._price(None))[:, [column]], leaves, np.array(height)
     return fitted.leaf_counts_[leaves, column], leaves, np.array(height)
-
-
-def _counts_of_cells(cells: FineCells, coarse: NDArray[np.uint16]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return the count that came out of the cell of each row with the highest class, and a number for the cell."""
-    shape = tuple(axis.size for axis in cells.axes)
-    mine = np.ravel_multi_index([axis.groups[coarse[axis.feature]].astype(np.int64) for axis in cells.axes], shape)
-    highest = cells.label == cells.label.max()
-    counts = np.zeros(int(np.prod(shape)), np.int64)
-    counts[np.ravel_multi_index(list(cells.groups[highest].T), shape)] = cells.weight[highest]
-    return counts[mine], mine.astype(np.int32)
-
-
-def _moved_in_a_round(fitted: Any, heard: dict[str, Any]) -> NDArray[np.int64]:
-    """What a canary adds in the first round: its gradient at the score that every row starts from, and its count."""
-    n_classes = len(fitted.schema_.classes)
-    plan = fitted._design(fitted._asked_again()).rounds
-    start, spread = start_of(heard[plan.start.name], n_classes, plan.start, int(fitted.n_rows))
-    target = np.array([n_classes - 1 if n_classes else TARGET_LEVELS], np.int32)
-    gradient = boosting.gradients(start[None], target, n_classes, spread)
-    return np.append(np.trunc(gradient[0] * boosting.GRADIENT_UNITS), plan.count_units).astype(np.int64)
 
 
 def _log_ratio(plan: Plan, seen: NDArray[Any], height: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -150,8 +150,11 @@ def differences(one: object, other: object) -> list[str]:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return bool(np.array_equal(one, other))
-    if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
+    """Whether two values are the same to the last byte: also their type, and the type and shape of an array."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray):
+        return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
+    if isinstance(one, float | np.floating) and math.isnan(one):
         return math.isnan(other)
-    return type(one) is type(other) and bool(one == other)
+    return bool(one == other) and repr(one) == repr(other)  # 0.0 equals -0.0 and does not look like it

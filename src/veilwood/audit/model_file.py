@@ -15,7 +15,7 @@ import numpy as np
 
 from veilwood.audit import walk
 from veilwood.errors import VeilwoodError
-from veilwood.forests.base import BaseForest
+from veilwood.estimators.base import BaseForest
 from veilwood.models.file import load
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.privacy.plan import ALL_TO_EVERY_TREE
@@ -84,11 +84,12 @@ def check_model(model: BaseForest) -> list[Check]:
 
 def _hashes(model: BaseForest) -> Iterator[Check]:
     statement = model.privacy_
-    plan, schema = model.plan_.fingerprint(), model.schema_.fingerprint()
+    plan, schema = model.plan_.opened_as or model.plan_.fingerprint(), model.schema_.fingerprint()
     yield Check("Is the certificate of this plan?", plan == statement.plan_hash, f"sha256 {plan}")
     yield Check("Is the certificate of this schema?", schema == statement.schema_hash, f"sha256 {schema}")
     try:
-        planned = model._replanned()
+        asked = model.ask(model.schema_, model.plan_.public_seed, model.plan_.choices)
+        planned = model.make_method().replan(asked, model.plan_)
     except (VeilwoodError, NotImplementedError) as error:
         yield Check("Do the parameters lead to this plan?", False, f"they cannot be planned: {error}")
         return
@@ -144,18 +145,18 @@ def _certificate(model: BaseForest) -> Iterator[Check]:
 
 
 def _contents(model: BaseForest) -> Iterator[Check]:
-    held = {"schema": model.schema_.to_dict(), "plan": model.plan_.to_dict(), "certificate": model.privacy_.to_dict()}
-    arrays = model._model_arrays()
+    plan = {key: value for key, value in model.plan_.to_dict().items() if key != "parameters"}  # what a user declared
+    held = {"schema": model.schema_.to_dict(), "plan": plan, "certificate": model.privacy_.to_dict()}
+    arrays = model.model_.arrays()
     names = [str(value) for path, value in walk(held) if path.endswith(f"[{value!r}]")] + list(arrays)
     private = sorted(_FORBIDDEN.intersection(names))
     found = f"entries named {', '.join(private)}" if private else f"{len(names)} names, none of something private"
     yield Check("Does it hold nothing else?", not private, found)
-    plan, counts = model.plan_, arrays.get("leaf_counts")
-    shared = plan.layout.records == ALL_TO_EVERY_TREE and plan.layout.trees >= _FEWEST_TREES
+    layout, counts = model.plan_.layout, arrays.get("leaf_counts")
+    shared = layout.records == ALL_TO_EVERY_TREE and layout.trees >= _FEWEST_TREES
     if not model.privacy_.is_private or counts is None or counts.dtype != np.int64 or not shared:
         return
-    forest: Any = model.forest_
-    totals = np.add.reduceat(counts.sum(axis=1), forest.tree_leaves[:-1])
+    totals = np.add.reduceat(counts.sum(axis=1), model.model_.forest.tree_leaves[:-1])
     yield Check(
         "Do the counts look noisy?", len(set(totals.tolist())) > 1,
         "the trees disagree on how many rows there were, as noisy counts do" if len(set(totals.tolist())) > 1

@@ -11,8 +11,9 @@ from pathlib import Path
 from veilwood.audit.attacks import Attack
 from veilwood.audit.model_file import NOT_CHECKABLE, Check
 from veilwood.audit.peers import PeerAttack
+from veilwood.audit.replay import Guesses
 
-__all__ = ["attack_report", "attack_table", "html_page", "model_report", "peer_report", "write_report"]
+__all__ = ["attack_report", "attack_table", "html_page", "model_report", "peer_report", "replay_table", "write_report"]
 
 _LIMITS = """\
 An attack can refute a claim and never proves one: the proofs are in `proofs/`. The bound is a lower one: the true loss
@@ -34,6 +35,22 @@ def attack_table(attacks: Sequence[Attack]) -> str:
             f"| {found.estimator} | {found.setting} | {claim} | {found.sound.epsilon_lower_bound:.2f} | "
             f"{found.twin.epsilon_lower_bound:.2f} | {found.sound.correct:,} of {found.sound.guesses:,} | "
             f"{verdict(found)} |"
+        )
+    return "\n".join(lines)
+
+
+def replay_table(attacks: Sequence[tuple[str, float, Guesses, Guesses]]) -> str:
+    """Return the table of replayed fits: what was attacked, the claim, and what was found of it and of its twin."""
+    lines = [
+        "| what was attacked | claimed epsilon | shown by attack | twin, half the noise | guesses right | verdict |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, claim, sound, twin in attacks:
+        word = "REFUTED" if sound.epsilon_lower_bound > claim else "holds"
+        word += "; twin caught" if twin.epsilon_lower_bound > claim else "; attack too weak to catch the twin"
+        lines.append(
+            f"| {name} | {claim:g} | {sound.epsilon_lower_bound:.2f} | {twin.epsilon_lower_bound:.2f} | "
+            f"{sound.right:,} of {sound.made:,} | {word} |"
         )
     return "\n".join(lines)
 

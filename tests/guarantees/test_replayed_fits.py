@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole fits attacked by likelihood ratio: of all noisy numbers that came out, row by row, by replaying the fit.
+
+Each attack must also refute the same fit with half of its noise, sold under the same claim: shared trees, replaced
+rows, regression, batch predictions, median forests, and fine cells at the budgets where they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import veilwood as vw
+from veilwood.audit import epsilon_lower_bound
+from veilwood.audit.attacks import dice
+from veilwood.audit.noninterference import forced
+from veilwood.audit.replay import Guesses, guess_rows, overheard
+from veilwood.privacy import entropy
+from veilwood.privacy.door import Door
+from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
+from veilwood.privacy.sparse_noise import SparseLaplace
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
+    pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning"),
+]
+
+SMALL_SHARE = {"split_share": 0.05, "candidates": 1}  # of the budget for splits, of which this attack makes no use
+
+
+def halve_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wire the mutant into the library: half the scale, whatever was planned."""
+    laplace, gaussian, sparse = DiscreteLaplace.sample, DiscreteGaussian.sample, SparseLaplace.perturb
+    monkeypatch.setattr(DiscreteLaplace, "sample", lambda self, n: laplace(DiscreteLaplace(self.scale / 2), n))
+    monkeypatch.setattr(
+        DiscreteGaussian, "sample", lambda self, n: gaussian(DiscreteGaussian(self.sigma_squared / 4), n)
+    )
+    monkeypatch.setattr(SparseLaplace, "perturb", lambda self, *cells: sparse(SparseLaplace(self.scale / 2), *cells))
+
+
+def attack_fit(name: str, canaries: int, adjacency: Any = "add-remove", **params: Any) -> Guesses:
+    """Attack a forest on dice: rows that are nearly all alone in their leaves."""
+    kind = getattr(vw, name)
+    regression = name.endswith("Regressor")
+    schema = dice("regression" if regression else "classification", 20, 2)
+    n_rows = 2 * canaries if adjacency == "replace-one" else canaries
+    bits = np.random.default_rng(0).permutation(2**20)[:n_rows, None] >> np.arange(20) & 1
+    table = pd.DataFrame(bits.astype(str).astype(object), columns=list(schema.feature_names))
+    target = np.full(n_rows, 1.0 if regression else "yes", dtype=object)
+
+    def fit(rows: Any) -> None:
+        forest = kind(schema, epsilon=1.0, adjacency=adjacency, random_state=0, n_jobs=1, **params)
+        forest.fit(table.iloc[rows], target[rows])
+
+    return guess_rows(fit, canaries, adjacency)
+
+
+def attack_predictor(adjacency: Any = "add-remove", **params: Any) -> Guesses:
+    """Attack the answers to a batch of all cells of two dice."""
+    schema = dice("classification", 2, 64)
+    table = pd.DataFrame({"die0": np.repeat(np.arange(64), 64), "die1": np.tile(np.arange(64), 64)}).astype(str)
+
+    def fit(rows: Any) -> None:
+        predictor = vw.MatrixForestPredictor(
+            schema, epsilon=1.0, adjacency=adjacency, n_estimators=1, max_depth=2, random_state=0, n_jobs=1, **params
+        )
+        predictor.fit(table.iloc[rows], np.full(len(rows), "yes", dtype=object)).answer(table)
+
+    return guess_rows(fit, 2048 if adjacency == "replace-one" else 4096, adjacency)
+
+
+FITS: dict[str, Callable[[], Guesses]] = {
+    "shared trees": lambda: attack_fit("RandomTreesClassifier", 4500, n_estimators=3, max_depth=15),
+    "a replaced row": lambda: attack_fit("RandomTreesClassifier", 3000, "replace-one", n_estimators=1, max_depth=14),
+    "regression": lambda: attack_fit("RandomTreesRegressor", 1500, n_estimators=1, max_depth=14),
+    "regression, a replaced row": lambda: attack_fit(
+        "RandomTreesRegressor", 2500, "replace-one", n_estimators=1, max_depth=14
+    ),
+    "predictor": lambda: attack_predictor(),
+    "medians": lambda: attack_fit("MedianForestClassifier", 1500, n_estimators=1, max_depth=12, **SMALL_SHARE),
+    "medians, regression": lambda: attack_fit(
+        "MedianForestRegressor", 1500, n_estimators=1, max_depth=12, **SMALL_SHARE
+    ),
+}
+LARGE_FITS: dict[str, Callable[[], Guesses]] = {
+    "eight shared trees": lambda: attack_fit("RandomTreesClassifier", 16000, n_estimators=8, max_depth=17),
+    "three shared trees, a replaced row": lambda: attack_fit(
+        "RandomTreesClassifier", 12000, "replace-one", n_estimators=3, max_depth=17
+    ),
+    "two shared trees, regression, a replaced row": lambda: attack_fit(
+        "RandomTreesRegressor", 12000, "replace-one", n_estimators=2, max_depth=17
+    ),
+    "predictor, a replaced row": lambda: attack_predictor("replace-one"),
+    "medians, a replaced row": lambda: attack_fit(
+        "MedianForestClassifier", 6000, "replace-one", n_estimators=1, max_depth=14, **SMALL_SHARE
+    ),
+    "three shared trees of medians": lambda: attack_fit(
+        "MedianForestClassifier", 6000, n_estimators=3, max_depth=15, trees="shared", **SMALL_SHARE
+    ),
+}
+
+
+def holds_and_sees(attack: Callable[[], Guesses], monkeypatch: pytest.MonkeyPatch) -> None:
+    with entropy.seeded_for_tests(31):
+        assert 0.1 < attack().epsilon_lower_bound <= 1
+    halve_noise(monkeypatch)
+    with entropy.seeded_for_tests(31):
+        assert attack().epsilon_lower_bound > 1.03
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_a_fit_keeps_its_epsilon_and_half_the_noise_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    holds_and_sees(FITS[name], monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LARGE_FITS)
+def test_a_large_fit_keeps_its_epsilon_and_half_the_noise_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    holds_and_sees(LARGE_FITS[name], monkeypatch)
+
+
+def test_random_answers_show_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attack is honest: without the rows in what comes out it finds nothing."""
+    sound = DiscreteLaplace.perturb
+    monkeypatch.setattr(DiscreteLaplace, "perturb", lambda self, exact: sound(self, np.zeros_like(exact)))
+    with entropy.seeded_for_tests(32):
+        assert FITS["a replaced row"]().epsilon_lower_bound < 0.1
+
+
+# -- fine cells ---------------------------------------------------------------------------------------------
+
+
+class _Enough(Exception):
+    """Everything has come out."""
+
+
+def cells_attack(epsilon: float, monkeypatch: pytest.MonkeyPatch) -> tuple[float, Guesses]:
+    """How often does the cell of a single row come out, and how often one of the many that are empty?
+
+    Empty cells are all alike: each of them is a row that was left out, so one fit is as many runs as it has cells.
+    Returned are the epsilon of the step and what is shown of it; each cell that comes out is a guess.
+    """
+    schema = vw.Schema.numeric((0, 1), classes=["a", "b"], names=[f"c{i}" for i in range(6)])
+    rng = np.random.default_rng(33)
+    rows, target = rng.random((3000, 6)), np.where(rng.random(3000) < 0.5, "a", "b")
+
+    def stop(door: Door) -> None:
+        raise _Enough  # the forest that is grown from cells takes its time, and sees nothing but what came out
+
+    forest = vw.PrivateForestClassifier(schema, epsilon=epsilon, n_rows=10**6, random_state=0, n_jobs=1)
+    with monkeypatch.context() as patch, overheard() as heard, suppress(_Enough):
+        patch.setattr(Door, "statement", stop)
+        forest.fit(rows, target)
+    (step, out, given), *_ = (passed for passed in heard if isinstance(passed[0].mechanism, SparseLaplace))
+    assert step.loss.epsilon is not None
+    cells, counts, n_cells = given
+    single, by_chance = cells[counts == 1], np.setdiff1d(out[0], cells)
+    hits, empty = int(np.isin(single, out[0]).sum()), int(n_cells) - len(cells)
+    shown = epsilon_lower_bound(hits, len(single), len(by_chance), empty)
+    return float(step.loss.epsilon), Guesses(len(single) + empty, hits + len(by_chance), hits, shown)
+
+
+@pytest.mark.parametrize("epsilon", [4.0, 20.0])
+def test_fine_cells_keep_their_epsilon_and_half_the_noise_is_caught(
+    epsilon: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with entropy.seeded_for_tests(34):
+        planned, found = cells_attack(epsilon, monkeypatch)
+    assert 0.8 * planned < found.epsilon_lower_bound <= planned <= epsilon
+    halve_noise(monkeypatch)
+    with entropy.seeded_for_tests(34):
+        assert cells_attack(epsilon, monkeypatch)[1].epsilon_lower_bound > 1.1 * planned
+
+
+def test_a_replayed_fit_gets_the_answers_it_got() -> None:
+    schema = dice("classification", 4, 2)
+    table = pd.DataFrame([["0", "1", "0", "1"]] * 40, columns=list(schema.feature_names))
+    target = np.array(["yes", "no"] * 20, dtype=object)
+
+    def fit(rows: int) -> Any:
+        forest = vw.MedianForestClassifier(schema, n_estimators=2, max_depth=2, random_state=0, trees="shared")
+        return forest.fit(table[:rows], target[:rows])
+
+    with overheard() as heard:
+        first = fit(40)
+    with forced(answers=[out for _, out, _ in heard]) as passages:
+        again = fit(7)
+    assert (first.predict_proba(table) == again.predict_proba(table)).all()
+    assert [passage.step for passage in passages] == [step for step, _, _ in heard]
+    assert int(passages[-1].exact.sum()) == 2 * 7  # type: ignore[union-attr]
