@@ -60,15 +60,3 @@ def test_full_table_fits_80_columns(capsys: pytest.CaptureFixture[str], monkeypa
     demo.Result(compared, {}).show()
     assert "balance_scale" in capsys.readouterr().out
     assert "…" not in capsys.readouterr().out
-
-
-def test_pictures_hold_the_numbers_given() -> None:
-    runs = np.array([[0.5, 0.7], [0.7, 0.9]])
-    figure = plots.accuracy_vs_epsilon([plots.Comparison("toy", (1.0, 2.0), runs, 0.95, 0.4)])
-    (axes,) = figure.axes
-    drawn = [np.asarray(line.get_ydata()).tolist() for line in axes.lines]
-    assert [0.95, 0.95] in drawn
-    assert [0.4, 0.4] in drawn
-    assert any(np.allclose(values, [0.6, 0.8]) for values in drawn if len(values) == 2)
-    figure = plots.error_vs_bound([1, 2], measured={"m": [0.1, 0.2]}, bounds={"b": [0.9, 0.8]}, xlabel="x", title="t")
-    assert [np.asarray(line.get_ydata()).tolist() for line in figure.axes[0].lines] == [[0.9, 0.8], [0.1, 0.2]]

@@ -19,7 +19,7 @@ audits = typer.Typer(help="Attack an estimator, a model file or another library.
 Folder = Annotated[
     Path | None, typer.Option("--out", "-o", metavar="DIR", help="Write a report (Markdown, HTML) there.")
 ]
-REFUTED = 3
+REFUTED = 5
 """Exit code of an audit that refutes a claim."""
 
 
@@ -68,7 +68,7 @@ def audit_estimator(
     """Attack estimators with canaries and say how much of their epsilon shows.
 
     Fits once on made-up records, each included by a fair coin, guesses from what was released which were, and does
-    the same to a twin with half the noise, which must be caught. Exit code 3 if a claim is refuted.
+    the same to a twin with half the noise, which must be caught. Exit code 5 if a claim is refuted.
 
     \b
     Example:
@@ -109,7 +109,7 @@ def audit_model(model: ModelPath, out: Folder = None, as_json: AsJson = False) -
     """Check a model file: hashes, plan, noise, certificate, and that nothing private is in it.
 
     Plans the release afresh and recomputes every step's loss from sensitivity and scale. Says what cannot be checked
-    from a file. Exit code 3 if something does not hold.
+    from a file. Exit code 5 if something does not hold.
 
     \b
     Example:
@@ -140,7 +140,7 @@ def audit_peer(
 ) -> None:
     """Attack another library's private forest, where it is installed.
 
-    Exit code 3 if its claim is refuted.
+    Exit code 5 if its claim is refuted.
 
     \b
     Example:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: words in, one line per error out, exit code 2 for bad input; no computation of its own.
+"""The command line: words in, one line per error out, an exit code for each kind of ending; no computation of its own.
 
 What a command does is in the library; the demo is in ``demo``.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import os
 import re
 import sys
@@ -15,7 +16,6 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,16 +25,37 @@ import typer
 from veilwood import estimators
 from veilwood._version import __version__
 from veilwood.cli.audit import audits, certificate
-from veilwood.cli.options import AsJson, Delta, Epsilon, Force, ModelPath, Params, check_output, read_params, say
+from veilwood.cli.ledger import existing_ledger, ledgers, left_of
+from veilwood.cli.options import (
+    AsJson,
+    Delta,
+    Epsilon,
+    Force,
+    ModelPath,
+    Params,
+    ShowValues,
+    check_output,
+    read_params,
+    say,
+)
+from veilwood.cli.schema import SchemaPath, Table, schemas
 from veilwood.cli.secure import secure
+from veilwood.cli.sign import sign, verify
 from veilwood.data.columns import closest
-from veilwood.data.encoding import Encoding
+from veilwood.data.private_text import showing_values
 from veilwood.data.schema import Schema, Task
-from veilwood.data.sources import draft, open_source, read_features
-from veilwood.errors import LedgerError, PrivacyWarning, UtilityWarning, VeilwoodError
+from veilwood.data.tables import read_features
+from veilwood.errors import (
+    BudgetExceededError,
+    FileError,
+    LedgerError,
+    PlanError,
+    PrivacyWarning,
+    UtilityWarning,
+    VeilwoodError,
+)
 from veilwood.models import file as model_file
-from veilwood.privacy.ledger import Ledger, SQLiteLedger, open_ledger
-from veilwood.privacy.loss import Loss
+from veilwood.privacy.ledger import Ledger, open_ledger
 from veilwood.privacy.plan import Plan
 from veilwood.tune import SEARCHED, tune
 
@@ -47,7 +68,7 @@ def _families() -> dict[str, dict[Task, type]]:
     for name in estimators.__all__:
         if not name.endswith("Predictor"):
             kind = getattr(estimators, name)
-            found.setdefault(estimators.family_of(name), {})[kind._task] = kind
+            found.setdefault(estimators.family_of(name), {})[kind.task] = kind
     return found
 
 
@@ -64,25 +85,34 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-schemas = typer.Typer(help="Draft or check what is public of a table.", rich_markup_mode=None)
-ledgers = typer.Typer(help="Make, show or verify a record of spends.", rich_markup_mode=None)
 app.add_typer(schemas, name="schema")
 app.add_typer(ledgers, name="ledger")
 app.add_typer(audits, name="audit")
 app.add_typer(secure, name="secure")
 app.command()(certificate)
+app.command()(sign)
+app.command()(verify)
 
-Table = Annotated[str, typer.Argument(metavar="TABLE", help="CSV (also .gz), Parquet or Arrow; a folder or a glob.")]
-SchemaPath = Annotated[Path, typer.Option("--schema", "-s", metavar="SCHEMA", help="The schema, a JSON file.")]
 Family = Annotated[str, typer.Option("--estimator", metavar="NAME", help=f"One of: {', '.join(FAMILIES)}.")]
-LedgerPath = Annotated[Path, typer.Argument(metavar="LEDGER", help="The file of the ledger.")]
 
 
 # -- how a run ends ------------------------------------------------------------------------------------------
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code: 0, 1 unexpected, 2 bad input, 130 interrupted.
+    """Run one command line and return its exit code.
+
+    | code | meaning |
+    |---|---|
+    | 0 | done |
+    | 1 | unexpected: please report it |
+    | 2 | bad input: words, parameters, schema or table |
+    | 3 | the budget does not allow it; nothing was spent |
+    | 4 | a file or ledger is damaged, missing or cannot be written |
+    | 5 | an audit refuted a claim |
+    | 130 | interrupted |
+
+    With ``--json`` an error is printed as JSON too, on stderr.
 
     Examples
     --------
@@ -111,7 +141,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             code, text = _explained(error)
             for note in getattr(error, "__notes__", ()):
                 text += f" {note}" if text.endswith((".", "?", ")")) else f". {note}"
-            print(f"error: {' '.join(text.split())}", file=sys.stderr)
+            text = " ".join(text.split())
+            if "--json" in words:
+                print(json.dumps({"error": type(error).__name__, "message": text, "exit_code": code}), file=sys.stderr)
+            else:
+                print(f"error: {text}", file=sys.stderr)
             return code
 
 
@@ -120,12 +154,16 @@ def _explained(error: BaseException) -> tuple[int, str]:
     match error:
         case KeyboardInterrupt():
             return 130, "interrupted."
+        case BudgetExceededError():
+            return 3, str(error)
+        case FileError() | LedgerError():
+            return 4, str(error)
         case VeilwoodError():
             return 2, str(error)
         case UsageError():
             return 2, f"{error.format_message()} Hint: see --help."  # type: ignore[attr-defined]
         case OSError():
-            return 2, f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
+            return 4, f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
         case _:
             return 1, f"unexpected {type(error).__name__}: {error}. Hint: run again with --debug for the traceback."
 
@@ -156,7 +194,7 @@ def _options(
     pass
 
 
-# -- demo and schemas ----------------------------------------------------------------------------------------
+# -- demo ----------------------------------------------------------------------------------------
 
 
 @app.command()
@@ -184,58 +222,6 @@ def demo(
         result.show()
 
 
-@schemas.command("draft")
-def schema_draft(
-    table: Table,
-    target: Annotated[str | None, typer.Option(metavar="COLUMN", help="The target; the last column if unsaid.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Where to; else printed.")] = None,
-    force: Force = False,
-    as_json: AsJson = False,
-) -> None:
-    """Read a table and draft a schema for a person to review.
-
-    Bounds and categories in the draft come from the data. Replace them by what is publicly known and delete the
-    marks (each column's "bounds", "notes", "inferred"); until then every model made with it is NOT PRIVATE.
-
-    \b
-    Example:
-      veilwood schema draft visits.csv --target ill -o visits.json
-    """
-    if out is not None:
-        check_output(out, force)
-    found = draft(table, target)
-    columns = ",\n".join(f"  {json.dumps(column, ensure_ascii=False)}" for column in found["columns"])
-    head = json.dumps({key: value for key, value in found.items() if key != "columns"}, indent=1, ensure_ascii=False)
-    text = f'{head[:-2]},\n "columns": [\n{columns}\n ]\n}}'  # a column a line: easier to review
-    if out is None:
-        print(text)
-        return
-    out.write_text(text + "\n", encoding="utf-8")
-    n_features, goal = len(found["columns"]) - 1, found["target"]
-    say(
-        as_json,
-        {"schema": str(out), "task": found["task"], "target": goal},
-        f"Wrote {out}: {found['task']} of {goal!r} from {n_features} columns. It was read off the data: review every "
-        'bound and category, and delete the marks: "bounds" of each column, "notes" and "inferred".',
-    )
-
-
-@schemas.command("check")
-def schema_check(table: Table, schema: SchemaPath, as_json: AsJson = False) -> None:
-    """Check that every row of a table fits a schema, before any budget is spent.
-
-    \b
-    Example:
-      veilwood schema check visits.csv --schema visits.json
-    """
-    declared = Schema.load(schema)
-    for _ in open_source(table, None, Encoding(declared, "grid")).batches():
-        pass
-    data = {"fits": True, "inferred": declared.inferred, "schema": declared.to_dict()}
-    mark = "\nIt is an unreviewed draft: what is made with it is NOT PRIVATE." if declared.inferred else ""
-    say(as_json, data, f"{declared}\nEvery row of {table} fits; numbers outside the bounds are clamped.{mark}")
-
-
 # -- plan, fit, predict ----------------------------------------------------------------------------------------
 
 
@@ -249,15 +235,20 @@ def plan(
     param: Params = None,
     search: Annotated[bool, typer.Option("--search", help="Plan many settings and rank them; needs --rows.")] = False,
     rows: Annotated[int | None, typer.Option(metavar="N", help="For --search: how many rows, if public.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="PLAN.json", help="Save it, for fit --plan.")
+    ] = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Say what fit would cost; no data is read.
 
-    Prints what would be released, the loss, the sensitivity and how large the noise would be.
+    Prints what would be released, the loss, the sensitivity and how large the noise would be. A saved plan can be
+    signed, and is carried out as it stands by fit --plan.
 
     \b
     Example:
-      veilwood plan --schema visits.json --epsilon 0.5 --param n_estimators=10 --param max_depth=4
+      veilwood plan --schema visits.json --epsilon 0.5 --param n_estimators=10 -o plan.json
       veilwood plan --schema visits.json --epsilon 0.5 --search --rows 2000 --param max_depth=[2,3,4]
     """
     forest = _estimator(_load_schema(schema), estimator, epsilon, delta, param, None)
@@ -266,13 +257,18 @@ def plan(
             "--search and --rows go together. Hint: --search --rows N, with N public or noisy; the number of rows for "
             "a private-forest is --param n_rows=N."
         )
+    if out is not None:
+        check_output(out, force)
     if rows is None:
         made = forest.plan()
+        if out is not None:
+            made.save(out)
     else:
         given = read_params(param)
         grid = {key: v if isinstance(v, list) else [v] for key, v in given.items() if key in SEARCHED}
         made = tune(forest.schema, forest, n=rows, epsilon=epsilon, delta=delta, grid=grid)
-    say(as_json, made.to_dict(), str(made))
+    saved = f"\nPlan: {out}, sha256 {made.fingerprint()}" if isinstance(made, Plan) and out is not None else ""
+    say(as_json, made.to_dict(), f"{made}{saved}")
 
 
 @app.command()
@@ -289,31 +285,42 @@ def fit(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="MODEL", help="Default: TABLE's name with .veilwood.")
     ] = None,
+    plan: Annotated[
+        Path | None, typer.Option("--plan", metavar="PLAN.json", help="Carry out exactly this; it names the rest.")
+    ] = None,
     force: Force = False,
+    show_values: ShowValues = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a private model on a table.
 
-    Prints the plan, charges the ledger once, writes the model with its certificate inside.
+    Prints the plan, charges the ledger once, writes the model with its certificate inside. With --plan, estimator,
+    budget and parameters are those of the plan, and the certificate shows its hash.
 
     \b
     Example:
       veilwood fit visits.csv --schema visits.json --epsilon 1 --ledger visits.db -o visits.veilwood
+      veilwood fit visits.csv --schema visits.json --plan plan.json --ledger visits.db
     """
     out = Path(re.split(r"[.*?\[]", Path(table).name)[0] or "model").with_suffix(".veilwood") if out is None else out
     check_output(out, force)
-    book = open_ledger(None) if ledger is None else _existing_ledger(ledger)
-    forest = _estimator(_load_schema(schema), estimator, epsilon, delta, param, book)
-    planned = forest.plan()
+    book = open_ledger(None) if ledger is None else existing_ledger(ledger)
+    declared = _load_schema(schema)
+    if plan is None:
+        forest = _estimator(declared, estimator, epsilon, delta, param, book)
+        planned = forest.plan()
+    else:
+        planned = Plan.load(plan)
+        forest = _planned_estimator(declared, planned, param, book)
     if not as_json:
         print(planned.explain())
-    with _spend_noted(book, planned):
-        forest.fit(table)
+    with _spend_noted(book, planned), showing_values(show_values):
+        forest.fit(table, plan=planned)
         model_file.save(forest, out)
-    if not as_json and (chosen := forest.plan_.notes.get("choice")) and "choice" not in planned.notes:
-        print(f"Chosen after the rows were counted: {chosen}.")
+    if not as_json and (learned := forest.plan_.choices.get("learned")):
+        print(f"Chosen on the way, from what had come out: {learned}.")
     data = {"model": str(out), "certificate": forest.privacy_.to_dict(), "plan": forest.plan_.to_dict()}
-    where = "not recorded: no --ledger was given" if ledger is None else f"recorded in {ledger}, {_left(book)}"
+    where = "not recorded: no --ledger was given" if ledger is None else f"recorded in {ledger}, {left_of(book)}"
     say(as_json, data, f"\nCertificate: {forest.privacy_}\nSpend: {where}\nModel: {out}")
 
 
@@ -355,68 +362,6 @@ def predict(
         print(f"Wrote {len(answer)} predictions to {out}", file=sys.stderr)
 
 
-# -- ledgers ---------------------------------------------------------------------------------------------------
-
-
-@ledgers.command("create")
-def ledger_create(
-    ledger: LedgerPath,
-    epsilon: Annotated[float | None, typer.Option(metavar="E", help="The budget; without it, no limit.")] = None,
-    delta: Annotated[float, typer.Option(metavar="D", help="The budget's delta.")] = 0.0,
-    as_json: AsJson = False,
-) -> None:
-    """Make a ledger with a budget, which then refuses what would exceed it.
-
-    \b
-    Example:
-      veilwood ledger create visits.db --epsilon 3
-    """
-    if ledger.exists():
-        raise LedgerError(f"{ledger} exists already. Hint: veilwood ledger show {ledger}, or give a new path.")
-    book = SQLiteLedger(ledger, epsilon, delta)
-    say(as_json, _facts(book), f"Made {ledger}, {_left(book)}.")
-
-
-@ledgers.command("show")
-def ledger_show(ledger: LedgerPath, as_json: AsJson = False) -> None:
-    """Print the budget, what is left and every spend.
-
-    \b
-    Example:
-      veilwood ledger show visits.db
-    """
-    book = _existing_ledger(ledger)
-    entries = [{**asdict(entry), "loss": str(entry.loss)} for entry in book.entries()]
-    say(as_json, {**_facts(book), "entries": entries}, f"{book}\n{_left(book)}")
-
-
-@ledgers.command("verify")
-def ledger_verify(ledger: LedgerPath, as_json: AsJson = False) -> None:
-    """Recompute the chain of hashes and the totals; print the last hash, to be noted elsewhere.
-
-    \b
-    Example:
-      veilwood ledger verify visits.db
-    """
-    head = _existing_ledger(ledger).verify()
-    say(as_json, {"intact": True, "head": head}, f"{ledger} is intact; its last event has the hash {head}")
-
-
-def _existing_ledger(path: Path) -> Ledger:
-    if not path.exists():
-        raise LedgerError(f"there is no ledger {str(path)!r}. Hint: veilwood ledger create {path} --epsilon 3")
-    return open_ledger(path)
-
-
-def _facts(book: Ledger) -> dict[str, Any]:
-    amounts: dict[str, Loss | None] = {"budget": book.budget, "spent": book.spent, "remaining": book.remaining}
-    return {"ledger": book.name, **{name: None if loss is None else str(loss) for name, loss in amounts.items()}}
-
-
-def _left(book: Ledger) -> str:
-    return "no limit" if book.budget is None else f"{book.remaining} left of {book.budget}"
-
-
 # -- helpers ---------------------------------------------------------------------------------------------------
 
 
@@ -452,6 +397,26 @@ def _estimator(
             raise VeilwoodError(f"--param {key!r} is not understood.{closest(key, known)} Hint: {slip}.")
         given[key] = value
     return kind(schema, epsilon=epsilon, delta=delta, ledger=ledger, **given)
+
+
+def _planned_estimator(schema: Schema, planned: Plan, params: list[str] | None, ledger: Ledger) -> Any:
+    """Make the estimator that a saved plan describes; the plan itself is compared when it is carried out."""
+    if params:
+        raise VeilwoodError("--plan has its parameters. Hint: leave --param out, or make a new plan.")
+    kind = getattr(estimators, planned.estimator, None) if planned.estimator in estimators.__all__ else None
+    if kind is None:
+        raise PlanError(f"the plan is of {planned.estimator!r}, which this version does not know.")
+    unit, loss = planned.neighbours.unit, planned.loss
+    promise = {
+        "epsilon": math.inf if loss.epsilon is None else loss.epsilon,
+        "delta": loss.delta,
+        "privacy_unit": unit,
+        "adjacency": planned.neighbours.adjacency,
+    }
+    known = set(inspect.signature(kind).parameters)
+    if not known.issuperset(planned.parameters):
+        raise PlanError(f"the plan has parameters that {planned.estimator} does not have in this version.")
+    return kind(schema, ledger=ledger, random_state=planned.public_seed, **promise, **planned.parameters)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ __all__ = [
     "Force",
     "ModelPath",
     "Params",
+    "ShowValues",
     "check_output",
     "read_number",
     "read_value",
@@ -48,6 +49,10 @@ Params = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the output.")]
+ShowValues = Annotated[
+    bool,
+    typer.Option("--show-values", help="Show private rows and values: for the data holder at a terminal."),
+]
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file written by veilwood fit.")]
 
 

@@ -141,7 +141,7 @@ def client(
     Example:
       veilwood secure client clinics/client-north rows.csv
     """
-    from veilwood.data.sources import read_features, read_table
+    from veilwood.data.tables import read_features, read_table
     from veilwood.secure.roles.client import Client
 
     owner = Client(folder, task)
@@ -189,7 +189,7 @@ def user(
     """
     import pandas as pd
 
-    from veilwood.data.sources import read_features
+    from veilwood.data.tables import read_features
     from veilwood.secure.roles.user import User
 
     if out is not None:
