@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+BENCH := benchmarks/results/latest
 
-.PHONY: demo test test-all lint clean
+.PHONY: demo test test-all lint bench clean
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Veilwood needs Python 3.11 or newer; set PYTHON=/path/to/python")'
@@ -27,6 +28,15 @@ test-all: lint
 	@echo "Installing PySpark, which needs Java 17 or newer, and Ray: several hundred megabytes, for the cluster tests."
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[spark,ray]'
 	$(BIN)/python -m pytest -n 2
+
+# A few minutes; what the figures mean, and all other benchmarks, are in benchmarks/README.md.
+bench: $(STAMP)
+	mkdir -p $(BENCH)
+	$(BIN)/python benchmarks/walk.py > $(BENCH)/walk.md
+	$(BIN)/python benchmarks/noise.py --repeats 1 --draws 200000 > $(BENCH)/noise.md
+	$(BIN)/python benchmarks/counting.py --rows 100000 > $(BENCH)/counting.md
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/strategies.py --draws 1 > $(BENCH)/strategies.md
+	@echo "Written to $(BENCH)."
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

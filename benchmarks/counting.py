@@ -23,7 +23,7 @@ import veilwood as vw
 from veilwood.data.batches import Batch
 from veilwood.data.encoding import Encoding
 from veilwood.trees.counting import leaf_totals, sum_over_trees
-from veilwood.trees.forest import grow_binary
+from veilwood.trees.random import grow_binary
 
 CATEGORIES = (2, 3, 5, 8, 12, 20)  # values of the categorical columns, repeated as needed
 

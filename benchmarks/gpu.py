@@ -26,7 +26,7 @@ from veilwood.data.batches import Batch
 from veilwood.data.encoding import EncodedColumn, Encoding
 from veilwood.trees import gpu
 from veilwood.trees.counting import HAVE_NUMBA, leaf_totals, sum_over_trees
-from veilwood.trees.forest import grow_binary
+from veilwood.trees.random import grow_binary
 
 CHECKED_BY_NUMPY = 20_000  # rows compared where there is no numba
 

@@ -4,7 +4,8 @@
     python benchmarks/secure_accuracy.py --data FOLDER [--repeats 5] [--only adult] [--out FILE.md]
 
 FOLDER holds titanic, heart and adult as NAME.csv.gz and NAME.json. Trees are trained by the plaintext twins, which give
-the same trees as the protocols (tests/secure/test_trees.py), with exact noise. Splits are 80:20, the same for all.
+the same trees as the protocols (tests/secure/protocols/test_hidden_tree.py), with exact noise. Splits are 80:20, the
+same for all.
 """
 
 from __future__ import annotations

@@ -9,8 +9,10 @@ from __future__ import annotations
 import doctest
 import itertools
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -107,7 +109,8 @@ def test_share_is_never_worse_than_accuracy_on_any_forest(
 ) -> None:
     """The Markov step of 5.4 and 5.6: rows below the threshold are at most the error from accuracy alone."""
     leaf, labels, n_leaves = forest
-    for voting, epsilon, rows in itertools.product(("majority", "threshold"), (None, 1), ("training", "new")):
+    cases: Iterable[Any] = itertools.product(("majority", "threshold"), (None, 1), ("training", "new"))
+    for voting, epsilon, rows in cases:
         setting = Setting(voting, len(leaf), 2, 5, epsilon, rows, slack, truncation)
         q = forest_quantities(leaf, labels, n_leaves, margin=setting.margin, smallest_leaf=setting.smallest_leaf)
         value = q.goodness if voting == "majority" else q.weight
@@ -126,7 +129,7 @@ def test_share_is_never_worse_than_accuracy_on_any_forest(
         ([[0, 1], [1, 0]], [0, 1], 2, "leaf_of_row"),  # leaf numbers restarted in the second tree
     ],
 )
-def test_bad_forests_are_refused(leaf: list, labels: list, n_leaves: int, name: str) -> None:
+def test_bad_forests_are_refused(leaf: list[Any], labels: list[int], n_leaves: int, name: str) -> None:
     with pytest.raises(VeilwoodError, match=name):
         forest_quantities(np.array(leaf), np.array(labels), n_leaves)
 

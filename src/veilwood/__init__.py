@@ -8,16 +8,18 @@ from veilwood import datasets
 from veilwood._version import __version__
 from veilwood.data.columns import Column
 from veilwood.data.schema import Schema
-from veilwood.data.sources import read_table
+from veilwood.data.tables import read_table
 from veilwood.errors import (
     BudgetExceededError,
     DomainTooLargeError,
     LedgerError,
     ModelFileError,
+    NotPrivateError,
     OutOfSchemaError,
     PartyError,
     PrivacyWarning,
     SchemaError,
+    SignatureError,
     UndeclaredSchemaError,
     UtilityWarning,
     VeilwoodError,
@@ -40,6 +42,7 @@ from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.privacy.ledger import Ledger, MemoryLedger, SQLiteLedger, open_ledger
 from veilwood.privacy.neighbours import Rows, RowsOf
 from veilwood.privacy.plan import Plan
+from veilwood.privacy.spending import spent_here
 from veilwood.trees import gpu
 from veilwood.tune import Tuning, tune
 
@@ -60,6 +63,7 @@ __all__ = [
     "MedianForestRegressor",
     "MemoryLedger",
     "ModelFileError",
+    "NotPrivateError",
     "OutOfSchemaError",
     "PartyError",
     "Plan",
@@ -74,6 +78,7 @@ __all__ = [
     "SQLiteLedger",
     "Schema",
     "SchemaError",
+    "SignatureError",
     "Tuning",
     "UndeclaredSchemaError",
     "UtilityWarning",
@@ -87,6 +92,7 @@ __all__ = [
     "read_table",
     "save",
     "secure",
+    "spent_here",
     "tune",
 ]
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small public data sets that need no download: two by formula, one from scikit-learn, each with its schema.
 
-Reading a user's own data is in ``sources``.
+Your own data is read by ``data.tables``.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def balance_scale() -> Dataset:
 def iris() -> Dataset:
     """Return Iris (R. A. Fisher, 1936) as in scikit-learn: four lengths in centimetres, three species.
 
-    The bounds are round numbers around what flowers of these species measure.
+    The bounds are round numbers, chosen from what is known about these species.
 
     Examples
     --------

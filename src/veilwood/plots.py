@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of results already computed, as matplotlib figures; nothing is measured here and no window is opened."""
+"""Pictures of results, as matplotlib figures. Nothing is computed here and no window is opened."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Comparison:
 
 
 def accuracy_vs_epsilon(comparisons: Sequence[Comparison]) -> Figure:
-    """Draw accuracy against epsilon, one panel a data set: mean and standard deviation over runs, and baselines.
+    """Draw accuracy against epsilon, one panel per data set: mean and standard deviation over runs, and baselines.
 
     Examples
     --------
@@ -83,7 +83,7 @@ def accuracy_vs_epsilon(comparisons: Sequence[Comparison]) -> Figure:
 def error_vs_bound(
     x: ArrayLike, *, measured: Mapping[str, ArrayLike], bounds: Mapping[str, ArrayLike], xlabel: str, title: str
 ) -> Figure:
-    """Draw measured errors against the bounds theorems give for them; bounds above 1 say nothing and are cut.
+    """Draw measured errors beside the bounds that theorems give. Bounds above 1 say nothing and are cut off.
 
     Examples
     --------
@@ -105,7 +105,7 @@ def error_vs_bound(
 
 
 def skill_vs_noise(settings: Sequence[tuple[str, int, float, float]], *, title: str) -> Figure:
-    """Draw the expected skill of settings against their noise relative to a leaf, shaded by depth.
+    """Draw the expected skill of settings against their noise, relative to the rows of a leaf, shaded by depth.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def claimed_and_attacked(rows: Sequence[tuple[str, float, float, float]]) -> Fig
     Parameters
     ----------
     rows : sequence of (name, claimed epsilon, shown of the sound one, shown of its twin)
-        In the order to be drawn, from the top.
+        From top to bottom.
 
     Examples
     --------
@@ -173,7 +173,8 @@ def roc_vs_bound(
     curves : mapping of name to (false positive rates, true positive rates)
         One curve of the attack for each model.
     epsilons : mapping of name to epsilon or None
-        What each model promises; its bound, no true positive rate above e^epsilon times the false one, is dashed.
+        What each model promises. The dashed line is its bound: the true positive rate is at most e^epsilon times
+        the false positive rate.
 
     Examples
     --------
@@ -208,7 +209,7 @@ def plot_effects(effects: Effects, *, most: int = 9) -> Figure:
     effects : Effects
         What ``explain()`` returned.
     most : int
-        Panels, one a column, strongest first.
+        The largest number of panels: one per column, strongest first.
 
     Examples
     --------
@@ -245,16 +246,17 @@ def plot_effects(effects: Effects, *, most: int = 9) -> Figure:
 
 
 def plot_calibration(happened: ArrayLike, probabilities: ArrayLike, *, bins: int = 10) -> Figure:
-    """Draw how often something happened against how probable it was said to be, in groups of equally many rows.
+    """Draw how often something happened against its predicted probability, in groups of equal size.
 
     Parameters
     ----------
     happened : array-like of bool
-        For each row, whether it did: ``y == label``. On rows of your own: a picture of private rows is not private.
+        Whether it happened, for each row: ``y == label``. Use rows that may be shown: a picture of private rows is
+        not private.
     probabilities : array-like of float
-        What was predicted.
+        The predicted probability, for each row.
     bins : int
-        Groups.
+        The number of groups.
 
     Examples
     --------

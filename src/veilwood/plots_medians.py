@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pictures of how evenly trees divide rows: shares of left children and of leaves (DiPriMe, Figures 3 and 4).
 
-The shares are counted from the rows one hands in, exactly: for public or test rows, and not private otherwise. Other
+The shares are exact counts over the rows you pass in, so the result is not private: use public or test rows. Other
 pictures are in ``plots``.
 """
 
@@ -18,14 +18,14 @@ from veilwood.trees.counting import route
 from veilwood.trees.forest import LEAF
 
 if TYPE_CHECKING:
-    from veilwood.forests.noisy_leaves import CountedForest
+    from veilwood.estimators.base import BaseForest
 
 __all__ = ["leaf_occupancy", "leaf_shares", "left_shares", "split_balance"]
 
 Shares = NDArray[np.float64]
 
 
-def leaf_shares(forest: CountedForest, X: Any) -> Shares:
+def leaf_shares(forest: BaseForest, X: Any) -> Shares:
     """Return the share of the rows ``X`` in each leaf of its tree, for all trees of a fitted forest.
 
     Examples
@@ -36,11 +36,11 @@ def leaf_shares(forest: CountedForest, X: Any) -> Shares:
     >>> bool(leaf_shares(tree.fit(car.X, car.y), car.X).min() >= 0.25)  # one of four values at least on each side
     True
     """
-    leaves = route(forest.forest_, forest._encode(X))
+    leaves = route(forest.forest_, forest.encode(X))
     return np.bincount(leaves.ravel(), minlength=forest.forest_.n_leaves) / len(leaves)
 
 
-def left_shares(forest: CountedForest, X: Any) -> Shares:
+def left_shares(forest: BaseForest, X: Any) -> Shares:
     """Return, for each inner node of binary trees that any row reaches, the share of its rows that go left."""
     trees = forest.forest_
     in_node = trees.add_up(leaf_shares(forest, X))

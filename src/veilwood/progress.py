@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A progress line for long passes over data, shown to a person at a terminal; nothing is counted or kept here."""
+"""A progress line for long passes over data, for people at a terminal. It counts batches and keeps nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHOWN_AFTER_SECONDS = 1.0
 
 
 def track(items: Iterable[Item], doing: str) -> Iterator[Item]:
-    """Yield ``items``; after a second of work, show on a terminal's stderr how far it is, and wipe it at the end.
+    """Yield ``items``. After a second, show on stderr how many there were, if it is a terminal; clear it at the end.
 
     Examples
     --------

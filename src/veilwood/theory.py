@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What error the papers guarantee for a forest, with which probability, and the number of trees they call best.
+"""The error that the papers guarantee for a forest, its probability, and the number of trees they call best.
 
-No noise is drawn and no forest is grown here, and nothing here is private: `forest_quantities` reads raw rows.
+No noise is drawn and no forest is grown here. Nothing here is private: `forest_quantities` reads raw rows.
 
 Random decision trees: Bojarski, Choromanska, Choromanski, LeCun (2014), Theorems 5.1 to 5.9, two classes 0 and 1.
 
@@ -46,13 +46,13 @@ Where the printed statements do not hold, the functions return a form that does:
 * 5.7 prints the error ``1/8 + 9/2 epsilon - 5 epsilon^2``; K = 40 and delta = 1/10 give 0.121875 + 4.75 epsilon -
   5 epsilon^2. 5.9 rounds 0.19875 up to 1/5, and its probability has a bracket in the wrong place.
 * 5.3 on new rows and 5.6 ask for goodness or weight 1/2 + delta + 1/K, as if writing off small leaves cost every
-  row at most 1/K. It costs 1/K on average, and an outlier, alone in its leaf in every tree, everything. Here the
-  threshold is 1/2 + delta, with small leaves counted as 0 (`Setting.smallest_leaf`); and the error from accuracy
-  pays for small leaves in the mean, as 5.4 and the proofs of 5.6 and 5.7 do.
+  row at most 1/K. It costs 1/K on average. An outlier that is alone in its leaf in every tree loses everything.
+  Here the threshold is 1/2 + delta, with small leaves counted as 0 (`Setting.smallest_leaf`). The error from
+  accuracy pays for small leaves on average, as 5.4 and the proofs of 5.6 and 5.7 do.
 * That payment replaces epsilon by epsilon + 1/K in 2 epsilon - 2 epsilon^2. The expression falls beyond 1/2, and
   is already too small above about 1/4; see `_lost_weight`.
-* Majority voting under noise, or on new rows, is called analogous and is not: a leaf split 51 to 50 is flipped by
-  noise that hardly moves its ratio. The bounds hold when goodness and accuracy are measured at `Setting.margin`.
+* The paper calls majority voting under noise, or on new rows, analogous. It is not: a leaf split 51 to 50 is flipped
+  by noise that hardly moves its ratio. The bounds hold when goodness and accuracy are measured at `Setting.margin`.
 * Algorithm 2 draws a leaf's ratio at random when a noisy count is negative, which the proofs ignore and which
   breaks 5.9 on pure leaves. The bounds are for the noisy ratio clipped to [0, 1].
 
@@ -136,7 +136,7 @@ def forest_quantities(
         `Setting.margin`.
     smallest_leaf : float
         In leaves with fewer rows, weight and goodness count as 0; use `Setting.smallest_leaf`. The tree
-        accuracy takes no notice: `bound_from_accuracy` pays for small leaves itself.
+        accuracy ignores it: `bound_from_accuracy` pays for small leaves itself.
 
     Examples
     --------
@@ -168,7 +168,7 @@ def forest_quantities(
 
 
 def mean_goodness(tree_accuracy: float) -> float:
-    """Theorem 5.1: the mean goodness of a row. Printed as a lower bound, it is exactly the tree accuracy.
+    """Theorem 5.1: the mean goodness of a row. The paper prints a lower bound; it is exactly the tree accuracy.
 
     >>> mean_goodness(0.8)
     0.8
@@ -178,7 +178,7 @@ def mean_goodness(tree_accuracy: float) -> float:
 
 
 def mean_weight(tree_accuracy: float) -> float:
-    """Theorem 5.2: the mean weight of a row is at least this, e^2 + (1 - e)^2.
+    """Theorem 5.2: the mean weight of a row is at least e^2 + (1 - e)^2.
 
     >>> round(mean_weight(0.8), 3)
     0.68
@@ -194,7 +194,7 @@ def mean_weight(tree_accuracy: float) -> float:
 class Bound:
     """With at least ``probability``, a forest of ``n_trees`` trees errs on at most ``error`` of the rows.
 
-    The figures are what the formula says, not clipped: a probability can be negative, an error above 1.
+    The formula's values are not clipped: a probability can be negative, and an error above 1.
     """
 
     theorem: str
@@ -263,7 +263,7 @@ class Setting:
 
     @property
     def smallest_leaf(self) -> float:
-        """Rows below which a leaf is written off: so small, 2^h leaves hold at most the share written off."""
+        """The size below which a leaf is written off: 2^h such leaves hold at most the share written off."""
         return self.written_off * self.n_rows / 2.0**self.depth
 
     @property
@@ -283,7 +283,7 @@ class Setting:
 
     @property
     def probability(self) -> float:
-        """Probability, over trees, noise, coins and new rows, with which the error bound holds; may be negative."""
+        """The probability that the error bound holds, over trees, noise, coins and new rows; may be negative."""
         n, k, delta = self.n_rows, self.n_trees, self._tree_slack
         small_leaf = 2.0**-self.depth / self.truncation  # as a share of the rows
         if self.epsilon is None:
@@ -306,7 +306,7 @@ class Setting:
 
 
 def trees_needed(n_rows: int, slack: float, *, exponent: float = 1.0, rows: Rows = "training") -> int:
-    """Theorem 5.3: trees for which a bound without noise fails with probability at most ``n_rows ** -exponent``.
+    """Theorem 5.3: how many trees make a bound without noise fail with probability at most n_rows^-exponent.
 
     On new rows this is the part of the failure that trees can remove; the rest is in `Setting.probability`.
 
@@ -323,8 +323,8 @@ def trees_needed(n_rows: int, slack: float, *, exponent: float = 1.0, rows: Rows
 def bound_from_share(good_share: float, setting: Setting) -> Bound:
     """Theorems 5.3 and 5.6: the error when a known share of rows has goodness or weight at `Setting.threshold`.
 
-    Majority voting counts goodness, threshold averaging counts weight, measured by `forest_quantities` at
-    `Setting.margin` and `Setting.smallest_leaf`. For new rows the share, and all it rests on, is of those rows.
+    Majority voting counts goodness, and threshold averaging weight, both measured by `forest_quantities` at
+    `Setting.margin` and `Setting.smallest_leaf`. For new rows, measure all of this on the new rows.
 
     Examples
     --------
@@ -370,7 +370,7 @@ def best_n_trees(n_rows: int, depth: int, epsilon: float | Fraction) -> int:
     """Theorems 5.7 and 5.9: the number of trees k_opt that minimises exp(-k/200) + 2k exp(-gamma sqrt(n) eta / k).
 
     gamma is 1 / (9600 * 2**depth). The answer is 1 in every realistic case (below 6e10 rows at depth 1 and
-    epsilon 1), because the constants are loose, not because one tree is best: do not choose the number by it.
+    epsilon 1). That is because the constants are loose, not because one tree is best: do not choose by it.
 
     Examples
     --------
@@ -423,7 +423,7 @@ def bound_at_best(tree_accuracy: float, *, voting: Voting, n_rows: int, depth: i
 
 
 def _check_size(n_rows: int, depth: int, epsilon: float | Fraction | None, rows: Rows = "training") -> None:
-    """Refuse sizes the theorems do not speak of."""
+    """Refuse sizes that the theorems do not cover."""
     require(rows in ("training", "new"), "rows", rows, 'choose "training" or "new"')
     require(n_rows >= 1, "n_rows", n_rows, "give the number of rows, at least 1")
     require(0 <= depth <= 60, "depth", depth, "choose 0 <= depth <= 60")

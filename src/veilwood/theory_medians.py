@@ -3,16 +3,17 @@
 
 No noise is drawn and no tree is grown here. Random trees are in ``theory``.
 
-Consul and Williamson (2020), sections 3.2 and B: N rows are split in two by some attribute, the smaller side has at
-least t rows, and both sides release noisy leaves at the price of epsilon_l.
+Consul and Williamson (2020), sections 3.2 and B: N rows are split in two by some attribute. The smaller side has at
+least t rows. Both sides release noisy leaves, for epsilon_l.
 
 * Theorem 1 as printed in the appendix lacks the t under its last term; the main text and the proof have it. The proof
-  lets both sides gain ``4 B^2`` for each moved row; only the side that receives rows can gain, so half would do.
-* Theorem 2 as stated compares with the accuracy of the exact median split. Its proof bounds only what noise on counts
-  does to a given split. Four rows with classes 0, 0, 1, 1 in order: the median split is right on all, the split after
-  the first row on three, for any epsilon. `flip_loss` is the loss against the same split with exact counts.
-* Theorem 3 is for the exponential mechanism over an interval. On a grid of equally likely edges, as in ``medians``, it
-  holds with edges in the place of lengths.
+  lets the error of both sides grow by ``4 B^2`` for each moved row. Only the side that receives rows can grow, so
+  half would do.
+* Theorem 2 as stated compares with the accuracy of the exact median split. Its proof only bounds what noise on counts
+  does to a given split. Take four rows with classes 0, 0, 1, 1 in this order: the median split is right on all four,
+  the split after the first row on three, for any epsilon. `flip_loss` compares with the same split and exact counts.
+* Theorem 3 is about the exponential mechanism over an interval. On a grid of equally likely edges, as in ``medians``,
+  it holds with numbers of edges instead of lengths.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ def regression_excess(n_rows: int, smaller_side: float, *, target_bound: float, 
     Parameters
     ----------
     n_rows : int
-        N, rows that are split.
+        N, the number of rows that are split.
     smaller_side : float
-        t, rows on the smaller side at least; between 0 and N / 2.
+        t: the smaller side has at least so many rows; between 0 and N / 2.
     target_bound : float
         B, the largest size of a target.
     epsilon : float
-        Spent on the means, with noise of scale 2 B / (rows epsilon) as published. That noise is not private (its scale
-        is); the rotated pair used here has a variance below it for rows >= 1.
+        Spent on the means, with noise of scale 2 B / (rows epsilon) as published. That is not private, because the
+        scale depends on the rows. The rotated pair that the library uses has less variance for rows >= 1.
 
     Returns
     -------
@@ -56,14 +57,14 @@ def regression_excess(n_rows: int, smaller_side: float, *, target_bound: float, 
 
 
 def flip_loss(smaller_side: float, purity: float, *, epsilon: float) -> float:
-    """Theorem 2: accuracy that noise on class counts can cost a split with two classes.
+    """Theorem 2: how much accuracy noise on class counts can cost a split with two classes.
 
     Parameters
     ----------
     smaller_side : float
-        t, rows on the smaller side at least.
+        t: the smaller side has at least so many rows.
     purity : float
-        theta_m, share of the larger class in every leaf at least; 1/2 to 1.
+        theta_m: the larger class has at least this share of every leaf; 1/2 to 1.
     epsilon : float
         Spent on the counts, with Laplace noise of scale 1 / epsilon.
 
@@ -88,12 +89,12 @@ def flip_loss(smaller_side: float, purity: float, *, epsilon: float) -> float:
 
 
 def balanced_split_probability(inner_range: float, whole_range: float, *, epsilon: float) -> float:
-    """Theorem 3: probability at least that the smaller side of a private median split has t rows.
+    """Theorem 3: a lower bound on the probability that the smaller side of a private median split has t rows.
 
     Parameters
     ----------
     inner_range : float
-        d, the range that the N - 2 t centremost rows cover at least.
+        d: the N - 2 t rows in the middle cover at least this range.
     whole_range : float
         R, the range of the attribute.
     epsilon : float
@@ -110,7 +111,7 @@ def balanced_split_probability(inner_range: float, whole_range: float, *, epsilo
 
 
 def imbalance_of_median(inner_range: float, whole_range: float, *, epsilon: float) -> float:
-    """Corollary 3.1, left side: probability at most that a side of a private median split has t rows or fewer."""
+    """Corollary 3.1, left: an upper bound on the probability that a private median split leaves t rows or fewer."""
     require(whole_range > 0, "whole_range", whole_range, "above 0")
     require(0 < inner_range <= whole_range, "inner_range", inner_range, "above 0 and at most whole_range")
     require(epsilon >= 0, "epsilon", epsilon, "0 or more")
@@ -119,7 +120,7 @@ def imbalance_of_median(inner_range: float, whole_range: float, *, epsilon: floa
 
 
 def imbalance_of_random(inner_range: float, whole_range: float) -> float:
-    """Corollary 3.1, right side: the same probability for a split drawn uniformly, which is never smaller.
+    """Corollary 3.1, right: the same for a split drawn uniformly. It is never smaller.
 
     Examples
     --------

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The progress line: shown to people who wait, and to nobody else."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from veilwood import progress
+
+
+class Terminal:
+    """A stderr that says it is a terminal and keeps what is written."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> int:
+        self.text += text
+        return len(text)
+
+    def isatty(self) -> bool:
+        return True
+
+    def flush(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("shown_after", "shown"), [(0.0, True), (1e9, False)])
+def test_progress_only_when_it_lasts(shown_after: float, shown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(progress, "SHOWN_AFTER_SECONDS", shown_after)
+    monkeypatch.setenv("TERM", "xterm")
+    assert list(progress.track(iter(range(3)), "counting rows")) == [0, 1, 2]
+    assert ("counting rows" in terminal.text) == shown
+
+
+def test_progress_is_silent_in_a_pipe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "SHOWN_AFTER_SECONDS", 0.0)
+    assert list(progress.track("ab", "counting")) == ["a", "b"]
+    assert capsys.readouterr().err == ""
