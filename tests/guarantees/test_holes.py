@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
@@ -22,16 +23,18 @@ import veilwood as vw
 from veilwood.data.cluster.worker import Part, count_bucket, encoded_schema
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
+from veilwood.errors import PlanError, VeilwoodError
 from veilwood.forests.adaptive.cell_tables import CellTable, grow_tables
 from veilwood.privacy.certificate import Assumption
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import seeded_for_tests
+from veilwood.privacy.ledger import MemoryLedger
 from veilwood.privacy.loss import Loss, exact, requested_loss
 from veilwood.privacy.neighbours import Neighbours, RowsOf
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.selection import ExponentialMechanism, PermuteAndFlip
-from veilwood.privacy.steps import Step
+from veilwood.privacy.steps import Step, counting_step
 from veilwood.secure.protocols.joint_forest import Parties
 from veilwood.trees.counting import Assignment, leaf_totals
 
@@ -343,3 +346,42 @@ def test_no_step_of_a_private_forest_moves_further_than_planned(
     forest.set_params(n_jobs=2).fit(second[["x", "c"]], second["y"].astype(kinds))
     assert len(moved) == len(tape)
     assert 0.5 < max(moved) <= 1  # above a half, so that half the sensitivity would be caught
+
+
+# -- a step says what it costs twice, in epsilon and in rho, and plans add up either -------------------------------
+
+
+@pytest.mark.parametrize(
+    ("loss", "mechanism", "choices"),
+    [
+        (Loss(None, Fraction(0), Fraction(0)), None, 1),
+        (Loss(Fraction(1000), Fraction(0), Fraction(0)), DiscreteLaplace(Fraction(1, 1000)), 1),
+        (Loss(None, Fraction(0), Fraction(1, 100)), DiscreteLaplace(Fraction(1, 1000)), 1),
+        (requested_loss(1, 1e-6), PermuteAndFlip(Fraction(10**6), 1), 0),
+        (requested_loss(1, 1e-6), PermuteAndFlip(Fraction(10**6), 1), 1),
+    ],
+)
+def test_a_step_keeps_both_of_its_statements(loss: Loss, mechanism: Any, choices: int) -> None:
+    with pytest.raises(PlanError):
+        Step("x", loss, mechanism, 1, (1, 3), choices)
+
+
+def test_no_exact_number_slips_into_a_private_release() -> None:
+    whole = requested_loss(1, 1e-6)
+    step = counting_step("a", (1,), whole.part(Fraction(1, 2)), Neighbours(), l1=1, squared_l2=1)
+    bare = Step("b", Loss.unbounded(), None, 1, (3,))
+    with Door(Plan("E", whole, Neighbours(), (step,), "r", "s", "0", Layout(), 0.0), MemoryLedger()) as door:
+        with pytest.raises(PlanError):
+            door.extend(bare)
+        object.__setattr__(door.plan, "steps", (step, bare))  # as if a plan had let it through
+        with pytest.raises(VeilwoodError, match="no noise"):
+            door.noisy(bare, np.array([11, 22, 33]))
+
+
+def test_a_door_cannot_be_copied() -> None:
+    whole = Loss.pure(Fraction(1))
+    step = counting_step("a", (1,), whole, Neighbours(), l1=1, squared_l2=1)
+    with Door(Plan("E", whole, Neighbours(), (step,), "r", "s", "0", Layout(), 0.0), MemoryLedger()) as door:
+        for copied in (copy.copy, copy.deepcopy):
+            with pytest.raises(VeilwoodError, match="copied"):
+                copied(door)

@@ -93,12 +93,8 @@ def _hashes(model: BaseForest) -> Iterator[Check]:
     except (VeilwoodError, NotImplementedError) as error:
         yield Check("Do the parameters lead to this plan?", False, f"they cannot be planned: {error}")
         return
-    if model.random_state is None:
-        same = [step.name for step in planned.steps] == [step.name for step in model.plan_.steps]
-        note = "steps have the planned names; the structure was random, so the rest cannot be compared"
-    else:
-        same = planned.steps == model.plan_.steps and planned.loss == model.plan_.loss
-        note = "planned afresh from schema and parameters: the same steps, sensitivities, noise and loss"
+    same = planned.steps == model.plan_.steps and planned.loss == model.plan_.loss
+    note = "planned afresh from schema, parameters and public seed: the same steps, sensitivities, noise and loss"
     yield Check("Do the parameters lead to this plan?", same, note if same else "another plan comes out")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +76,9 @@ class Door:
         spending.record(self._spending)
         return self
 
+    def __reduce__(self) -> NoReturn:
+        raise VeilwoodError("a door cannot be copied: each copy would let the same budget out once more.")
+
     def refine(self, plan: Plan) -> None:
         """Go on under a plan that was made from what has come out so far.
 
@@ -94,6 +97,8 @@ class Door:
         """Plan one more step, from what has come out so far; all steps together cost no more than was reserved."""
         if self._closed or self._reservation is None:
             raise VeilwoodError("a plan is extended inside the open door.")
+        if not self._passed <= {planned.name for planned in self.plan.steps}:
+            raise VeilwoodError("a plan that is extended must hold every step that has passed.")
         self.plan = self.plan.refined(steps=(*self.plan.steps, step))  # refused if it costs more than it promises
 
     def noisy(self, step: Step, exact: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -151,6 +156,8 @@ class Door:
             raise VeilwoodError(f"step {step.name!r} is not in the plan, or has passed already.")
         if shape != step.shape:
             raise VeilwoodError(f"step {step.name!r} was planned for shape {step.shape}, got {shape}.")
+        if step.mechanism is None and NO_NOISE not in self._reasons:
+            raise VeilwoodError(f"step {step.name!r} has no noise, and this release promises privacy.")
         if entropy.is_seeded() and SEEDED not in self._reasons:
             raise VeilwoodError("seeded noise was switched on inside a release. Hint: open the test context first.")
         self._passed.add(step.name)

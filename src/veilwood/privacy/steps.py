@@ -54,7 +54,10 @@ class Step:
     choices: int = 1
 
     def __post_init__(self) -> None:
-        if self.loss.epsilon is not None and not self.keeps_its_loss:
+        if not is_whole(self.choices, 1, MOST_CELLS):
+            raise PlanError(f"step {shown(self.name)} has {shown(self.choices)} choices by one row, not 1 or more.")
+        promises = self.loss.epsilon is not None or self.loss.rho is not None
+        if promises and not self.keeps_its_loss:
             raise PlanError(
                 f"step {shown(self.name)} promises {self.cost}, and {self.describe} at sensitivity {self.sensitivity} "
                 "does not keep that. Hint: counting_step, sparse_step and selecting_step choose the noise."
@@ -62,24 +65,33 @@ class Step:
 
     @property
     def keeps_its_loss(self) -> bool:
-        """Whether the noise, recomputed from its exact parameters and the sensitivity, costs no more than promised."""
-        epsilon, rho = self.loss.epsilon, self.loss.rho
+        """Whether the noise, recomputed from its exact parameters and the sensitivity, costs no more than promised.
+
+        A loss makes up to two statements, epsilon and rho, and plans add up either: both must hold.
+        """
+        epsilon, rho = self._costs()
+        if rho is None:  # no noise at all
+            return False
+        if self.loss.rho is not None and rho > self.loss.rho:
+            return False
+        if self.loss.delta > 0:  # a part of rho, whose epsilon is not its own (Loss.part)
+            return self.loss.rho is not None
+        return epsilon is not None and self.loss.epsilon is not None and epsilon <= self.loss.epsilon
+
+    def _costs(self) -> tuple[Fraction | None, Fraction | None]:
+        """Epsilon and rho that the mechanism costs at this sensitivity; None where it keeps none."""
         match self.mechanism:
             case None:
-                return False
-            case (DiscreteLaplace() | SparseLaplace()) as noise if self.loss.delta == 0:
-                return epsilon is not None and noise.epsilon(self.sensitivity) <= epsilon
+                return None, None
             case (DiscreteLaplace() | SparseLaplace()) as noise:
-                # A part of rho, and pure epsilon is epsilon^2 / 2 of it.
-                return rho is not None and noise.epsilon(self.sensitivity) ** 2 <= 2 * rho
-            case DiscreteGaussian() as noise:  # without a delta it keeps no epsilon at all
-                return self.loss.delta > 0 and rho is not None and noise.rho(self.sensitivity) <= rho
+                epsilon = noise.epsilon(self.sensitivity)
+                return epsilon, epsilon**2 / 2
+            case DiscreteGaussian() as noise:
+                return None, noise.rho(self.sensitivity)
             case choice if choice.score_range < self.sensitivity:
-                return False
-            case choice if self.loss.delta == 0:
-                return epsilon is not None and choice.epsilon * self.choices <= epsilon
+                return None, None
             case choice:
-                return rho is not None and choice.epsilon**2 * self.choices <= _rho_divisor(choice) * rho
+                return choice.epsilon * self.choices, choice.epsilon**2 * self.choices / _rho_divisor(choice)
 
     @property
     def describe(self) -> str:

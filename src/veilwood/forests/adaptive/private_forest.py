@@ -35,7 +35,15 @@ from veilwood.forests.adaptive.loop import (
     schedule,
 )
 from veilwood.forests.adaptive.purse import Purse
-from veilwood.forests.adaptive.rows import LEVEL_UNITS, SCORE_UNITS, HeldRows, StreamedRows, n_rows, reach
+from veilwood.forests.adaptive.rows import (
+    GRADIENT_UNITS,
+    LEVEL_UNITS,
+    SCORE_UNITS,
+    HeldRows,
+    StreamedRows,
+    n_rows,
+    reach,
+)
 from veilwood.forests.adaptive.shrinking import probabilities
 from veilwood.forests.method import Arrays, Asked, Codes, Design, Floats, ForestModel, Method, Parameters
 from veilwood.privacy.door import Door
@@ -235,10 +243,18 @@ def _rows_are_public(asked: Asked) -> bool:
     return replaced and asked.parameters.get("invalid") != "drop"
 
 
+ONE_COUNT: Final = {  # steps in which one row adds 1 to one number
+    "class counts", "class counts once more", "number of rows", "rows", "histogram of column",
+    "histogram of the target", "histogram of residuals before round",
+}  # fmt: skip
+
+
 def planned_again(step: Step, n_columns: int, n_classes: int, choices: Mapping[str, Any], asked: Asked) -> Step:
     """Plan a step of its name, shape and loss; what one row can move is known by name (proofs/private-forest.md)."""
     kind = re.sub(r" ?\d+", "", step.name.split(": ")[-1])
     first, last = (int(limit) for limit in choices["limits"])
+    if n_classes == 2 and not GRADIENT_UNITS // 2 <= min(first, last) <= max(first, last) <= GRADIENT_UNITS:
+        raise ValueError("the gradient of two classes is cut at the share of the larger one, which is half or more")
     gaussian, signed = step.loss.delta > 0, asked.neighbours.adjacency == "replace-one"
     l1, squared = reach(n_classes, first if kind == "column of tables" else last)
     if kind == "fine cells":
@@ -255,7 +271,7 @@ def planned_again(step: Step, n_columns: int, n_classes: int, choices: Mapping[s
         "class counts of tables": (int(choices["tables"]),) * 2,
         "classes by column": (n_columns, n_columns),
     }
-    l1, squared = norms.get(kind, (1, 1))
+    l1, squared = (1, 1) if kind in ONE_COUNT else norms[kind]
     return counting_step(step.name, step.shape, step.loss, asked.neighbours, l1=l1, squared_l2=squared)
 
 
