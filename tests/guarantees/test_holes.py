@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import csv
 import json
 import math
 import os
@@ -385,3 +386,46 @@ def test_a_door_cannot_be_copied() -> None:
         for copied in (copy.copy, copy.deepcopy):
             with pytest.raises(VeilwoodError, match="copied"):
                 copied(door)
+
+
+# -- a line break inside a cell is part of the cell, wherever a block of the file ends ------------------------------
+
+
+@pytest.mark.parametrize("invalid", ["refuse", "drop"])
+def test_one_cell_of_many_lines_is_one_row(invalid: Any, tmp_path: Path) -> None:
+    text = {"name": "c", "kind": "categorical", "values": ["a", "b"], "other": "a"}
+    target = {"name": "t", "kind": "categorical", "values": ["x", "y"]}
+    schema = vw.Schema.from_dict({"name": "s", "task": "classification", "target": "t", "columns": [target, text]})
+    path = tmp_path / "t.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerows([["t", "c"], *[["x", "b"]] * 10, ["y", "note" + "\ny,b" * 1_200_000]])
+    rows = open_rows(path, None, Encoding(schema, "grid"), invalid=invalid)
+    assert sum(len(batch.target) for batch in rows.batches()) == 11
+
+
+def test_types_that_follow_from_rows_are_refused_in_unions_too(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,t\n007,x\n")
+    (tmp_path / "t.json").write_text('{"a": 1, "t": "x"}\n')
+    schema = vw.Schema.numeric((0, 1), classes=["x", "y"], names=["a"])
+    one = pa.dataset.dataset(tmp_path / "t.csv", format="csv")
+    for dataset in (pa.dataset.dataset([one]), pa.dataset.dataset(tmp_path / "t.json", format="json")):
+        with pytest.raises(vw.OutOfSchemaError, match="types from the rows"):
+            open_rows(dataset, None, Encoding(schema, "grid"))
+
+
+def test_a_plan_that_says_other_things_than_it_does_is_refused() -> None:
+    data = vw.RandomTreesClassifier(vw.Schema.numeric((0, 1), classes=["x", "y"]), random_state=0).plan().to_dict()
+    assert vw.Plan.from_dict(data).to_dict() == data
+    for edited in ({"unit": "nobody"}, {"approved_by": "the board"}, {"steps": [{**data["steps"][0], "loss": "none"}]}):
+        with pytest.raises(PlanError):
+            vw.Plan.from_dict(data | edited)
+
+
+def test_a_spent_ledger_refuses_before_rows_are_read() -> None:
+    ledger = vw.MemoryLedger(epsilon=0.5)
+    schema = vw.Schema.numeric((0, 1), classes=["x", "y"], n_features=1)
+    for rows in ([[0.5]], [["private"]]):
+        with pytest.raises(vw.BudgetExceededError) as refused:
+            vw.RandomTreesClassifier(schema, epsilon=1, ledger=ledger).fit(rows, ["x"])
+        assert refused.value.__context__ is None

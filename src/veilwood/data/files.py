@@ -183,9 +183,10 @@ def find_files(
     or refused without ``skip_rows``.
     """
     if isinstance(X, pa.dataset.Dataset):
-        if isinstance(getattr(X, "format", None), pa.dataset.CsvFileFormat):
+        if _takes_types_from_rows(X):
             raise OutOfSchemaError(
-                "a dataset of CSV files takes its types from the rows. Hint: pass the path, so the schema decides."
+                "a dataset of CSV or JSON files takes its types from the rows. Hint: pass the path of CSV files, so "
+                "the schema decides, or write Parquet."
             )
         return [File("the dataset", X, tuple(X.schema.names), _stamp(X))]
     path = Path(X)
@@ -242,9 +243,17 @@ def _csv_format(path: Path, schema: Schema | None, texts: Collection[str], as_by
     handler = {"invalid_row_handler": _skip} if as_bytes and skip_rows else {}
     return pa.dataset.CsvFileFormat(
         convert_options=convert,
-        parse_options=pa.csv.ParseOptions(**handler),
+        # Without it a block of the file may end at a line break inside a cell, and the rest of the cell become rows.
+        parse_options=pa.csv.ParseOptions(newlines_in_values=True, **handler),
         read_options=pa.csv.ReadOptions(block_size=_CSV_BLOCK_BYTES),
     )
+
+
+def _takes_types_from_rows(dataset: Any) -> bool:
+    """Whether one row can change how others are read, here or in a part of a union."""
+    texts = (pa.dataset.CsvFileFormat, getattr(pa.dataset, "JsonFileFormat", pa.dataset.CsvFileFormat))
+    own = isinstance(getattr(dataset, "format", None), texts)
+    return own or any(_takes_types_from_rows(child) for child in getattr(dataset, "children", ()))
 
 
 def _skip(row: object) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from veilwood.data.batches import Batch, Count
 from veilwood.data.canonical import texts_of
 from veilwood.data.open_rows import open_rows
-from veilwood.errors import BudgetExceededError, VeilwoodError
+from veilwood.errors import VeilwoodError
 from veilwood.estimators.base import BaseForest
 from veilwood.forests.method import Design, OnePassMethod
 from veilwood.privacy.door import SEEDED
@@ -140,13 +140,7 @@ class OnePassForest(BaseForest):
         design = self.prepare(schema)
         loss = design.plan.loss
         ledger = open_ledger(self.ledger)
-        if not ledger.can_afford(loss):  # nothing is reserved before release: this only saves work in vain
-            left = ledger.remaining
-            raise BudgetExceededError(
-                f"insufficient privacy budget: release would need {loss}, remaining {left} ({ledger.name}).",
-                requested=loss,
-                remaining=left,
-            )
+        ledger.check_affordable(loss)  # nothing is reserved before release
         count = self.make_method().count(design)
         reasons = [reason for reason in (not_private, SEEDED if is_seeded() else None) if reason]
         return _Unfinished(design, self.get_params(deep=False), count, count([]), 0, reasons, handle_of(X))

@@ -214,6 +214,12 @@ class Ledger(ABC):
         """Whether the budget has room for ``loss`` now; another process may be faster."""
         return self._look().fits(_checked(loss))
 
+    def check_affordable(self, loss: Loss) -> None:
+        """Refuse a loss that the budget has no room for, before any row is read for it."""
+        now = self._look()
+        if not now.fits(_checked(loss)):
+            raise self._insufficient(now, loss)
+
     def entries(self) -> list[Entry]:
         """Return every spend in order, the cancelled ones too."""
         with self._transaction() as connection:

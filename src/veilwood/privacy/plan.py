@@ -200,7 +200,7 @@ class Plan:
                 raise PlanError("this is not a plan: its noise is not a finite number.")
             if not is_whole(data["public_seed"], 0, LARGEST_SEED):
                 raise PlanError("this is not a plan: its seed is not a whole number within bounds.")
-            return cls(
+            made = cls(
                 estimator=data["estimator"],
                 parameters=dict(data["parameters"]),
                 public_seed=data["public_seed"],
@@ -217,6 +217,9 @@ class Plan:
                 version=data["version"],
                 opened_as=opened_as,
             )
+            if json.loads(json.dumps(made.to_dict())) != dict(data):  # a text for people that says something else
+                raise PlanError("this is not a plan as it was saved: it says more or other things than it does.")
+            return made
         except VeilwoodError:
             raise
         except (KeyError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
