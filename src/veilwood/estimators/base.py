@@ -190,7 +190,9 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
             return self
         schema, not_private = self.declared_schema(X, y)
         design, method = self.prepare(schema, plan), self.make_method()
-        if self.ledger is not None:  # first: a refusal of rows must not be had for nothing once a budget is spent
+        if (
+            self.ledger is not None and design.plan.loss.is_bounded
+        ):  # first: a refusal of rows must not be had for nothing once a budget is spent
             open_ledger(self.ledger).check_affordable(design.plan.loss)
         try:
             sources = [open_rows(X, y, design.encoding, unit=design.plan.neighbours.unit, invalid=self.invalid)]
