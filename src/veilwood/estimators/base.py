@@ -190,9 +190,8 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
             return self
         schema, not_private = self.declared_schema(X, y)
         design, method = self.prepare(schema, plan), self.make_method()
-        if (
-            self.ledger is not None and design.plan.loss.is_bounded
-        ):  # first: a refusal of rows must not be had for nothing once a budget is spent
+        # First of all: once a budget is spent, whether rows fit must not be told for nothing.
+        if self.ledger is not None and design.plan.loss.is_bounded:
             open_ledger(self.ledger).check_affordable(design.plan.loss)
         try:
             sources = [open_rows(X, y, design.encoding, unit=design.plan.neighbours.unit, invalid=self.invalid)]
