@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,18 +13,19 @@ import typer
 from veilwood.cli.options import AsJson, read_number, say
 from veilwood.errors import LedgerError
 from veilwood.privacy.ledger import Ledger, SQLiteLedger, open_ledger
+from veilwood.privacy.ledger_postgres import PostgresLedger
 from veilwood.privacy.loss import Loss
 
 __all__ = ["existing_ledger", "ledgers", "left_of"]
 
 ledgers = typer.Typer(help="Make, show, verify or settle a record of spends.", rich_markup_mode=None)
 
-LedgerPath = Annotated[Path, typer.Argument(metavar="LEDGER", help="The file of the ledger.")]
+LedgerPlace = Annotated[str, typer.Argument(metavar="LEDGER", help="Its file, or postgresql://host/database#name.")]
 
 
 @ledgers.command("create")
 def ledger_create(
-    ledger: LedgerPath,
+    ledger: LedgerPlace,
     epsilon: Annotated[
         float | None, typer.Option(metavar="E", parser=read_number, help="The budget; without it, no limit.")
     ] = None,
@@ -40,15 +42,16 @@ def ledger_create(
     Example:
       veilwood ledger create visits.db --epsilon 3 --of "patients of clinic X"
     """
-    if ledger.exists():
+    if not _in_a_database(ledger) and Path(ledger).exists():
         raise LedgerError(f"{ledger} exists already. Hint: veilwood ledger show {ledger}, or give a new path.")
-    book = SQLiteLedger(ledger, epsilon, delta, of)
+    maker: Callable[..., Ledger] = PostgresLedger if _in_a_database(ledger) else SQLiteLedger
+    book = maker(ledger, epsilon, delta, of)
     whom = "" if of is None else f" of {of}"
-    say(as_json, _facts(book), f"Made {ledger}{whom}, {left_of(book)}.")
+    say(as_json, _facts(book), f"Made {book.name}{whom}, {left_of(book)}.")
 
 
 @ledgers.command("show")
-def ledger_show(ledger: LedgerPath, as_json: AsJson = False) -> None:
+def ledger_show(ledger: LedgerPlace, as_json: AsJson = False) -> None:
     """Print the budget, what is left and every spend, by table.
 
     \b
@@ -61,20 +64,21 @@ def ledger_show(ledger: LedgerPath, as_json: AsJson = False) -> None:
 
 
 @ledgers.command("verify")
-def ledger_verify(ledger: LedgerPath, as_json: AsJson = False) -> None:
+def ledger_verify(ledger: LedgerPlace, as_json: AsJson = False) -> None:
     """Recompute the chain of hashes and the totals; print the last hash, to be noted elsewhere.
 
     \b
     Example:
       veilwood ledger verify visits.db
     """
-    head = existing_ledger(ledger).verify()
-    say(as_json, {"intact": True, "head": head}, f"{ledger} is intact; its last event has the hash {head}")
+    book = existing_ledger(ledger)
+    head = book.verify()
+    say(as_json, {"intact": True, "head": head}, f"{book.name} is intact; its last event has the hash {head}")
 
 
 @ledgers.command("resolve")
 def ledger_resolve(
-    ledger: LedgerPath,
+    ledger: LedgerPlace,
     entry: Annotated[int, typer.Argument(metavar="ENTRY", help="Its number, as ledger show prints it.")],
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded.")],
     as_json: AsJson = False,
@@ -87,15 +91,21 @@ def ledger_resolve(
     """
     book = existing_ledger(ledger)
     book.resolve(entry, reason)
-    text = f"Entry {entry} of {ledger} is settled as spent; {left_of(book)}."
+    text = f"Entry {entry} of {book.name} is settled as spent; {left_of(book)}."
     say(as_json, {**_facts(book), "resolved": entry}, text)
 
 
-def existing_ledger(path: Path) -> Ledger:
+def existing_ledger(place: str) -> Ledger:
     """Open a ledger, which must be there."""
-    if not path.exists():
-        raise LedgerError(f"there is no ledger {str(path)!r}. Hint: veilwood ledger create {path} --epsilon 3")
-    return open_ledger(path)
+    if _in_a_database(place):
+        return PostgresLedger(place, create=False)
+    if not Path(place).exists():
+        raise LedgerError(f"there is no ledger {place!r}. Hint: veilwood ledger create {place} --epsilon 3")
+    return open_ledger(place)
+
+
+def _in_a_database(place: str) -> bool:
+    return place.startswith(("postgresql://", "postgres://"))
 
 
 def left_of(book: Ledger) -> str:

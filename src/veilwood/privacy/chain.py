@@ -9,13 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Literal
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, Literal, Protocol
 
 from veilwood.bounded import MOST_DIGITS_OF_A_SUM, rational, read_json
-from veilwood.errors import LedgerError, VeilwoodError
+from veilwood.errors import LedgerError, UnreadableError
 from veilwood.privacy.loss import Loss, check_budget, zcdp_rho
 
 State = Literal["reserved", "committed", "cancelled", "resolved"]
@@ -32,6 +34,22 @@ _TABLES = f"""
 """
 _LARGEST_PART = 10**30  # of a loss: far more than all releases together can cost
 _BEFORE_ALL = -(2**63)
+
+
+class Answer(Protocol):
+    """The rows that a statement gives."""
+
+    def fetchone(self) -> Any:
+        """Return the next row, or None."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class Connection(Protocol):
+    """A database in the middle of a transaction, whose statements mark their parameters by question marks."""
+
+    def execute(self, query: str, parameters: Sequence[Any] = (), /) -> Answer:
+        """Carry out one statement."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +162,7 @@ class Chain:
         self._charged: Loss | None = Loss.zero()  # None after a cancelled entry, until it is added up anew
         self._unbounded: list[int] = []  # the entries that count and carry no guarantee
 
-    def read(self, connection: sqlite3.Connection) -> Balance:
+    def read(self, connection: Connection) -> Balance:
         """Read what was added since the last time; return what all events add up to."""
         if self._number:
             query = "SELECT hash FROM events WHERE number = ?"
@@ -158,9 +176,15 @@ class Chain:
             self._take(*row)
         balance = self.balance()
         kept = connection.execute("SELECT body FROM balance").fetchone()
-        if kept is None or _read_record(kept[0]) != balance.record():
+        as_written = kept is not None and kept[0] == _canonical(balance.record())
+        if not as_written and (kept is None or _read_record(kept[0]) != balance.record()):
             raise LedgerError(f"{self.name} was altered: its running total is not the sum of its events.")
         return balance
+
+    @property
+    def last(self) -> tuple[int, str]:
+        """The number and the hash of the last event that was read."""
+        return self._number, self._head
 
     def balance(self) -> Balance:
         """What the events add up to."""
@@ -185,7 +209,7 @@ class Chain:
         elif state == "reserved" and known is None:
             loss = read_loss(event.pop("loss"))
             if not isinstance(entry, int) or not all(isinstance(fact, str | None) for fact in event.values()):
-                raise TypeError("a fact of an entry is no text")
+                raise TypeError("a fact of an entry is not text")
             made = Entry(id=entry, state=state, loss=loss, **event)
             self._charged = None if self._charged is None else Loss.total((self._charged, loss))
             self._unbounded += [] if made.not_private is None else [entry]
@@ -204,14 +228,17 @@ class Chain:
 def create(connection: sqlite3.Connection, budget: Loss | None, of: str | None) -> None:
     """Make the tables and the first event."""
     connection.executescript(_TABLES)
-    event = {"event": "opened", "version": _VERSION, "budget": budget and asdict(budget), "of": of}
-    keep(connection, Balance(budget, Loss.zero(), None, append(connection, "", event)[1]))
+    begin(connection, budget, of)
     connection.execute("COMMIT")
 
 
-def append(
-    connection: sqlite3.Connection, head: str, event: Mapping[str, object], entry: int | None = None
-) -> tuple[int, str]:
+def begin(connection: Connection, budget: Loss | None, of: str | None) -> None:
+    """Write the first event."""
+    event = {"event": "opened", "version": _VERSION, "budget": budget and asdict(budget), "of": of}
+    keep(connection, Balance(budget, Loss.zero(), None, append(connection, "", event)[1]))
+
+
+def append(connection: Connection, head: str, event: Mapping[str, object], entry: int | None = None) -> tuple[int, str]:
     """Write an event, which without ``entry`` starts an entry of its own number; return entry and hash."""
     number = int(connection.execute("SELECT coalesce(max(number), 0) + 1 FROM events").fetchone()[0])
     entry = number if entry is None else entry
@@ -221,17 +248,27 @@ def append(
     return entry, digest
 
 
-def keep(connection: sqlite3.Connection, balance: Balance) -> None:
+def keep(connection: Connection, balance: Balance) -> None:
     """Write the running total beside the events: a second witness of them, never their substitute."""
-    connection.execute("INSERT OR REPLACE INTO balance VALUES (1, ?)", (_canonical(balance.record()),))
+    query = "INSERT INTO balance VALUES (1, ?) ON CONFLICT (one) DO UPDATE SET body = excluded.body"
+    connection.execute(query, (_canonical(balance.record()),))
 
 
 def read_loss(parts: Mapping[str, Any]) -> Loss:
     """Read a loss as it stands in a record."""
-    read = {name: part if part is None else rational(part, name, MOST_DIGITS_OF_A_SUM) for name, part in parts.items()}
-    if any(part is not None and part > _LARGEST_PART for part in read.values()):
-        raise VeilwoodError("a loss is larger than that of any release.")
-    return Loss(**read)  # type: ignore[arg-type]
+    return loss_of({name: part if part is None else _part(part, name) for name, part in parts.items()})
+
+
+@lru_cache(maxsize=4096)  # most entries of a ledger cost the same
+def _part(text: str, name: str) -> Fraction:
+    return rational(text, name, MOST_DIGITS_OF_A_SUM)
+
+
+def loss_of(parts: Mapping[str, Fraction | None]) -> Loss:
+    """Put a loss together, within what a ledger can hold."""
+    if any(part is not None and part > _LARGEST_PART for part in parts.values()):
+        raise UnreadableError("a loss is larger than that of any release.")
+    return Loss(**parts)  # type: ignore[arg-type]
 
 
 def hash_of(previous: str, body: str) -> str:
@@ -255,7 +292,7 @@ def _read_budget(parts: Mapping[str, Any] | None) -> Loss | None:
 
 def _text(value: object) -> str | None:
     if not isinstance(value, str | None):
-        raise TypeError("a fact of the ledger is no text")
+        raise TypeError("a fact of the ledger is not text")
     return value
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record of what was spent: reserve before noise is drawn, commit after, refuse beyond the budget.
+"""Where the record of what was spent is kept: in memory or in a file of SQLite; PostgreSQL is in ``ledger_postgres``.
 
-No noise is drawn here and no data is seen; how losses add up is decided in ``privacy``.
+What is granted and refused is decided in ``ledger_rules``.
 """
 
 from __future__ import annotations
@@ -13,24 +13,23 @@ import tempfile
 import threading
 import warnings
 import weakref
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NoReturn, Self
+from typing import Any, NoReturn
 
-from veilwood.errors import BudgetExceededError, LedgerError, NotPrivateError, PrivacyWarning, VeilwoodError
+from veilwood.errors import LedgerError, PrivacyWarning
 from veilwood.privacy import chain
-from veilwood.privacy.chain import Balance, Chain, Entry
-from veilwood.privacy.loss import Loss, exact, requested_loss
+from veilwood.privacy.chain import Chain, Connection, Entry
+from veilwood.privacy.ledger_rules import Ledger, Reservation, checked_budget, fact
+from veilwood.privacy.loss import Loss
 from veilwood.wording import shorten, shown
 
 __all__ = ["Entry", "Ledger", "MemoryLedger", "Reservation", "SQLiteLedger", "open_ledger"]
 
 _BUSY_SECONDS = 120.0  # each of 50 waiting processes needs a few milliseconds of disk time
 _LONGEST_RECORD = 1 << 20  # bytes; SQLite refuses to read or write a longer one
-_LONGEST_FACT = 1000  # characters that a person gives: whom a ledger protects, why an entry is settled
 # One operation at a time in a process, and no fork in the middle of one: what SQLite remembers of the locks
 # it holds must not be copied into a child.
 _OPERATION = threading.RLock()
@@ -39,270 +38,28 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_OPERATION.acquire, after_in_parent=_done, after_in_child=_done)
 
 
-@dataclass(frozen=True)
-class Reservation:
-    """A spend that already counts; settle it once, by ``commit`` or ``cancel``."""
-
-    ledger: Ledger
-    id: int
-
-    def commit(self) -> None:
-        """Record that noise was drawn."""
-        self.ledger._settle(self.id, "committed")
-
-    def cancel(self, reason: str | None = None) -> None:
-        """Give the spend back. Only for input refused before any noise was drawn; ``reason`` says why, for custodians.
-
-        A refusal tells something about the rows and costs nothing, so it must not go unseen.
-        """
-        self.ledger._settle(self.id, "cancelled", None if reason is None else shorten(reason, _LONGEST_FACT))
-
-
-class Ledger(ABC):
-    """What every ledger does; made by ``MemoryLedger``, ``SQLiteLedger`` or ``open_ledger``.
-
-    Notes
-    -----
-    Guarantee
-
-    Neighbouring tables: those named in the entries, the same for all entries of a ledger with a budget.
-    Bound: all releases made under reservations of a ledger with budget (epsilon, 0) are together
-    epsilon-private, whoever made them and however each was chosen after the others. With budget
-    (epsilon, delta) they are (epsilon, delta)-private when the sequence of losses was fixed beforehand, and
-    (epsilon, 2 delta)-private when losses were chosen after seeing earlier answers.
-    Proof: proofs/ledger.md. Test: tests/privacy/test_ledger.py.
-    """
-
-    name: str
-    _chain: Chain
+class _Local(Ledger):
+    """A ledger of SQLite."""
 
     @abstractmethod
     def _connection(self) -> AbstractContextManager[sqlite3.Connection]: ...
 
-    def reserve(
-        self,
-        loss: Loss,
-        *,
-        what: str,
-        neighbours: str,
-        plan: str,
-        not_private: str | None = None,
-        table: str = "",
-        schema: str = "",
-    ) -> Reservation:
-        """Record ``loss`` as spent, or refuse and record nothing.
-
-        The spend counts from now on, even if it is never committed.
-
-        Parameters
-        ----------
-        loss : Loss
-            What the release costs.
-        what, neighbours, plan : str
-            What is released and which tables must look alike, in words; the hash of the plan.
-        not_private : str, optional
-            Why the release carries no guarantee, if it carries none.
-        table, schema : str
-            The public handle of the rows, such as a path, and the hash of the schema.
-
-        Raises
-        ------
-        BudgetExceededError
-            If the budget does not allow it.
-        NotPrivateError
-            If there is a budget, and the release carries no guarantee.
-        """
-        loss = _checked(loss)
-        with self._transaction(write=True) as connection:
-            before = self._chain.read(connection)
-            if before.budget and not_private is not None:
-                raise NotPrivateError(
-                    f"{self.name} has a budget, and this release is NOT PRIVATE: {not_private}. No number bounds what "
-                    "it reveals, so it cannot be counted. Hint: declare the schema, give a finite epsilon and leave "
-                    "seeded noise to tests; or take a ledger without a budget, which shows its total as unbounded "
-                    "from then on.",
-                    requested=loss,
-                    remaining=before.remaining,
-                )
-            if not before.fits(loss):
-                raise self._insufficient(before, loss)
-            if before.budget and before.neighbours not in (None, neighbours):
-                raise LedgerError(
-                    f"{self.name} counts losses for neighbours {before.neighbours!r}; a loss for "
-                    f"{neighbours!r} cannot be added to them. Hint: use another ledger."
-                )
-            facts = {"what": what, "neighbours": neighbours, "plan": plan, "not_private": not_private}
-            facts |= {"table": table, "schema": schema}
-            try:
-                charged = Loss.total((before.charged, loss))
-            except VeilwoodError as error:
-                raise LedgerError(f"{self.name}: {error}") from None
-            entry, head = chain.append(connection, before.head, {"event": "reserved", "loss": asdict(loss), **facts})
-            chain.keep(connection, Balance(before.budget, charged, before.neighbours or neighbours, head))
-        return Reservation(self, entry)
-
-    def _insufficient(self, before: Balance, loss: Loss) -> BudgetExceededError:
-        left, budget = before.remaining, str(before.budget)
-        of = budget if "delta" in budget else budget.removeprefix("epsilon=")
-        message = f"insufficient privacy budget: requested {loss}, remaining {left} of {of} ({self.name})."
-        if (cause := before.unbounded_by) is not None:
-            message += f" Entry {cause.id} is NOT PRIVATE, so that no number bounds the total. Hint: use a new ledger."
-        return BudgetExceededError(message, requested=loss, remaining=left)
-
-    def _settle(
-        self, entry: int, state: Literal["committed", "cancelled", "resolved"], reason: str | None = None
-    ) -> None:
-        """Append the event that ends a reservation, once only."""
-        with self._transaction(write=True) as connection:
-            before = self._chain.read(connection)
-            known = self._chain.entries.get(entry)
-            found = "missing" if known is None else known.state
-            if (found, state) == ("resolved", "committed"):
-                return  # a custodian was faster, and has said the same
-            if known is None or found != "reserved":
-                raise LedgerError(f"entry {entry} of {self.name} is {found}: only a reserved one can be {state}.")
-            event = {"event": state} | ({} if reason is None else {"reason": reason})
-            after = replace(before, head=chain.append(connection, before.head, event, entry)[1])
-            if state == "cancelled":
-                others = [e for e in self._chain.entries.values() if e.counts and e.id != entry]
-                # An unbounded loss cannot be subtracted, so a cancelled one is left out of a new sum.
-                charged = Loss.total(e.loss for e in others)
-                after = replace(after, charged=charged, neighbours=others[0].neighbours if others else None)
-            chain.keep(connection, after)
-
-    def resolve(self, entry: int, reason: str) -> None:
-        """Settle what a crash left reserved: always as spent, since noise may have been drawn.
-
-        Parameters
-        ----------
-        entry : int
-            Its number.
-        reason : str
-            Why, in the words of whoever keeps the ledger; it is recorded.
-        """
-        reason = _fact(reason, "reason")
-        self._settle(entry, "resolved", reason)
-
-    @property
-    def of(self) -> str | None:
-        """Whom the ledger protects, in words, if that was said."""
-        with self._transaction() as connection:
-            self._chain.read(connection)
-            return self._chain.of
-
-    @property
-    def budget(self) -> Loss | None:
-        """The most that can be spent, an (epsilon, delta) pair; None if there is no limit."""
-        return self._look().budget
-
-    @property
-    def spent(self) -> Loss:
-        """The sum of all entries that were not cancelled; unbounded if one of them is NOT PRIVATE."""
-        return self._look().spent
-
-    @property
-    def unbounded_by(self) -> Entry | None:
-        """The first entry that is NOT PRIVATE and makes the total unbounded, if there is one."""
-        return self._look().unbounded_by
-
-    @property
-    def remaining(self) -> Loss | None:
-        """The largest loss known to fit into what is left; None if there is no limit."""
-        return self._look().remaining
-
-    def can_afford(self, loss: Loss) -> bool:
-        """Whether the budget has room for ``loss`` now; another process may be faster."""
-        return self._look().fits(_checked(loss))
-
-    def check_affordable(self, loss: Loss) -> None:
-        """Refuse a loss that the budget has no room for, before any row is read for it."""
-        now = self._look()
-        if not now.fits(_checked(loss)):
-            raise self._insufficient(now, loss)
-
-    def entries(self) -> list[Entry]:
-        """Return every spend in order, the cancelled ones too."""
-        with self._transaction() as connection:
-            self._chain.read(connection)
-            return list(self._chain.entries.values())
-
-    def verify(self) -> str:
-        """Recompute hashes, states and the running total; return the hash of the last event.
-
-        An edit, a gap or a wrong total raises LedgerError. Somebody who rewrites the whole file, or puts back
-        an older copy, is found only by comparing the returned hash with one noted elsewhere.
-        """
-        with self._transaction() as connection:
-            damage = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
-            balance = Chain(self.name).read(connection)
-            within = balance.budget is None or balance.charged.fits(balance.budget)
-            if damage != "ok" or not within or self._chain.read(connection) != balance:
-                raise LedgerError(f"{self.name} was altered: its running total is not the sum of its events.")
-        return balance.head
-
-    def __str__(self) -> str:
-        with self._transaction() as connection:
-            balance, entries, of = self._chain.read(connection), list(self._chain.entries.values()), self._chain.of
-        limit = "no limit" if balance.budget is None else f"budget {balance.budget}"
-        whom = "" if of is None else f" of {of}"
-        lines = [f"{self.name}{whom}: spent {balance.spent}, {limit}"]
-        if (cause := balance.unbounded_by) is not None:
-            lines.append(f"The total is unbounded because of entry {cause.id}: {cause.not_private}.")
-        for table in dict.fromkeys(entry.table for entry in entries):
-            of_table = [entry for entry in entries if entry.table == table]
-            lines.append(f"{table or 'table not named'}: {chain.total(of_table)}")
-            for e in of_table:
-                mark = "" if e.not_private is None else f", NOT PRIVATE: {e.not_private}"
-                why = "refused" if e.state == "cancelled" else "settled by hand"
-                mark += "" if e.resolution is None else f", {why}: {e.resolution}"
-                by = f" [schema {e.schema[:12]}]" if e.schema else ""
-                lines.append(f"{e.id:>6}  {e.time}  {e.state:<9}  {e.loss}  {e.what} ({e.neighbours}){by}{mark}")
-        if len({(entry.table, entry.schema) for entry in entries}) > 1:
-            lines.append(
-                "Every table and every schema above is taken to be of the same people, so their losses add up."
-            )
-        if any(entry.state == "reserved" for entry in entries):
-            lines.append(
-                "reserved: charged before noise was drawn, and not settled yet. A release is under way, or a crash "
-                "left it. It counts as spent. What a crash left is settled by: veilwood ledger resolve LEDGER ENTRY "
-                "--reason TEXT"
-            )
-        return "\n".join(lines)
-
-    # One ledger, never a copy of it: scikit-learn clones and deep-copies parameters.
-    def __sklearn_clone__(self) -> Self:
-        return self
-
-    __copy__ = __sklearn_clone__
-
-    def __deepcopy__(self, memo: object) -> Self:
-        return self
-
-    def _look(self) -> Balance:
-        with self._transaction() as connection:
-            return self._chain.read(connection)
+    def _is_whole(self, connection: Connection) -> bool:
+        return bool(connection.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok")
 
     @contextmanager
     def _transaction(self, write: bool = False) -> Iterator[sqlite3.Connection]:
-        """All or nothing; a writer holds the lock before it reads, so nobody can spend in between."""
-        try:
-            with _OPERATION, self._connection() as connection:
-                connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
-                try:
-                    yield connection
-                    connection.execute("COMMIT")
-                finally:
-                    if connection.in_transaction:
-                        connection.execute("ROLLBACK")
-        except LedgerError:
-            raise
-        except sqlite3.Error as error:
-            raise LedgerError(f"{self.name} cannot be {'written' if write else 'read'}: {error}.") from error
-        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
-            raise LedgerError(f"{self.name} is damaged: a record cannot be read ({shown(error)}).") from error
+        with self._readable(write, sqlite3.Error), _OPERATION, self._connection() as connection:
+            connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
 
 
-class MemoryLedger(Ledger):
+class MemoryLedger(_Local):
     """A ledger that lives as long as this process; it refuses to follow work into other processes.
 
     Parameters
@@ -331,7 +88,7 @@ remaining epsilon=0.3 of 1 (ledger in memory).
         self._process, self._chain = os.getpid(), Chain(self.name)
         self._database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         weakref.finalize(self, self._database.close)
-        chain.create(self._database, _budget(epsilon, delta), None if of is None else _fact(of, "of"))
+        chain.create(self._database, checked_budget(epsilon, delta), None if of is None else fact(of, "of"))
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
@@ -349,7 +106,7 @@ class NoLedger(MemoryLedger):
     """Stands in where no ledger was given: it knows of one fit, and certificates say so."""
 
 
-class SQLiteLedger(Ledger):
+class SQLiteLedger(_Local):
     """A ledger in a file, shared by any number of processes and threads of one machine.
 
     Every operation opens the file anew, so the object can be forked, pickled and used from any thread.
@@ -371,8 +128,8 @@ class SQLiteLedger(Ledger):
         self.path = Path(os.path.abspath(path))
         self.name = f"ledger {shorten(self.path.name)}"
         self._chain = Chain(self.name)
-        asked = _budget(epsilon, delta or 0)
-        of = None if of is None else _fact(of, "of")
+        asked = checked_budget(epsilon, delta or 0)
+        of = None if of is None else fact(of, "of")
         if os.path.isdir(self.path):
             raise LedgerError(f"{self.path} is a folder. Hint: give the path of a file, such as spends.db.")
         if not os.path.exists(self.path):
@@ -382,27 +139,7 @@ class SQLiteLedger(Ledger):
                 raise LedgerError(f"{self.path} is not a ledger. Hint: give the path of a new file.")
             if set(connection.execute("SELECT type, name FROM sqlite_master LIMIT 10")) != chain.PARTS:
                 raise LedgerError(f"{self.name} is damaged: it holds other tables than a ledger.")
-        if asked is not None and asked != self.budget:
-            raise LedgerError(
-                f"{self.name} was made with the budget {self.budget or 'without limit'}, not {asked}. "
-                "Hint: leave epsilon and delta out to open it as it is, or give the path of a new file."
-            )
-        if of is not None:
-            self._name(of)
-
-    def _name(self, of: str) -> None:
-        """Record whom a ledger protects that did not say so, as those of version 0.1.0."""
-        known = self.of
-        if known is None:
-            with self._transaction(write=True) as connection:
-                before = self._chain.read(connection)
-                known = self._chain.of
-                if known is None:
-                    head = chain.append(connection, before.head, {"event": "named", "of": of})[1]
-                    chain.keep(connection, replace(before, head=head))
-                    return
-        if known != of:
-            raise LedgerError(f"{self.name} is a ledger of {known}, not of {of}. Hint: give the path of a new file.")
+        self._open(asked, of)
 
     def _make(self, budget: Loss | None, of: str | None) -> None:
         """Write the new ledger aside and link it in whole, so that no process ever sees half of one."""
@@ -448,6 +185,10 @@ def open_ledger(ledger: Ledger | str | os.PathLike[str] | None) -> Ledger:
         return ledger
     if isinstance(ledger, str | os.PathLike):
         path = os.fspath(ledger).removeprefix("sqlite:///")
+        if path.startswith(("postgresql://", "postgres://")):
+            from veilwood.privacy.ledger_postgres import PostgresLedger
+
+            return PostgresLedger(path)
         if path and not re.match(r"\w+:", path[1:]):  # from the second letter on: C:\ is a path
             if not os.path.exists(path):
                 warnings.warn(
@@ -459,7 +200,7 @@ def open_ledger(ledger: Ledger | str | os.PathLike[str] | None) -> Ledger:
                 )
             return SQLiteLedger(path)
     raise LedgerError(
-        f"ledger={shown(ledger)} is not understood. Hint: a path such as 'spends.db' or 'sqlite:///spends.db'."
+        f"ledger={shown(ledger)} is not understood. Hint: a path such as 'spends.db', or 'postgresql://host/database#name'."
     )
 
 
@@ -471,29 +212,3 @@ def _connect(path: Path) -> sqlite3.Connection:
     # after COMMIT could bring the journal back and undo a spend whose noise was already drawn.
     connection.execute("PRAGMA synchronous = EXTRA")
     return connection
-
-
-def _budget(epsilon: object, delta: object) -> Loss | None:
-    if epsilon is None:
-        if delta:
-            raise LedgerError(f"delta={shown(delta)} was given without epsilon. Hint: a budget is epsilon, or both.")
-        return None
-    budget = requested_loss(epsilon, delta)
-    if budget.epsilon is None:
-        raise LedgerError(f"epsilon={shown(epsilon)} is no budget. Hint: leave epsilon out for a ledger without limit.")
-    return Loss(budget.epsilon, budget.delta)
-
-
-def _checked(loss: Loss) -> Loss:
-    """Return ``loss`` in exact numbers; a negative part would be a refund and is refused."""
-    parts = {name: part if part is None else exact(part, name) for name, part in asdict(loss).items()}
-    if any(part is not None and part < 0 for part in parts.values()):
-        raise LedgerError(f"loss={shown(loss)} has a negative part: a spend cannot be negative.")
-    return chain.read_loss({name: part if part is None else str(part) for name, part in parts.items()})
-
-
-def _fact(text: object, name: str) -> str:
-    """Return what a person says about a ledger or an entry: one line that is not empty."""
-    if not isinstance(text, str) or not text.strip() or len(text) > _LONGEST_FACT:
-        raise LedgerError(f"{name}={shown(text)} is not understood. Hint: a line of up to {_LONGEST_FACT} letters.")
-    return shorten(text, _LONGEST_FACT)

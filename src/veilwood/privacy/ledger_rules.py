@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every ledger does, wherever it is kept: reserve before noise is drawn, commit after, refuse beyond the budget.
+
+No noise is drawn here and no data is seen; how losses add up is decided in ``privacy.loss``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Literal, Self
+
+from veilwood.errors import BudgetExceededError, LedgerError, NotPrivateError, VeilwoodError
+from veilwood.pictures import card
+from veilwood.privacy import chain
+from veilwood.privacy.chain import Balance, Chain, Connection, Entry
+from veilwood.privacy.loss import Loss, exact, requested_loss
+from veilwood.wording import shorten, shown
+
+__all__ = ["Ledger", "Reservation", "checked_budget", "fact"]
+
+_LONGEST_FACT = 1000  # characters that a person gives: whom a ledger protects, why an entry is settled
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """A spend that already counts; settle it once, by ``commit`` or ``cancel``."""
+
+    ledger: Ledger
+    id: int
+
+    def commit(self) -> None:
+        """Record that noise was drawn."""
+        self.ledger._settle(self.id, "committed")
+
+    def cancel(self, reason: str | None = None) -> None:
+        """Give the spend back. Only for input refused before any noise was drawn; ``reason`` says why, for custodians.
+
+        A refusal tells something about the rows and costs nothing, so it must not go unseen.
+        """
+        self.ledger._settle(self.id, "cancelled", None if reason is None else shorten(reason, _LONGEST_FACT))
+
+
+class Ledger(ABC):
+    """What every ledger does; made by ``MemoryLedger``, ``SQLiteLedger`` or ``open_ledger``.
+
+    Notes
+    -----
+    Guarantee
+
+    Neighbouring tables: those named in the entries, the same for all entries of a ledger with a budget.
+    Bound: all releases made under reservations of a ledger with budget (epsilon, 0) are together
+    epsilon-private, whoever made them and however each was chosen after the others. With budget
+    (epsilon, delta) they are (epsilon, delta)-private when the sequence of losses was fixed beforehand, and
+    (epsilon, 2 delta)-private when losses were chosen after seeing earlier answers.
+    Proof: proofs/ledger.md. Test: tests/privacy/test_ledger.py.
+    """
+
+    name: str
+    _chain: Chain
+
+    @abstractmethod
+    def _transaction(self, write: bool = False) -> AbstractContextManager[Connection]:
+        """All or nothing; a writer holds the lock before it reads, so nobody can spend in between."""
+
+    @abstractmethod
+    def _is_whole(self, connection: Connection) -> bool:
+        """Whether the database itself finds no damage."""
+
+    def reserve(
+        self,
+        loss: Loss,
+        *,
+        what: str,
+        neighbours: str,
+        plan: str,
+        not_private: str | None = None,
+        table: str = "",
+        schema: str = "",
+    ) -> Reservation:
+        """Record ``loss`` as spent, or refuse and record nothing.
+
+        The spend counts from now on, even if it is never committed.
+
+        Parameters
+        ----------
+        loss : Loss
+            What the release costs.
+        what, neighbours, plan : str
+            What is released and which tables must look alike, in words; the hash of the plan.
+        not_private : str, optional
+            Why the release carries no guarantee, if it carries none.
+        table, schema : str
+            The public handle of the rows, such as a path, and the hash of the schema.
+
+        Raises
+        ------
+        BudgetExceededError
+            If the budget does not allow it.
+        NotPrivateError
+            If there is a budget, and the release carries no guarantee.
+        """
+        loss = _checked(loss)
+        with self._transaction(write=True) as connection:
+            before = self._chain.read(connection)
+            if before.budget and not_private is not None:
+                raise NotPrivateError(
+                    f"{self.name} has a budget, and this release is NOT PRIVATE: {not_private}. No number bounds what "
+                    "it reveals, so it cannot be counted. Hint: declare the schema, give a finite epsilon and leave "
+                    "seeded noise to tests; or take a ledger without a budget, which shows its total as unbounded "
+                    "from then on.",
+                    requested=loss,
+                    remaining=before.remaining,
+                )
+            if not before.fits(loss):
+                raise self._insufficient(before, loss)
+            if before.budget and before.neighbours not in (None, neighbours):
+                raise LedgerError(
+                    f"{self.name} counts losses for neighbours {before.neighbours!r}; a loss for "
+                    f"{neighbours!r} cannot be added to them. Hint: use another ledger."
+                )
+            facts = {"what": what, "neighbours": neighbours, "plan": plan, "not_private": not_private}
+            facts |= {"table": table, "schema": schema}
+            try:
+                charged = Loss.total((before.charged, loss))
+            except VeilwoodError as error:
+                raise LedgerError(f"{self.name}: {error}") from None
+            entry, head = chain.append(connection, before.head, {"event": "reserved", "loss": asdict(loss), **facts})
+            chain.keep(connection, Balance(before.budget, charged, before.neighbours or neighbours, head))
+        return Reservation(self, entry)
+
+    def _insufficient(self, before: Balance, loss: Loss) -> BudgetExceededError:
+        left, budget = before.remaining, str(before.budget)
+        of = budget if "delta" in budget else budget.removeprefix("epsilon=")
+        message = f"insufficient privacy budget: requested {loss}, remaining {left} of {of} ({self.name})."
+        if (cause := before.unbounded_by) is not None:
+            message += f" Entry {cause.id} is NOT PRIVATE, so that no number bounds the total. Hint: use a new ledger."
+        return BudgetExceededError(message, requested=loss, remaining=left)
+
+    def _settle(
+        self, entry: int, state: Literal["committed", "cancelled", "resolved"], reason: str | None = None
+    ) -> None:
+        """Append the event that ends a reservation, once only."""
+        with self._transaction(write=True) as connection:
+            before = self._chain.read(connection)
+            known = self._chain.entries.get(entry)
+            found = "missing" if known is None else known.state
+            if (found, state) == ("resolved", "committed"):
+                return  # a custodian was faster, and has said the same
+            if known is None or found != "reserved":
+                raise LedgerError(f"entry {entry} of {self.name} is {found}: only a reserved one can be {state}.")
+            event = {"event": state} | ({} if reason is None else {"reason": reason})
+            after = replace(before, head=chain.append(connection, before.head, event, entry)[1])
+            if state == "cancelled":
+                others = [e for e in self._chain.entries.values() if e.counts and e.id != entry]
+                # An unbounded loss cannot be subtracted, so a cancelled one is left out of a new sum.
+                charged = Loss.total(e.loss for e in others)
+                after = replace(after, charged=charged, neighbours=others[0].neighbours if others else None)
+            chain.keep(connection, after)
+
+    def resolve(self, entry: int, reason: str) -> None:
+        """Settle what a crash left reserved: always as spent, since noise may have been drawn.
+
+        Parameters
+        ----------
+        entry : int
+            Its number.
+        reason : str
+            Why, in the words of whoever keeps the ledger; it is recorded.
+        """
+        reason = fact(reason, "reason")
+        self._settle(entry, "resolved", reason)
+
+    @property
+    def of(self) -> str | None:
+        """Whom the ledger protects, in words, if that was said."""
+        with self._transaction() as connection:
+            self._chain.read(connection)
+            return self._chain.of
+
+    @property
+    def budget(self) -> Loss | None:
+        """The most that can be spent, an (epsilon, delta) pair; None if there is no limit."""
+        return self._look().budget
+
+    @property
+    def spent(self) -> Loss:
+        """The sum of all entries that were not cancelled; unbounded if one of them is NOT PRIVATE."""
+        return self._look().spent
+
+    @property
+    def unbounded_by(self) -> Entry | None:
+        """The first entry that is NOT PRIVATE and makes the total unbounded, if there is one."""
+        return self._look().unbounded_by
+
+    @property
+    def remaining(self) -> Loss | None:
+        """The largest loss known to fit into what is left; None if there is no limit."""
+        return self._look().remaining
+
+    def can_afford(self, loss: Loss) -> bool:
+        """Whether the budget has room for ``loss`` now; another process may be faster."""
+        return self._look().fits(_checked(loss))
+
+    def check_affordable(self, loss: Loss) -> None:
+        """Refuse a loss that the budget has no room for, before any row is read for it."""
+        now = self._look()
+        if not now.fits(_checked(loss)):
+            raise self._insufficient(now, loss)
+
+    def entries(self) -> list[Entry]:
+        """Return every spend in order, the cancelled ones too."""
+        with self._transaction() as connection:
+            self._chain.read(connection)
+            return list(self._chain.entries.values())
+
+    def head(self) -> tuple[int, str]:
+        """Return the number and the hash of the last event: what to note elsewhere, to know an older copy by."""
+        with self._transaction() as connection:
+            self._chain.read(connection)
+            return self._chain.last
+
+    def holds(self, number: int, digest: str) -> bool:
+        """Whether the event of this number has this hash; an older copy that was put back does not hold it."""
+        with self._transaction() as connection:
+            self._chain.read(connection)
+            found = connection.execute("SELECT hash FROM events WHERE number = ?", (number,)).fetchone()
+        return found is not None and bool(found[0] == digest)
+
+    def verify(self) -> str:
+        """Recompute hashes, states and the running total; return the hash of the last event.
+
+        An edit, a gap or a wrong total raises LedgerError. Somebody who rewrites the whole file, or puts back
+        an older copy, is found only by comparing the returned hash with one noted elsewhere.
+        """
+        with self._transaction() as connection:
+            whole = self._is_whole(connection)
+            balance = Chain(self.name).read(connection)
+            within = balance.budget is None or balance.charged.fits(balance.budget)
+            if not whole or not within or self._chain.read(connection) != balance:
+                raise LedgerError(f"{self.name} was altered: its running total is not the sum of its events.")
+        return balance.head
+
+    def __str__(self) -> str:
+        with self._transaction() as connection:
+            balance, entries, of = self._chain.read(connection), list(self._chain.entries.values()), self._chain.of
+        limit = "no limit" if balance.budget is None else f"budget {balance.budget}"
+        whom = "" if of is None else f" of {of}"
+        lines = [f"{self.name}{whom}: spent {balance.spent}, {limit}"]
+        if (cause := balance.unbounded_by) is not None:
+            lines.append(f"The total is unbounded because of entry {cause.id}: {cause.not_private}.")
+        for table in dict.fromkeys(entry.table for entry in entries):
+            of_table = [entry for entry in entries if entry.table == table]
+            lines.append(f"{table or 'table not named'}: {chain.total(of_table)}")
+            for e in of_table:
+                mark = "" if e.not_private is None else f", NOT PRIVATE: {e.not_private}"
+                why = "refused" if e.state == "cancelled" else "settled by hand"
+                mark += "" if e.resolution is None else f", {why}: {e.resolution}"
+                by = f" [schema {e.schema[:12]}]" if e.schema else ""
+                lines.append(f"{e.id:>6}  {e.time}  {e.state:<9}  {e.loss}  {e.what} ({e.neighbours}){by}{mark}")
+        if len({(entry.table, entry.schema) for entry in entries}) > 1:
+            lines.append(
+                "Every table and every schema above is taken to be of the same people, so their losses add up."
+            )
+        if any(entry.state == "reserved" for entry in entries):
+            lines.append(
+                "reserved: charged before noise was drawn, and not settled yet. A release is under way, or a crash "
+                "left it. It counts as spent. What a crash left is settled by: veilwood ledger resolve LEDGER ENTRY "
+                "--reason TEXT"
+            )
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Show the entries in a notebook."""
+        budget, entries = self.budget, self.entries()
+        limit = "no limit" if budget is None else f"budget {budget}, {self.remaining} left"
+        rows = [(str(e.id), e.time[:16].replace("T", " "), e.state, str(e.loss), e.what, e.table) for e in entries]
+        head = ("entry", "time", "state", "loss", "what", "table")
+        return card(f"{self.name}: spent {self.spent}, {limit}", self.of or "", [head, *rows])
+
+    # One ledger, never a copy of it: scikit-learn clones and deep-copies parameters.
+    def __sklearn_clone__(self) -> Self:
+        return self
+
+    __copy__ = __sklearn_clone__
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def _look(self) -> Balance:
+        with self._transaction() as connection:
+            return self._chain.read(connection)
+
+    def _open(self, asked: Loss | None, of: str | None) -> None:
+        """Refuse a budget or people other than those recorded; record the people where none were."""
+        if asked is not None and asked != self.budget:
+            raise LedgerError(
+                f"{self.name} was made with the budget {self.budget or 'without limit'}, not {asked}. "
+                "Hint: leave epsilon and delta out to open it as it is, or make a new one under another name."
+            )
+        if of is not None:
+            self._name(of)
+
+    def _name(self, of: str) -> None:
+        """Record whom a ledger protects that did not say so, as those of version 0.1.0."""
+        known = self.of
+        if known is None:
+            with self._transaction(write=True) as connection:
+                before = self._chain.read(connection)
+                known = self._chain.of
+                if known is None:
+                    head = chain.append(connection, before.head, {"event": "named", "of": of})[1]
+                    chain.keep(connection, replace(before, head=head))
+                    return
+        if known != of:
+            raise LedgerError(f"{self.name} is a ledger of {known}, not of {of}. Hint: make a new one.")
+
+    @contextmanager
+    def _readable(self, write: bool, *errors: type[Exception]) -> Iterator[None]:
+        """Turn what goes wrong between here and the database into an error of the ledger."""
+        try:
+            yield
+        except LedgerError:
+            raise
+        except errors as error:
+            raise LedgerError(f"{self.name} cannot be {'written' if write else 'read'}: {error}.") from error
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+            raise LedgerError(f"{self.name} is damaged: a record cannot be read ({shown(error)}).") from error
+
+
+def checked_budget(epsilon: object, delta: object) -> Loss | None:
+    """Return the budget a person asks for; none means no limit."""
+    if epsilon is None:
+        if delta:
+            raise LedgerError(f"delta={shown(delta)} was given without epsilon. Hint: a budget is epsilon, or both.")
+        return None
+    budget = requested_loss(epsilon, delta)
+    if budget.epsilon is None:
+        raise LedgerError(f"epsilon={shown(epsilon)} is not a budget. Hint: leave epsilon out for no limit.")
+    return Loss(budget.epsilon, budget.delta)
+
+
+def _checked(loss: Loss) -> Loss:
+    """Return ``loss`` in exact numbers; a negative part would be a refund and is refused."""
+    parts = {name: part if part is None else exact(part, name) for name, part in asdict(loss).items()}
+    if any(part is not None and part < 0 for part in parts.values()):
+        raise LedgerError(f"loss={shown(loss)} has a negative part: a spend cannot be negative.")
+    return chain.loss_of(parts)
+
+
+def fact(text: object, name: str) -> str:
+    """Return what a person says about a ledger or an entry: one line that is not empty."""
+    if not isinstance(text, str) or not text.strip() or len(text) > _LONGEST_FACT:
+        raise LedgerError(f"{name}={shown(text)} is not understood. Hint: a line of up to {_LONGEST_FACT} letters.")
+    return shorten(text, _LONGEST_FACT)
