@@ -14,6 +14,7 @@ import pytest
 from sklearn.base import clone
 
 import veilwood as vw
+from fixtures.laws import prefer_zcdp
 from veilwood import audit
 from veilwood.audit import epsilon_lower_bound
 from veilwood.data.batches import Batch
@@ -104,7 +105,10 @@ SCHEMA = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=3)
 @pytest.mark.parametrize("leaf_update", ["laplace", "exponential"])
 @pytest.mark.parametrize("branching", ["multiway", "binary"])
 @pytest.mark.parametrize("trees", ["disjoint", "shared"])
-def test_a_plan_spends_exactly_epsilon(leaf_update: str, branching: str, trees: str) -> None:
+def test_a_plan_spends_exactly_epsilon(
+    leaf_update: str, branching: str, trees: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefer_zcdp(monkeypatch)
     forest = vw.GreedyForestClassifier(
         SCHEMA, epsilon=0.7, n_estimators=4, max_depth=3, leaf_update=leaf_update, branching=branching, trees=trees
     )
@@ -260,7 +264,8 @@ def test_id3_uses_a_feature_once_on_a_path() -> None:
     assert forest.score(car.X, car.y) == 1.0
 
 
-def test_regression_and_delta() -> None:
+def test_regression_and_delta(monkeypatch: pytest.MonkeyPatch) -> None:
+    prefer_zcdp(monkeypatch)
     schema = vw.Schema.numeric((0, 1), target_bounds=(0, 1), n_features=3)
     rng = np.random.default_rng(0)
     X = rng.random((5000, 3))

@@ -10,6 +10,7 @@ import copy
 import math
 import pickle
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 import veilwood as vw
+from fixtures.laws import prefer_zcdp
 from fixtures.matrix_forests import (
     ADJACENCIES,
     DAYS,
@@ -60,6 +62,7 @@ class Prediction:
     """A predictor on small tables whose measurements are recorded instead of released."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, classes: int, queries: Any, **parameters: Any) -> None:
+        prefer_zcdp(monkeypatch)
         monkeypatch.setattr(answering, "secret_key", lambda: b"k" * 32)  # common records keep their tree
         monkeypatch.setattr(answering, "grow_ensembles", ensembles.grow_ensembles)
         doors: list[RecordingDoor] = []
@@ -104,10 +107,16 @@ MODES: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
+def tables_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let batches be answered from tables, however little noise the queries themselves would need."""
+    monkeypatch.setattr(answering.Answering, "_direct_step", lambda *_: SimpleNamespace(variance=math.inf, mechanism=0))
+
+
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_batch_costs_what_it_promises(mode: str, adjacency: str, law: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables_only(monkeypatch)
     classes, parameters = MODES[mode]
     case = Prediction(monkeypatch, classes, POINTS, adjacency=adjacency, delta=LAWS[law], **parameters)
     cost = case.cost()
@@ -116,6 +125,54 @@ def test_a_batch_costs_what_it_promises(mode: str, adjacency: str, law: str, mon
     # a strategy rounded for L2 differ by a hair, and not every record can be in the tree of the largest one.
     if not (law == "zcdp" and adjacency == "replace-one" and "hard" in mode):
         assert cost > Fraction(999, 1000) * budget(case.plan)
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize("mode", MODES)
+def test_queries_answered_by_themselves_cost_what_they_promise(
+    mode: str, adjacency: str, law: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a row moves is bounded by how many queries share a leaf; no strategy is left to compete."""
+    monkeypatch.setattr(measurement, "expected_error", lambda *_: math.inf)
+    classes, parameters = MODES[mode]
+    case = Prediction(monkeypatch, classes, POINTS, adjacency=adjacency, delta=LAWS[law], **parameters)
+    assert [step.name for step in case.plan.steps] == ["votes, query by query"]
+    assert case.cost() <= budget(case.plan)
+    if adjacency == "add-remove" and law == "pure":
+        assert 2 * case.cost() > budget(case.plan)  # so half the noise would be caught
+
+
+def test_a_leaf_with_the_fewest_queries_taken_for_the_most_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measurement, "expected_error", lambda *_: math.inf)
+    crowded = np.array([[0, 0], [0, 1], [0, 0], [1, 0]], object)
+    parameters: dict[str, Any] = {"mode": "subsample", "n_estimators": 1}
+    sound = Prediction(monkeypatch, 2, crowded, **parameters)
+    assert sound.cost() == budget(sound.plan)
+    monkeypatch.setattr(
+        answering, "counting_step", lambda *args, l1, squared_l2: counting_step(*args, l1=1, squared_l2=1)
+    )
+    assert Prediction(monkeypatch, 2, crowded, **parameters).cost() > 1.5 * budget(sound.plan)
+
+
+def test_a_batch_is_never_answered_worse_than_by_the_baseline() -> None:
+    car = vw.datasets.car()
+    for queries in (1, 3, 40):
+        for trees in (
+            {"n_estimators": 9},
+            {"n_estimators": 8, "n_ensembles": 2, "max_features": 4},
+            {"mode": "subsample"},
+        ):
+            made = {
+                mechanism: vw.MatrixForestPredictor(
+                    car.schema, max_depth=2, random_state=0, mechanism=mechanism, **trees
+                )
+                .fit(car.X, car.y)
+                .plan_answer(car.X[:queries], epsilon=1.0)
+                .expected_leaf_mse
+                for mechanism in ("optimized", "laplace")
+            }
+            assert made["optimized"] <= made["laplace"]
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -139,7 +196,8 @@ def test_a_strategy_of_overlapping_cells_is_charged_for_turned_labels(
     classes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Labels of two leaves that turn the same way add up in a shared measurement."""
-    monkeypatch.setattr(measurement, "optimize", lambda workload, noise, budget: overlapping(workload))
+    monkeypatch.setattr(measurement, "optimize", lambda workload, *_, **__: overlapping(workload))
+    tables_only(monkeypatch)
     parameters: dict[str, Any] = {"mode": "subsample", "voting": "hard", "n_estimators": 1, "max_depth": 2}
     parameters["adjacency"] = "replace-one"
     pure = Prediction(monkeypatch, classes, POINTS, **parameters)

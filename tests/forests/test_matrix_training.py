@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 
 import veilwood as vw
+from fixtures.laws import prefer_zcdp
 from fixtures.matrix_forests import (
     ADJACENCIES,
     DAYS,
@@ -43,6 +44,7 @@ from veilwood.data.open_rows import open_rows
 from veilwood.forests import noisy_leaves as counted
 from veilwood.forests.matrix import ensembles, measurement
 from veilwood.forests.matrix.measurement import plan_measurement
+from veilwood.forests.matrix.mixtures import Mixture
 from veilwood.forests.matrix.strategies import Factors, Marginals
 from veilwood.forests.matrix.training import MatrixForest
 from veilwood.forests.matrix.workloads import PathWorkload
@@ -66,6 +68,7 @@ pytestmark = [
 
 def training_cost(monkeypatch: pytest.MonkeyPatch, classes: int = 2, **parameters: Any) -> tuple[Fraction, Plan]:
     """The worst cost of what a classifier measures, and its plan."""
+    prefer_zcdp(monkeypatch)
     monkeypatch.setattr(counted, "secret_key", lambda: b"k" * 32)  # fixed, so that common records keep their tree
     estimator = vw.MatrixForestClassifier(schema(SIZES, classes), random_state=1, **parameters)
     design = estimator.prepare(estimator.schema)
@@ -99,6 +102,25 @@ def test_training_costs_what_it_promises(case: str, adjacency: str, law: str, mo
     assert cost == budget(plan)
 
 
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_leaves_of_trees_cost_what_they_promise(adjacency: str, law: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workload as its own strategy, one row in one leaf of each tree; charged as if for one tree, it is caught."""
+
+    def directly(workload: PathWorkload, *_: Any, **__: Any) -> Mixture:
+        return Mixture(workload, {2: (0, 2), 3: (1,)}, {})
+
+    monkeypatch.setattr(measurement, "optimize", directly)
+    parameters: dict[str, Any] = {"n_estimators": 3, "max_depth": 1, "adjacency": adjacency, "delta": LAWS[law]}
+    cost, plan = training_cost(monkeypatch, **parameters)
+    assert cost == budget(plan)
+    assert [step.name for step in plan.steps] == ["ensemble 1: leaves of trees 1, 3", "ensemble 1: leaves of tree 2"]
+    sound = Mixture.parts
+    monkeypatch.setattr(Mixture, "parts", lambda self, noise: [(share, 1, 1) for share, _, _ in sound(self, noise)])
+    cost, plan = training_cost(monkeypatch, **parameters)
+    assert cost > Fraction(14, 10) * budget(plan)
+
+
 def test_steps_of_ensembles_share_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     _, plan = training_cost(monkeypatch, **TRAINING["optimized, two ensembles"])
     assert sum(step.loss.epsilon for step in plan.steps) == 1  # type: ignore[misc]
@@ -127,7 +149,7 @@ def test_add_remove_noise_sold_as_replace_one_is_caught(monkeypatch: pytest.Monk
 def test_an_explicit_strategy_is_charged_by_its_columns(
     adjacency: str, law: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measurement, "optimize", lambda workload, noise, budget: overlapping(workload))
+    monkeypatch.setattr(measurement, "optimize", lambda workload, *_, **__: overlapping(workload))
     parameters: dict[str, Any] = {"adjacency": adjacency, "delta": LAWS[law], **TRAINING["optimized, depth 2"]}
     cost, plan = training_cost(monkeypatch, **parameters)
     assert plan.steps[0].sensitivity == 6 * (1 if adjacency == "add-remove" else 2)
@@ -135,7 +157,7 @@ def test_an_explicit_strategy_is_charged_by_its_columns(
         assert cost == budget(plan)
     assert cost <= budget(plan)  # two columns of A overlap: in L2 a replacement stays below the bound
 
-    def by_rows(workload: PathWorkload, noise: Any, budget: Any) -> Factors:
+    def by_rows(workload: PathWorkload, *_: Any, **__: Any) -> Factors:
         strategy = overlapping(workload)
         strategy.l1 = int(strategy.factors[0].sum(axis=1).max())  # mutant: the norm over rows
         strategy.l2_squared = int((strategy.factors[0] ** 2).sum(axis=1).max())
@@ -291,6 +313,55 @@ def tree_spans(forest: Any) -> list[tuple[int, int]]:
     return list(pairwise(starts))
 
 
+def test_features_are_cut_into_disjoint_parts(car: Any) -> None:
+    encoding = Encoding(car.schema, "bins")
+    wanted = ensembles.EnsembleParameters(n_ensembles=4, n_estimators=8, max_depth=1, feature_subsets="disjoint")
+    seen = set()
+    for seed in range(20):
+        grown, whole = ensembles.grow_ensembles(encoding, wanted, seed)
+        parts = [each.features for each in grown]
+        assert sorted(f for part in parts for f in part) == list(range(6))  # each feature once
+        assert sorted(map(len, parts)) == [1, 1, 2, 2]
+        assert whole.n_trees == 8
+        seen.add(tuple(parts))
+    assert len(seen) > 15  # at random
+    forest = forest_on(car, n_ensembles=3, n_estimators=6, max_depth=2, feature_subsets="disjoint").fit(car.X, car.y)
+    assert forest.plan_.choices["division"] == 3
+    assert len(forest.plan_.steps) == 3  # trees of depth 2 over two features: one table each
+
+
+def test_a_wide_table_gets_ensembles_over_parts_of_its_features() -> None:
+    """One ensemble stays where it answers its leaves well, gives way where it is drowned, and the plan says both."""
+    wide = schema([4] * 12, 2, "wide")
+    common: dict[str, Any] = {"n_estimators": 24, "max_depth": 3, "random_state": 0}
+    chosen, single, baseline = (
+        vw.MatrixForestClassifier(wide, **common, **more).plan()
+        for more in ({}, {"n_ensembles": 1}, {"mechanism": "laplace"})
+    )
+    assert (chosen.notes["ensembles"], single.notes["ensembles"]) == (3, 1)
+    assert 2 * chosen.expected_leaf_mse < single.expected_leaf_mse <= baseline.expected_leaf_mse
+    assert chosen.choices["divisions"]["3"] == 1
+    assert chosen.choices["divisions"]["1"] == pytest.approx(
+        single.expected_leaf_mse / chosen.expected_leaf_mse, rel=0.02
+    )
+    assert single.choices["alternatives"]["equal shares"] == pytest.approx(baseline.expected_leaf_mse, rel=1e-3)
+    assert min(single.choices["alternatives"].values()) == pytest.approx(single.expected_leaf_mse, rel=1e-3)
+    assert "Alternatives: expected squared error of a leaf" in str(chosen)
+    assert "Divisions: the same, as a multiple of what was chosen" in str(chosen)
+    narrow = vw.MatrixForestClassifier(vw.datasets.car().schema, n_estimators=64, max_depth=2, random_state=0).plan()
+    assert narrow.notes["ensembles"] == 1
+    assert "divisions" not in narrow.notes
+
+
+def test_a_plan_that_says_nothing_of_its_division_is_refused(car: Any) -> None:
+    forest = forest_on(car, n_estimators=3, max_depth=2)
+    plan = forest.plan()
+    for division in (None, 2, "1"):
+        forged = Plan.from_dict({**plan.to_dict(), "choices": {**plan.choices, "division": division}})
+        with pytest.raises(vw.VeilwoodError, match=r"ensemble"):
+            forest.prepare(car.schema, forged)
+
+
 def test_a_total_of_trees_is_shared_out(car: Any) -> None:
     forest = forest_on(car, n_ensembles=3, max_features=4, n_estimators=8)
     wanted = ensembles.EnsembleParameters(n_ensembles=3, max_features=4, n_estimators=8, max_depth=2)
@@ -357,7 +428,7 @@ def test_a_large_domain_needs_no_table_of_all_cells() -> None:
     ("facts", "parameters", "message"),
     [
         (schema((500,) * 5, 2), {"max_depth": 3}, r"widest: 500, 500, 500.*max_depth"),
-        (schema((3000, 3000), 2), {"max_depth": 2, "n_estimators": 1}, r"9,000,000 leaves"),
+        (schema((3000, 3000), 2), {"max_depth": 2, "n_estimators": 20}, r"180,000,000 leaves"),
         (schema((3, 2), 2), {"max_depth": 3}, r"max_depth=3 exceeds the 2 features"),
         (schema((3, 2), 2), {"max_features": 1, "max_depth": 2}, r"max_depth=2 exceeds the 1 features"),
         (schema((3, 2), 2), {"max_features": 3}, r"max_features=3"),
@@ -367,6 +438,13 @@ def test_a_large_domain_needs_no_table_of_all_cells() -> None:
         (schema((3, 2), 2), {"n_estimators": [0], "max_depth": 1}, r"n_estimators"),
         (schema((3, 2), 2), {"max_depth": 1, "trees": "disjoint"}, r"mechanism='laplace'"),
         (schema((3, 2), 2), {"mechanism": "magic"}, r"mechanism='magic'"),
+        (schema((3, 2), 2), {"feature_subsets": "odd"}, r"feature_subsets='odd'"),
+        (
+            schema((3, 2), 2),
+            {"feature_subsets": "disjoint", "max_features": 1},
+            r"max_features=1 does not go with parts",
+        ),
+        (schema((3, 2), 2), {"feature_subsets": "disjoint", "n_ensembles": 3}, r"n_ensembles=3 is more than the 2"),
         (schema((3, 2), 2), {"branching": "fractal"}, r"branching='fractal'"),
         (schema((3, 2), 2), {"voting": "loud"}, r"voting='loud'"),
     ],

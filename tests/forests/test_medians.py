@@ -15,6 +15,7 @@ import pytest
 from sklearn.base import clone
 
 import veilwood as vw
+from fixtures.laws import prefer_zcdp
 from veilwood import audit
 from veilwood.audit import epsilon_lower_bound
 from veilwood.data.batches import Batch
@@ -115,7 +116,8 @@ def table(task: str, n: int = 400, seed: int = 0) -> tuple[Any, Any]:
 @pytest.mark.parametrize("task", FORESTS)
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("trees", ["disjoint", "shared"])
-def test_a_plan_spends_exactly_epsilon(task: str, variant: str, trees: str) -> None:
+def test_a_plan_spends_exactly_epsilon(task: str, variant: str, trees: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    prefer_zcdp(monkeypatch)
     forest = FORESTS[task](
         SCHEMAS[task], epsilon=0.7, n_estimators=4, max_depth=3, candidates=2, variant=variant, trees=trees,
         split_share=0.4,
@@ -177,7 +179,8 @@ def test_a_fitted_forest_holds_nothing_private(task: str) -> None:
 
 
 @pytest.mark.parametrize("task", FORESTS)
-def test_delta_and_no_noise_work(task: str) -> None:
+def test_delta_and_no_noise_work(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    prefer_zcdp(monkeypatch)
     X, y = table(task, 2000)
     approximate = FORESTS[task](SCHEMAS[task], epsilon=2.0, delta=1e-6, max_depth=2, selection="exponential").fit(X, y)
     assert (approximate.privacy_.epsilon, approximate.privacy_.delta) == (2.0, 1e-6)

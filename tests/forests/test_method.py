@@ -14,6 +14,7 @@ import pytest
 from sklearn.base import clone
 
 import veilwood as vw
+from fixtures.laws import prefer_zcdp
 from veilwood import estimators, forests
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
@@ -113,7 +114,9 @@ def test_methods_know_no_scikit_learn() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name.startswith(("Greedy", "Median"))])
-def test_the_better_selection_is_chosen_by_the_budget(name: str) -> None:
+def test_the_better_selection_is_chosen_by_the_budget(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    prefer_zcdp(monkeypatch)
+
     def chosen_by(**parameters: Any) -> set[type]:
         return {type(step.mechanism) for step in small(name, **parameters).plan().steps[:-1]}
 

@@ -56,6 +56,21 @@ def test_it_says_not_private_and_predicts(task: str, variant: str) -> None:
     assert forest.score(*table(task)) > (0.2 if variant == "DiPriMe" else 0.5)
 
 
+@pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning")
+@pytest.mark.parametrize("task", FORESTS)
+def test_without_partition_every_tree_sees_every_row(task: str) -> None:
+    forest = FORESTS[task](SCHEMAS[task], epsilon_in_paper=2.0, max_depth=2, n_estimators=4, random_state=0)
+    parted, whole = (clone(forest).set_params(trees=trees) for trees in ("disjoint", "shared"))
+    for one, other in zip(parted.plan().steps, whole.plan().steps, strict=True):
+        mechanisms: list[Any] = [one.mechanism, other.mechanism]
+        leaves = isinstance(one.mechanism, DiscreteLaplace)
+        spent = [1 / noise.scale if leaves else noise.epsilon for noise in mechanisms]
+        assert spent[0] == 4 * spent[1]
+    if task == "classification":
+        rows = [fit.fit(*table(task)).leaf_counts_.sum() for fit in (parted, whole)]
+        assert rows[1] > 3.5 * rows[0]
+
+
 @pytest.mark.parametrize("variant", ["DiPriMeExp", "DiPriMeFlip"])
 def test_all_medians_of_a_node_are_charged_as_one(variant: str) -> None:
     """What test_medians.py shows to lose more than it claims is what the paper's accounting plans."""
@@ -102,8 +117,9 @@ def test_reasons_are_those_of_the_variant() -> None:
     published = DiPriMeClassifierAsPublishedNotPrivate(schema, epsilon_in_paper=2, variant="DiPriMe")
     assert "MedianForestClassifier(variant='random-attribute', selection='exponential'" in published._reason()
     assert published.voting == counterpart.voting
-    ours, theirs = counterpart.plan().steps, published.plan().steps
-    assert [step.mechanism for step in theirs] == [step.mechanism for step in ours]
+    for trees in ("disjoint", "shared"):  # without partition each tree has an equal part of the budget
+        ours, theirs = (forest.set_params(trees=trees).plan().steps for forest in (counterpart, published))
+        assert [step.mechanism for step in theirs] == [step.mechanism for step in ours]
 
 
 @pytest.mark.parametrize(

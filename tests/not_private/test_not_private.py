@@ -124,11 +124,21 @@ def test_shares_as_printed() -> None:
 def test_predicts_like_the_sound_estimator_when_noise_is_negligible() -> None:
     data = balance_scale()
     both: dict[str, Any] = {"n_estimators": 40, "max_depth": 2, "random_state": 3, "voting": "threshold"}
-    plain = vw.RandomTreesClassifier(data.schema, epsilon=float("inf"), **both).fit(data.X, data.y)
+    plain = vw.RandomTreesClassifier(data.schema, epsilon=float("inf"), thresholds="range", **both).fit(data.X, data.y)
     with pytest.warns(vw.PrivacyWarning):
         printed = RandomTreesAsPrintedNotPrivate(data.schema, epsilon_in_paper=1e-3, **both).fit(data.X, data.y)
     assert (plain.predict(data.X) == printed.predict(data.X)).mean() > 0.95
     assert (printed.predict(data.X) == printed.predict(data.X)).all()
+
+
+def test_trees_are_grown_as_printed() -> None:
+    sound: dict[str, Any] = {"n_estimators": 4, "max_depth": 3, "random_state": 0}
+    for thresholds in ("range", "path"):
+        ours = vw.RandomTreesClassifier(car().schema, thresholds=thresholds, **sound).plan()
+        same = ours.choices["structure"] == forest().plan().choices["structure"]
+        assert same == (thresholds == "range")
+    with pytest.raises(vw.VeilwoodError, match=r"thresholds='bounds' is not known"):
+        vw.RandomTreesClassifier(car().schema, thresholds="bounds").plan()
 
 
 def test_clone_keeps_parameters() -> None:

@@ -11,6 +11,7 @@ from scipy import stats
 
 from veilwood.data.encoding import EncodedColumn
 from veilwood.errors import DomainTooLargeError, VeilwoodError
+from veilwood.trees.counting import route
 from veilwood.trees.forest import LEAF, Forest, public_generators
 from veilwood.trees.random import grow_binary, grow_multiway
 
@@ -92,6 +93,51 @@ def test_binary_trees_are_complete_while_there_is_something_to_split() -> None:
     small = grow_binary(COLUMNS[4:], 2, 10, random_state=0)
     assert small.n_leaves == 4  # a coin is split once
     assert small.depth == 1
+
+
+def literal_tree(depth: int, rng: np.random.Generator) -> list[tuple[int, float]]:
+    """Algorithm 1 of Bojarski et al., line by line, in [0, 1]^2: a heap of (attribute, threshold), complete."""
+    return [(int(rng.integers(2)), float(rng.random())) for _ in range(2**depth - 1)]
+
+
+def literal_leaf(tree: list[tuple[int, float]], x: np.ndarray[Any, Any]) -> int:
+    node = 0
+    while node < len(tree):
+        attribute, threshold = tree[node]
+        node = 2 * node + (1 if x[attribute] < threshold else 2)
+    return node - len(tree)
+
+
+def test_thresholds_from_the_range_are_the_algorithm_as_printed() -> None:
+    """Points share a leaf as often as in a transcription of the paper; cuts inside a path part them more often."""
+    depth, n_trees, levels = 6, 4000, 1 << 12
+    number = [EncodedColumn(name, ordered=True, n_codes=levels, missing_code=None) for name in ("x", "y")]
+    points = np.array([[0.50, 0.50], [0.53, 0.50], [0.6, 0.45], [0.2, 0.7]])
+    codes = (points * levels).astype(np.uint16)
+    rng = np.random.default_rng(0)
+    literal = np.array(
+        [[literal_leaf(tree, x) for x in points] for tree in (literal_tree(depth, rng) for _ in range(n_trees))]
+    )
+
+    def together(thresholds: Any) -> np.ndarray[Any, Any]:
+        reached = route(grow_binary(number, n_trees, depth, 0, thresholds=thresholds), codes)
+        return np.asarray((reached[1:] == reached[0]).mean(axis=1))
+
+    wanted = (literal[:, 1:] == literal[:, :1]).mean(axis=0)
+    error = 5.5 * np.sqrt(2 * 0.25 / n_trees)  # five and a half standard errors of a difference
+    assert np.abs(together("range") - wanted).max() < error
+    assert np.abs(together("path") - wanted).max() > 2 * error
+
+
+def test_thresholds_from_the_range_ignore_the_path() -> None:
+    forest = grow_binary(COLUMNS, 300, 5, random_state=0, thresholds="range")
+    assert np.diff(forest.tree_leaves).tolist() == [32] * 300  # complete, though a coin is exhausted by one split
+    deep = np.flatnonzero((forest.level == 4) & (forest.feature != LEAF))
+    assert stats.chisquare(np.bincount(forest.feature[deep], minlength=5)).pvalue > 1e-6
+    cuts = forest.cut[deep][forest.feature[deep] == 0]
+    assert stats.chisquare(np.bincount(cuts, minlength=6)[1:]).pvalue > 1e-6
+    same = grow_binary(COLUMNS, 300, 1, random_state=0, thresholds="range")
+    assert same.fingerprint() == grow_binary(COLUMNS, 300, 1, random_state=0).fingerprint()  # a root has it all
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -106,6 +106,15 @@ def _kept_part(energy: Floats, noise: Floats, freedom: int, n_trees: int) -> flo
     return signal / (signal + expected / n_trees)
 
 
+def with_doubt(shares: Floats, n_trees: int) -> Floats:
+    """Return shares as probabilities: as if one more tree voted evenly, so that none of them is 0.
+
+    >>> with_doubt(np.array([[0.0, 1.0]]), 4).tolist()
+    [[0.1, 0.9]]
+    """
+    return np.asarray((shares * n_trees + 1 / shares.shape[1]) / (n_trees + 1))
+
+
 def votes(shares: Floats) -> Floats:
     """Return one vote per leaf for its most frequent class; a tie shares the vote.
 

@@ -23,22 +23,22 @@ To add an estimator, write three things and read two files, this one and ``rando
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.data.batches import Count, Source
 from veilwood.data.encoding import Encoding
-from veilwood.data.schema import Schema, Task
-from veilwood.errors import ParameterError
+from veilwood.data.schema import Schema, TaskKind
+from veilwood.errors import ParameterError, PlanError
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.plan import Layout, Plan, Records
-from veilwood.privacy.steps import Step
+from veilwood.privacy.steps import Noise, Step
 from veilwood.trees.counting import sum_over_trees
 from veilwood.trees.forest import Forest
 
@@ -62,12 +62,12 @@ class Parameters:
         """Return the present values of a shell's parameters."""
         return cls(**{each.name: getattr(shell, each.name) for each in fields(cls) if each.init})
 
-    def one_of(self, name: str, allowed: tuple[str, ...]) -> str:
-        """Return a parameter, if it is one of these words."""
-        value = getattr(self, name)
-        if not isinstance(value, str) or value not in allowed:
-            raise ParameterError(name, value, "is not known", f"one of {', '.join(map(repr, allowed))}")
-        return value
+    def check_words(self, **known: tuple[str, ...]) -> None:
+        """Refuse parameters that are not one of the words known for them."""
+        for name, words in known.items():
+            value = getattr(self, name)
+            if not isinstance(value, str) or value not in words:
+                raise ParameterError(name, value, "is not known", f"one of {', '.join(map(repr, words))}")
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,45 @@ class Asked:
         )
 
 
+class HasPlan(Protocol):
+    """A design, or what else holds a plan."""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan."""
+
+
+H = TypeVar("H", bound=HasPlan)
+
+
+def least_noise(asked: Asked, design: Callable[[Asked], H]) -> H:
+    """Design what is asked for under pure epsilon and, with a delta, also under zCDP; return the one with less noise.
+
+    Pure noise keeps any promise with a delta too, and is the smaller one where a row moves few counts. Then the delta
+    is not spent, and the plan says so. What was decided stands in the plan, and is carried out without asking again.
+    """
+    loss, decided = asked.loss, asked.choices.get("law")
+    if loss.epsilon is None or (loss.delta == 0 and decided is None):
+        return design(asked)
+    laws = {"pure": replace(asked, loss=Loss.pure(loss.epsilon))}
+    if loss.delta > 0:
+        laws["zcdp"] = asked
+    if decided is not None and decided not in laws:
+        raise PlanError("the plan does not say whether its noise is pure or zCDP.")
+    made = {law: design(each) for law, each in laws.items() if decided in (None, law)}
+    law = min(made, key=lambda name: _noise_of(made[name].plan))
+    plan = made[law].plan
+    notes = {"delta": "not spent, as pure noise is the smaller one here", **plan.notes} if law == "pure" else plan.notes
+    told = replace(plan, choices={**plan.choices, "law": law}, notes=notes)
+    return replace(made[law], plan=told)  # type: ignore[type-var]
+
+
+def _noise_of(plan: Plan) -> tuple[float, float]:
+    """Rank by the error of a leaf; where leaves release labels, by how blurred their choice is."""
+    last = plan.steps[-1].mechanism
+    return plan.expected_leaf_mse, 0.0 if last is None or isinstance(last, Noise) else float(-last.epsilon)
+
+
 def layout_of(forest: Forest, records: Records, **more: Any) -> Layout:
     """Return the layout of a forest that is grown without data."""
     return Layout(forest.n_trees, forest.n_leaves, forest.depth, records, **more)
@@ -150,9 +189,14 @@ class Model(ABC):
     def outputs(self, codes: Codes, n_jobs: int | None = None) -> Floats:
         """Return class probabilities, shape (rows, classes), or predicted numbers, shape (rows,)."""
 
+    def answers(self, codes: Codes, n_jobs: int | None = None) -> tuple[Floats, NDArray[np.int64]]:
+        """Return class probabilities and the place of each row's predicted class, from one walk."""
+        shares = self.outputs(codes, n_jobs)
+        return shares, np.asarray(shares.argmax(axis=1))
+
     def choices(self, codes: Codes, n_jobs: int | None = None) -> NDArray[np.int64]:
         """Return the place of each row's predicted class."""
-        return np.asarray(self.outputs(codes, n_jobs).argmax(axis=1))
+        return self.answers(codes, n_jobs)[1]
 
     @abstractmethod
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -183,7 +227,7 @@ class Method(ABC, Generic[P]):
     """A way to learn privately, for one task. It holds parameters and nothing else: no schema, no data, no result."""
 
     parameters: P
-    task: Task
+    task: TaskKind
 
     several_passes: ClassVar[bool] = True  # over the rows; then an iterator, which can be read once, is refused
 

@@ -54,17 +54,20 @@ class LeafModel(ForestModel):
     shown: ClassVar[tuple[str, ...]] = ("forest", "leaf_counts")
 
     def outputs(self, codes: Codes, n_jobs: int | None = None) -> Floats:
-        """Return the share of each class, of the trees' votes or averaged over leaves; or the mean target."""
+        """Return the probability of each class, by the trees' votes or averaged over leaves; or the mean target."""
         mean = self.sums(codes, n_jobs) / self.forest.n_trees
-        return mean if self.encoding.schema.classes else self.encoding.decode_target(mean[:, 0] * TARGET_LEVELS)
+        if self.encoding.schema.classes:
+            return cleaning.with_doubt(mean, self.forest.n_trees)
+        return self.encoding.decode_target(mean[:, 0] * TARGET_LEVELS)
 
-    def choices(self, codes: Codes, n_jobs: int | None = None) -> NDArray[np.int64]:
-        """Return the class with the largest share, or one that is drawn by the shares."""
-        shares = self.outputs(codes, n_jobs)
+    def answers(self, codes: Codes, n_jobs: int | None = None) -> tuple[Floats, NDArray[np.int64]]:
+        """Return probabilities, and the class with the largest share or one that is drawn by the shares."""
+        shares = self.sums(codes, n_jobs) / self.forest.n_trees
+        said = cleaning.with_doubt(shares, self.forest.n_trees)
         if self.voting != "probabilistic":
-            return np.asarray(shares.argmax(axis=1))
+            return said, np.asarray(shares.argmax(axis=1))
         coin = cleaning.coins(codes, self.seed)[:, None]
-        return np.asarray(np.minimum((np.cumsum(shares, axis=1) <= coin).sum(axis=1), shares.shape[1] - 1))
+        return said, np.minimum((np.cumsum(shares, axis=1) <= coin).sum(axis=1), shares.shape[1] - 1)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The trees and their noisy leaves."""
@@ -87,21 +90,19 @@ class LeafMethod(Method[L]):
 
     def check(self) -> None:
         """Refuse words that are not known."""
-        self.parameters.one_of("trees", TREES)
-        self.parameters.one_of("leaves", cleaning.CLEANINGS)
-        if self.task == "classification":
-            self.parameters.one_of("voting", self.votings)
+        voting = {"voting": self.votings} if self.task == "classification" else {}
+        self.parameters.check_words(trees=TREES, leaves=cleaning.CLEANINGS, **voting)
 
     # -- the plan ------------------------------------------------------------------------------------------------
 
     @property
     def trees_per_row(self) -> int:
-        """How many trees count a row."""
+        """In how many trees a row counts."""
         return 1 if self.parameters.trees == "disjoint" else int(np.sum(self.parameters.n_estimators))
 
     @property
     def records(self) -> Records:
-        """Which trees count a row, as a plan says it."""
+        """In which trees a row counts, in the words of a plan."""
         return EACH_TO_ONE_TREE if self.parameters.trees == "disjoint" else ALL_TO_EVERY_TREE
 
     def leaf_step(self, schema: Schema, loss: Loss, neighbours: Neighbours, n_leaves: int) -> Step:

@@ -7,18 +7,18 @@ The structure is grown in ``trees.random``, counted in ``trees.counting``; leave
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.data.batches import Count
 from veilwood.data.encoding import Encoding
-from veilwood.forests.method import Asked, ForestDesign, OnePassMethod, layout_of
+from veilwood.forests.method import Asked, ForestDesign, OnePassMethod, layout_of, least_noise
 from veilwood.forests.noisy_leaves import LeafMethod, LeafModel, LeafParameters
 from veilwood.privacy.door import Door
 from veilwood.privacy.plan import Plan
-from veilwood.trees.random import grow_binary
+from veilwood.trees.random import THRESHOLDS, Thresholds, grow_binary
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -28,6 +28,7 @@ class RandomTreesParameters(LeafParameters):
     n_estimators: int = 20
     max_depth: int = 5
     trees: str = "shared"
+    thresholds: str = "path"
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -42,10 +43,19 @@ class RandomTrees(LeafMethod[RandomTreesParameters], OnePassMethod[RandomTreesPa
 
     numeric: Literal["grid"] = "grid"
 
+    def check(self) -> None:
+        """Refuse words that are not known."""
+        super().check()
+        self.parameters.check_words(thresholds=THRESHOLDS)
+
     def design(self, asked: Asked) -> ForestDesign:
         """Grow the trees, which needs no data, and plan the release of their leaves."""
-        encoding = Encoding(asked.schema, self.numeric)
-        forest = grow_binary(encoding.columns, self.parameters.n_estimators, self.parameters.max_depth, asked.seed)
+        return least_noise(asked, self._design)
+
+    def _design(self, asked: Asked) -> ForestDesign:
+        encoding, mine = Encoding(asked.schema, self.numeric), self.parameters
+        thresholds = cast(Thresholds, mine.thresholds)
+        forest = grow_binary(encoding.columns, mine.n_estimators, mine.max_depth, asked.seed, thresholds=thresholds)
         step = self.leaf_step(asked.schema, asked.loss, asked.neighbours, forest.n_leaves)
         plan = asked.plan(
             (step,),

@@ -45,13 +45,25 @@ NOT_ACCOUNTED = (
 )
 
 
+NOT_TRANSCRIBED = {
+    "DP-RF": (
+        "Patil and Singh's DP-RF is not transcribed: the paper that quotes it says neither how its budget is divided "
+        "nor how a row that a bootstrap sample repeats is charged; the sound greedy forest stands in its row"
+    ),
+    "DP-DF": (
+        "Fletcher and Islam's DP-DF is not transcribed: it scales noise by the exact counts of each leaf and prunes by "
+        "them, for which the paper that quotes it prints no formula; the sound forest of labels stands in its row"
+    ),
+}
+"""Why two of the paper's baselines have no as-published class."""
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
 class DiPriMeParameters(PaperParameters, MedianForestParameters):
     """Parameters of the paper for numbers; what it leaves no choice in is not a parameter."""
 
     variant: str = "DiPriMeFlip"
     selection: str = field(default="flip", init=False)
-    trees: str = field(default="disjoint", init=False)
     leaves: str = field(default="plain", init=False)
 
 
@@ -96,7 +108,8 @@ class DiPriMe(MedianForest):
         return replace(step, mechanism=DiscreteLaplace(scale))
 
     def _budget(self, share: Fraction) -> Fraction:
-        return self.parameters.exact_epsilon() * share
+        """A share of the paper's epsilon for each tree: of all of it where trees see rows of their own."""
+        return self.parameters.exact_epsilon() * share / self.trees_per_row
 
     def release_leaves(self, door: Door, step: Step, exact_leaves: NDArray[np.int64]) -> NDArray[Any]:
         """Let out noisy counts, or the paper's means, for which exact numbers go around the door's noise."""
@@ -128,6 +141,9 @@ class DiPriMeClassifierAsPublishedNotPrivate(AsPublished, Classifier, DiPriMeCla
         What the paper calls epsilon. It is not a privacy loss here.
     variant : {"DiPriMeFlip", "DiPriMeExp", "DiPriMe"}
         The paper's three algorithms.
+    trees : {"disjoint", "shared"}
+        Each row counts in one tree, or, as in the paper's figures without partition, in every tree, which then has an
+        equal part of the budget.
     n_estimators, max_depth, split_share, candidates, random_state, ledger, n_jobs, invalid
         As in ``MedianForestClassifier``; ``split_share`` is the paper's rho, ``candidates`` its K.
 
@@ -135,19 +151,15 @@ class DiPriMeClassifierAsPublishedNotPrivate(AsPublished, Classifier, DiPriMeCla
     -----
     Guarantee
 
-    None. ``privacy_.is_private`` is False and ``privacy_.epsilon`` is None.
+    None, as medians of K candidates are charged once: ``privacy_.is_private`` is False.
 
     Examples
     --------
-    >>> import warnings, veilwood as vw
-    >>> from veilwood.not_private import DiPriMeClassifierAsPublishedNotPrivate
+    >>> import veilwood as vw
     >>> car = vw.datasets.car()
-    >>> forest = DiPriMeClassifierAsPublishedNotPrivate(car.schema, epsilon_in_paper=2.0, random_state=0)
-    >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("ignore")
-    ...     _ = forest.fit(car.X, car.y)
-    >>> forest.privacy_.is_private, forest.privacy_.epsilon
-    (False, None)
+    >>> forest = vw.not_private.DiPriMeClassifierAsPublishedNotPrivate(car.schema, epsilon_in_paper=2.0)
+    >>> forest.plan().loss.is_bounded
+    False
     """
 
     _method = DiPriMe
@@ -165,7 +177,7 @@ class DiPriMeRegressorAsPublishedNotPrivate(AsPublished, Regressor, DiPriMeParam
 
     Parameters
     ----------
-    schema, epsilon_in_paper, variant, n_estimators, max_depth, split_share, candidates
+    schema, epsilon_in_paper, variant, n_estimators, max_depth, split_share, candidates, trees
         As in ``DiPriMeClassifierAsPublishedNotPrivate``.
     random_state, ledger, n_jobs, invalid
         As in ``DiPriMeClassifierAsPublishedNotPrivate``.
@@ -174,7 +186,7 @@ class DiPriMeRegressorAsPublishedNotPrivate(AsPublished, Regressor, DiPriMeParam
     -----
     Guarantee
 
-    None. ``privacy_.is_private`` is False and ``privacy_.epsilon`` is None.
+    None, as for classes, and as the noise on means has a private scale: ``privacy_.is_private`` is False.
     """
 
     _method = DiPriMe

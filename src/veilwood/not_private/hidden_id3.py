@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ODP+FMPC-ID3 as the paper publishes it: exact splits that stay hidden, noise at the leaves alone. NOT PRIVATE.
 
-The sound hidden tree is in ``secure.hidden_tree``, planned in ``secure.plans``.
+The sound hidden tree is in ``secure.protocols.hidden_tree``, planned in ``secure.protocols.plans``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from veilwood.data.schema import Schema
-from veilwood.errors import VeilwoodError
+from veilwood.errors import ParameterError
 from veilwood.privacy.certificate import ByServers, PrivacyStatement, Spend, certify
 from veilwood.privacy.loss import exact
 from veilwood.secure.mpc.engine import Engine
@@ -43,7 +43,7 @@ class ExactHiddenSplitTreeNotPrivate:
     -----
     Guarantee
 
-    None. ``privacy_.is_private`` is False and ``privacy_.epsilon`` is None.
+    None, as splits are chosen without noise: ``privacy_.is_private`` is False.
 
     Examples
     --------
@@ -56,7 +56,7 @@ class ExactHiddenSplitTreeNotPrivate:
         self.schema = Schema.resolve(schema)
         self.epsilon_in_paper = exact(epsilon_in_paper, "epsilon_in_paper")
         if self.epsilon_in_paper <= 0:
-            raise VeilwoodError(f"epsilon_in_paper={epsilon_in_paper!r} must be above 0.")
+            raise ParameterError("epsilon_in_paper", epsilon_in_paper, "must be above 0")
         self.recipe = Recipe(Domain.of(self.schema), (None,) * max_depth, 1 / self.epsilon_in_paper, leaf_law="laplace")
 
     @property

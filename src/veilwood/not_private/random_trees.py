@@ -33,6 +33,7 @@ class AsPrintedParameters(PaperParameters, RandomTreesClassifierParameters):
     """Parameters of the paper, which leaves no choice in trees and leaves."""
 
     trees: str = field(default="shared", init=False)
+    thresholds: str = field(default="range", init=False)
     leaves: str = field(default="plain", init=False)
 
 
@@ -66,10 +67,11 @@ class RandomTreesAsPrinted(RandomTrees):
 
 @dataclass(eq=False, repr=False)
 class RandomTreesAsPrintedNotPrivate(AsPublished, Classifier, OnePassForest, AsPrintedParameters, RunParameters):
-    """Random decision trees exactly as Algorithm 2 of Bojarski et al. (2014) prints them. NOT PRIVATE.
+    """Random decision trees exactly as Algorithms 1 and 2 of Bojarski et al. (2014) print them. NOT PRIVATE.
 
-    The noise on leaf counts has scale eta/k instead of k/eta, and a leaf with a negative noisy count (or with
-    none above zero) gets a random share. Use ``RandomTreesClassifier`` for anything but the paper's figures.
+    Thresholds are drawn from the whole range of a column, whatever the path has left of it. The noise on leaf counts
+    has scale eta/k instead of k/eta, and a leaf with a negative noisy count (or with none above zero) gets a random
+    share. Use ``RandomTreesClassifier`` for anything but the paper's figures.
 
     Parameters
     ----------
@@ -92,7 +94,7 @@ class RandomTreesAsPrintedNotPrivate(AsPublished, Classifier, OnePassForest, AsP
     -----
     Guarantee
 
-    None. ``privacy_.is_private`` is False and ``privacy_.epsilon`` is None.
+    None, as the scale of the noise is turned upside down: ``privacy_.is_private`` is False.
 
     Examples
     --------

@@ -3,7 +3,7 @@
 
 Where numba is installed the work is done by ``kernels``, on threads that each own some trees or rows; the numpy
 twins here, and ``gpu`` where it is in use, give identical results. The sums are exact integers and private: only
-``release`` may see them.
+the door may see them.
 """
 
 from __future__ import annotations

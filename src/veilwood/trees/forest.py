@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.bounded import is_whole
-from veilwood.errors import DomainTooLargeError, ModelFileError, ParameterError, VeilwoodError
+from veilwood.errors import DomainTooLargeError, ModelFileError, ParameterError
 from veilwood.privacy.plan import LARGEST_SEED
 from veilwood.wording import shown
 
@@ -51,17 +51,17 @@ class Forest:
         """Leave out what was derived on the way: whether it was needed would tell whether there were rows."""
         return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
-    @property
+    @cached_property
     def n_trees(self) -> int:
         """Number of trees."""
         return len(self.roots)
 
-    @property
+    @cached_property
     def n_nodes(self) -> int:
         """Number of nodes, leaves included."""
         return len(self.feature)
 
-    @property
+    @cached_property
     def n_leaves(self) -> int:
         """Number of leaves of all trees together."""
         return int(self.tree_leaves[-1])
@@ -87,7 +87,7 @@ class Forest:
             ancestor = np.where(ancestor >= 0, self.parent[ancestor], -1)
         return level
 
-    @property
+    @cached_property
     def depth(self) -> int:
         """The depth of the deepest leaf."""
         return int(self.level.max())
@@ -215,7 +215,6 @@ def public_seed(random_state: object) -> int:
     >>> public_seed(7)
     7
     """
-    check_random_state(random_state)
     if is_whole(random_state, 0, LARGEST_SEED):
         return int(random_state)  # type: ignore[call-overload,no-any-return]
     (rng,) = public_generators(random_state, 1)
@@ -261,12 +260,13 @@ def leaf_masks(forest: Forest, n_codes: Sequence[int]) -> NDArray[np.bool_]:
 
 
 def check_counts(**values: object) -> None:
-    """Refuse what is no number of trees or levels, or beyond all of them."""
+    """Refuse what is not a number of trees or levels, or is beyond every limit."""
     for name, value in values.items():
         if not is_whole(value, 1, MAX_TREES):
-            told = f"{name}={shown(value)} must be a whole number of at least 1 and at most {MAX_TREES:,}."
-            told += " Hint: lower max_depth or n_estimators." * is_whole(value, MAX_TREES)
-            raise DomainTooLargeError(told) if is_whole(value, MAX_TREES) else VeilwoodError(told)
+            wanted = f"must be a whole number of at least 1 and at most {MAX_TREES:,}"
+            if is_whole(value, MAX_TREES):
+                raise DomainTooLargeError(f"{name}={shown(value)} {wanted}. Hint: lower max_depth or n_estimators.")
+            raise ParameterError(name, value, wanted)
 
 
 def check_size(n_trees: int, max_depth: int, branching: int) -> None:

@@ -22,7 +22,7 @@ from veilwood.trees.forest import Forest
 
 __all__ = ["in_use", "leaf_totals", "sum_over_trees", "use"]
 
-Rows: TypeAlias = tuple[NDArray[np.uint16], NDArray[np.int32], NDArray[np.int32] | None]
+CodedRows: TypeAlias = tuple[NDArray[np.uint16], NDArray[np.int32], NDArray[np.int32] | None]
 
 _IN_USE: ContextVar[bool] = ContextVar("gpu_in_use", default=False)
 _THREADS = 1024  # of a block; one block fills a multiprocessor's shared memory with trees
@@ -68,7 +68,7 @@ def in_use() -> bool:
 
 
 def leaf_totals(
-    forest: Forest, rows: Iterable[Rows], *, n_classes: int | None, target_levels: int
+    forest: Forest, rows: Iterable[CodedRows], *, n_classes: int | None, target_levels: int
 ) -> NDArray[np.int64]:
     """Return ``counting.leaf_totals`` of (codes, target, tree of each row or None) triples, on either side's memory."""
     import cupy

@@ -7,7 +7,7 @@ Trees whose splits are chosen from data grow in ``levelwise``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from veilwood.trees.forest import LEAF, Forest, Ints, check_counts, check_size, 
 
 if TYPE_CHECKING:
     from veilwood.data.encoding import EncodedColumn
+
+Thresholds: TypeAlias = Literal["path", "range"]
+THRESHOLDS: tuple[Thresholds, ...] = ("path", "range")
 
 # A missing number sits above the upper bound; this is how often a split sets it apart from all numbers.
 MISSING_SPLIT_CHANCE: Final = 0.25
@@ -32,17 +35,26 @@ class _Tree(NamedTuple):
     lookup: NDArray[np.uint16]
 
 
-def grow_binary(columns: Sequence[EncodedColumn], n_trees: int, max_depth: int, random_state: object = None) -> Forest:
-    """Grow binary trees: a random attribute, a random cut inside what the path has left of it.
+def grow_binary(
+    columns: Sequence[EncodedColumn],
+    n_trees: int,
+    max_depth: int,
+    random_state: object = None,
+    *,
+    thresholds: Thresholds = "path",
+) -> Forest:
+    """Grow binary trees: a random attribute, a random cut.
 
-    Bojarski et al., section 3: complete trees of fixed height, attribute uniform at random, threshold uniform
-    between the bounds. Categories are split at random with at least one value on each side. An attribute that the
-    path has narrowed to a single value is not drawn again, and a node with no attribute left is a leaf.
+    Bojarski et al., section 3, print complete trees of fixed height, attribute uniform at random, threshold uniform
+    between the bounds of the attribute: ``thresholds="range"``. A second cut of an attribute then often falls where the
+    path has nothing left, and one of its branches stays empty. With ``"path"`` the cut falls inside what the path has
+    left, an attribute that is narrowed to a single value is not drawn again, and a node with no attribute left is a
+    leaf: every leaf can be reached. Categories are split at random with at least one value on each side.
     """
     check_size(n_trees, max_depth, 2)
     trees, length = [], 0
     for rng in public_generators(random_state, n_trees):
-        tree = _grow_binary_tree(columns, max_depth, rng)
+        tree = _grow_binary_tree(columns, max_depth, rng, narrowing=thresholds == "path")
         trees.append(tree._replace(cut=np.where(tree.cut < 0, tree.cut - length, tree.cut)))
         length += len(tree.lookup)
     return _side_by_side(trees, [tree.lookup for tree in trees])
@@ -68,8 +80,10 @@ def grow_multiway(
     return _side_by_side(trees, [identity])
 
 
-def _grow_binary_tree(columns: Sequence[EncodedColumn], max_depth: int, rng: np.random.Generator) -> _Tree:
-    """Grow level by level, keeping for each node of the level what its path leaves of every column."""
+def _grow_binary_tree(
+    columns: Sequence[EncodedColumn], max_depth: int, rng: np.random.Generator, *, narrowing: bool
+) -> _Tree:
+    """Grow level by level, keeping for each node of the level what its path leaves of every column, or all of it."""
     ordered = np.array([column.ordered for column in columns])
     n_codes = np.array([column.n_codes for column in columns])
     missing = np.array([-1 if column.missing_code is None else column.missing_code for column in columns])
@@ -107,10 +121,12 @@ def _grow_binary_tree(columns: Sequence[EncodedColumn], max_depth: int, rng: np.
         branches.append(np.where(feature == LEAF, 0, 2))
 
         low, high = np.repeat(low[inner], 2, axis=0), np.repeat(high[inner], 2, axis=0)
+        alive = np.repeat(alive[inner], 2, axis=0)
+        if not narrowing:
+            continue
         position = np.searchsorted(inner, numeric)
         high[2 * position, feature[numeric]] = cut[numeric]
         low[2 * position + 1, feature[numeric]] = cut[numeric]
-        alive = np.repeat(alive[inner], 2, axis=0)
         position = np.searchsorted(inner, categorical)
         alive[2 * position] &= ~(in_column & goes_right[categorical])
         alive[2 * position + 1] &= ~in_column | goes_right[categorical]

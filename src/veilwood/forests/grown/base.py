@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What forests share whose trees grow from data, level by level: their plan and the order of their release.
+"""Forests whose trees grow from data, level by level: the plan and the order of release that they share.
 
 How a level is split is in ``medians`` and ``greedy``; what happens at leaves is in ``noisy_leaves``.
 """
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from veilwood.data.batches import AddUp, Source
 from veilwood.data.encoding import Encoding
 from veilwood.errors import DomainTooLargeError, ParameterError
-from veilwood.forests.method import Asked, Design
+from veilwood.forests.method import Asked, Design, least_noise
 from veilwood.forests.noisy_leaves import LeafMethod, LeafModel, LeafParameters
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss, exact
@@ -103,7 +103,7 @@ class GrownMethod(LeafMethod[G]):
         """Refuse words that are not known, and numbers out of range."""
         super().check()
         mine = self.parameters
-        mine.one_of("selection", SELECTIONS)
+        mine.check_words(selection=SELECTIONS)
         check_counts(n_estimators=mine.n_estimators, max_depth=mine.max_depth)
         if mine.candidates is not None:
             check_counts(candidates=mine.candidates)
@@ -123,6 +123,9 @@ class GrownMethod(LeafMethod[G]):
 
     def design(self, asked: Asked) -> GrownDesign:
         """Plan the selections of every level, and the leaves; trees grow with the data."""
+        return least_noise(asked, self._design)
+
+    def _design(self, asked: Asked) -> GrownDesign:
         mine, schema, loss, neighbours = self.parameters, asked.schema, asked.loss, asked.neighbours
         encoding = Encoding(schema, self.numeric)
         n_leaves = self.most_nodes(encoding, mine.max_depth) if mine.max_depth <= 64 else MAX_LEAVES + 1

@@ -82,10 +82,9 @@ class GreedyForest(GrownMethod[GreedyForestParameters]):
     def check(self) -> None:
         """Refuse words that are not known or do not go together, and numbers out of range."""
         super().check()
-        self.parameters.one_of("branching", BRANCHINGS)
+        self.parameters.check_words(branching=BRANCHINGS)
         if self.task == "classification":
-            self.parameters.one_of("quality", QUALITIES)
-            self.parameters.one_of("leaf_update", LEAF_UPDATES)
+            self.parameters.check_words(quality=QUALITIES, leaf_update=LEAF_UPDATES)
         if self.labels_only and self.parameters.leaves != "plain":
             raise ParameterError(
                 "leaves", self.parameters.leaves,

@@ -54,7 +54,7 @@ class MedianForest(GrownMethod[MedianForestParameters]):
     def check(self) -> None:
         """Refuse words that are not known, and numbers out of range."""
         super().check()
-        self.parameters.one_of("variant", self.variants)
+        self.parameters.check_words(variant=self.variants)
 
     def plan_level(self, encoding: Encoding, depth: int, n_nodes: int, loss: Loss, neighbours: Neighbours) -> Level:
         """Plan the choice of attributes and medians."""

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from veilwood.data.batches import Batch, Source
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
-from veilwood.errors import VeilwoodError
-from veilwood.forests.matrix.ensembles import BRANCHINGS, Ensemble, EnsembleParameters, grow_ensembles
+from veilwood.errors import UseError
+from veilwood.forests.matrix.ensembles import BRANCHINGS, FEATURE_SUBSETS, Ensemble, EnsembleParameters, grow_ensembles
 from veilwood.forests.matrix.measurement import MECHANISMS, Measurement, moves, plan_measurement
 from veilwood.forests.matrix.training import VOTINGS
-from veilwood.forests.matrix.workloads import LeafVoteWorkload, VoteWorkload
-from veilwood.forests.method import Asked, Codes, Floats, layout_of
+from veilwood.forests.matrix.votes import LeafVoteWorkload, VoteWorkload
+from veilwood.forests.method import Asked, Codes, Floats, layout_of, least_noise
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import secret_key
 from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Plan
@@ -45,12 +45,15 @@ class AnsweringParameters(EnsembleParameters):
 
     def check(self) -> None:
         """Refuse words that are not known or do not go together."""
-        self.one_of("mode", MODES)
-        self.one_of("voting", VOTINGS)
-        self.one_of("mechanism", MECHANISMS)
-        self.one_of("branching", BRANCHINGS)
+        self.check_words(
+            mode=MODES,
+            voting=VOTINGS,
+            mechanism=MECHANISMS,
+            branching=BRANCHINGS,
+            feature_subsets=FEATURE_SUBSETS,
+        )
         if self.mode == "batch" and self.voting == "hard":
-            raise VeilwoodError(
+            raise UseError(
                 "mode='batch' adds up leaf counts, which one row moves by little; labels of leaves that all rows share "
                 "have no such bound. Hint: voting='weight', or mode='subsample'."
             )
@@ -114,14 +117,19 @@ class Answering:
     def plan(self, asked: Asked, codes: Codes) -> Questions:
         """Choose what to measure for these queries, from public facts alone."""
         self.parameters.check()
+        return least_noise(asked, partial(self._plan, codes=codes))
+
+    def _plan(self, asked: Asked, codes: Codes) -> Questions:
         measurements: list[Measurement] = []
-        if self.parameters.mechanism == "laplace":
-            steps: tuple[Step, ...] = (self._equal_shares_step(len(codes), asked),)
-            error = steps[0].variance
-        else:
-            measurements = self._measurements(codes, asked)
-            steps = tuple(step for measurement in measurements for step in measurement.steps)
-            error = sum(measurement.expected_error for measurement in measurements) / len(codes)
+        steps: tuple[Step, ...] = (self._direct_step(codes, asked),)
+        error = steps[0].variance
+        if self.parameters.mechanism == "optimized":
+            found = self._measurements(codes, asked)
+            by_strategy = sum(measurement.expected_error for measurement in found) / len(codes)
+            # A few queries are best answered by themselves. Without noise all is equal, and tables are kept.
+            if by_strategy < error or steps[0].mechanism is None:
+                measurements, error = found, by_strategy
+                steps = tuple(step for measurement in measurements for step in measurement.steps)
         records = ALL_TO_EVERY_TREE if self._batch else EACH_TO_ONE_TREE
         plan = asked.plan(
             steps,
@@ -151,13 +159,21 @@ class Answering:
             for i, ensemble in enumerate(self.ensembles, start=1)
         ]
 
-    def _equal_shares_step(self, n_queries: int, asked: Asked) -> Step:
-        """Plan the baseline: every vote of every query is released by itself, so one row moves all of them."""
+    def _direct_step(self, codes: Codes, asked: Asked) -> Step:
+        """Plan the release of every vote of every query by itself, which one row moves in all the trees it is in.
+
+        The paper's baseline takes each row to be in a leaf with all queries. How many queries are in a leaf is public,
+        and where noise is optimised, the most of them in each tree are what a row can move.
+        """
         l1, squared_l2 = moves(self._n_columns, self._hard, asked.neighbours)
         trees = self.forest.n_trees if self._batch else 1  # that a row can be in, adding to the same query
+        queries = [len(codes)] * self.forest.n_trees
+        if self.parameters.mechanism == "optimized":
+            queries = [int(np.bincount(leaves).max()) for leaves in route(self.forest, codes).T]
+        moved = sum(queries) if self._batch else max(queries)
         return counting_step(
-            "votes, query by query", (n_queries, self._n_columns), asked.loss, asked.neighbours,
-            l1=n_queries * trees * l1, squared_l2=n_queries * trees**2 * squared_l2,
+            "votes, query by query", (len(codes), self._n_columns), asked.loss, asked.neighbours,
+            l1=moved * l1, squared_l2=moved * trees * squared_l2,
         )  # fmt: skip
 
     # -- releasing a batch ---------------------------------------------------------------------------------------

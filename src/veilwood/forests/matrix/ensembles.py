@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trees of a matrix forest: ensembles over random subsets of the features, grown without data."""
+"""The trees of a matrix forest: ensembles over random subsets of the features, or parts of them, grown without data."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from veilwood.errors import DomainTooLargeError, ParameterError
 from veilwood.forests.matrix.workloads import PathWorkload
 from veilwood.forests.method import Parameters
 from veilwood.trees.builder import join_forests
-from veilwood.trees.forest import Forest, check_counts, leaf_masks, public_generators
+from veilwood.trees.forest import Forest, check_counts, public_generators
 from veilwood.trees.random import grow_binary, grow_multiway
 
 BRANCHINGS = ("multiway", "binary")
-MOST_ENTRIES = 1 << 30  # leaves times values of features, a few bytes each while a plan is made
+FEATURE_SUBSETS = ("independent", "disjoint")
+MOST_BYTES = 1 << 30  # for the paths of all leaves that could be grown
 
 
 @dataclass(frozen=True)
@@ -38,30 +39,77 @@ class EnsembleParameters(Parameters):
 
     n_estimators: int | list[int] = 128
     max_depth: int | list[int] = 3
-    n_ensembles: int = 1
+    n_ensembles: int | None = None
     max_features: int | None = None
+    feature_subsets: str = "independent"
     branching: str = "multiway"
 
 
-def grow_ensembles(encoding: Encoding, wanted: EnsembleParameters, seed: int) -> tuple[tuple[Ensemble, ...], Forest]:
-    """Grow q ensembles, each over its own random features (Algorithm 3, lines 1 to 4), and the forest of them all."""
-    n_ensembles, max_features, branching = wanted.n_ensembles, wanted.max_features, wanted.branching
-    n_features = len(encoding.columns)
+@dataclass(frozen=True)
+class Division:
+    """How the features are divided among ensembles: so many, of so many features each, or parts of all of them."""
+
+    n_ensembles: int
+    max_features: int | None
+    disjoint: bool
+
+
+def asked_division(encoding: Encoding, wanted: EnsembleParameters) -> Division:
+    """Return the division that parameters ask for; where they leave it open, one ensemble over all features."""
+    n_ensembles, n_features = wanted.n_ensembles, len(encoding.columns)
+    if n_ensembles is None:
+        lists = [value for value in (wanted.n_estimators, wanted.max_depth) if isinstance(value, list | tuple)]
+        n_ensembles = len(lists[0]) if lists else 1
     check_counts(n_ensembles=n_ensembles)
-    width = n_features if max_features is None else max_features
-    if not is_whole(width, 1, n_features):
-        raise ParameterError("max_features", max_features, f"must be between 1 and the {n_features} features")
+    disjoint = wanted.feature_subsets == "disjoint"
+    if wanted.max_features is not None and (disjoint or not is_whole(wanted.max_features, 1, n_features)):
+        said = (
+            "does not go with parts of all features" if disjoint else f"must be between 1 and the {n_features} features"
+        )
+        raise ParameterError("max_features", wanted.max_features, said)
+    if disjoint and n_ensembles > n_features:
+        raise ParameterError("n_ensembles", n_ensembles, f"is more than the {n_features} features to divide")
+    return Division(int(n_ensembles), wanted.max_features, disjoint)
+
+
+def other_divisions(encoding: Encoding, wanted: EnsembleParameters) -> list[Division]:
+    """Return divisions into disjoint parts that may replace one ensemble, where the parameters leave that open.
+
+    A part has more features than its trees have levels, so that trees differ.
+    """
+    open_ = (wanted.n_ensembles, wanted.max_features) == (None, None) and wanted.feature_subsets == "independent"
+    if not open_ or isinstance(wanted.n_estimators, list | tuple) or isinstance(wanted.max_depth, list | tuple):
+        return []
+    (n_trees,), (depth,) = (_per_ensemble(name, getattr(wanted, name), 1) for name in ("n_estimators", "max_depth"))
+    most = min(len(encoding.columns) // (depth + 1), n_trees)
+    return [Division(parts, None, disjoint=True) for parts in range(2, most + 1)]
+
+
+def grow_ensembles(
+    encoding: Encoding, wanted: EnsembleParameters, seed: int, division: Division | None = None
+) -> tuple[tuple[Ensemble, ...], Forest]:
+    """Grow q ensembles (Algorithm 3, lines 1 to 4), and the forest of them all.
+
+    Each has its own random features, drawn independently, or all features are cut into q disjoint parts at random.
+    """
+    division = division or asked_division(encoding, wanted)
+    n_features, n_ensembles = len(encoding.columns), division.n_ensembles
+    width = n_features if division.max_features is None else division.max_features
     n_trees = _per_ensemble("n_estimators", wanted.n_estimators, n_ensembles)
     depths = _per_ensemble("max_depth", wanted.max_depth, n_ensembles)
-    grow = grow_multiway if branching == "multiway" else grow_binary
+    multiway = wanted.branching == "multiway"
+    generators = public_generators(seed, n_ensembles + division.disjoint)
+    if division.disjoint:
+        parts = np.array_split(generators.pop().permutation(n_features), n_ensembles)
     ensembles = []
-    for rng, trees, depth in zip(public_generators(seed, n_ensembles), n_trees, depths, strict=True):
-        features = tuple(sorted(int(i) for i in rng.choice(n_features, width, replace=False)))
+    for place, (rng, trees, depth) in enumerate(zip(generators, n_trees, depths, strict=True)):
+        chosen = parts[place] if division.disjoint else rng.choice(n_features, width, replace=False)
+        features = tuple(sorted(int(i) for i in chosen))
         columns = [encoding.columns[i] for i in features]
         sizes = [column.n_codes for column in columns]
-        _check_domain(sizes, trees, depth, branching)
-        forest = grow(columns, trees, depth, rng)
-        ensembles.append(Ensemble(features, forest, PathWorkload.from_masks(sizes, leaf_masks(forest, sizes))))
+        _check_domain(sizes, trees, depth, wanted.branching)
+        forest = (grow_multiway if multiway else grow_binary)(columns, trees, depth, rng)
+        ensembles.append(Ensemble(features, forest, PathWorkload.from_forest(sizes, forest, multiway=multiway)))
     whole = join_forests([e.forest for e in ensembles], [e.features for e in ensembles])
     return tuple(ensembles), whole
 
@@ -69,14 +117,16 @@ def grow_ensembles(encoding: Encoding, wanted: EnsembleParameters, seed: int) ->
 def _check_domain(sizes: Sequence[int], n_trees: int, depth: int, branching: str) -> None:
     """Refuse trees whose leaves could not be written down, before they are grown."""
     widest = sorted(sizes, reverse=True)[:depth]
-    leaves = n_trees * (math.prod(widest) if branching == "multiway" else 2**depth)
-    if leaves * sum(sizes) > MOST_ENTRIES:
+    multiway = branching == "multiway"
+    leaves = n_trees * (math.prod(widest) if multiway else 2**depth)
+    entries = len(sizes) * 4 if multiway else sum(sizes)  # one value of each feature, or the set of those kept
+    if leaves * entries > MOST_BYTES:
         many = f"{leaves:,}" if leaves < 10**18 else "more than 10^18"
         raise DomainTooLargeError(
-            f"{n_trees} trees of max_depth={depth} can have {many} leaves over {sum(sizes):,} values of features "
-            f"(widest: {', '.join(map(str, widest[:8]))}); the limit is {MOST_ENTRIES:,} leaves times values. "
-            "Hint: lower max_depth or n_estimators, give numeric columns fewer bins, or use several ensembles over "
-            "fewer features (n_ensembles, max_features)."
+            f"{n_trees} trees of max_depth={depth} can have {many} leaves over {len(sizes):,} features with "
+            f"{sum(sizes):,} values (widest: {', '.join(map(str, widest[:8]))}), which take more than {MOST_BYTES:,} "
+            "bytes. Hint: lower max_depth or n_estimators, give numeric columns fewer bins, or use several ensembles "
+            "over fewer features (n_ensembles, max_features)."
         )
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -11,14 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.forests.matrix.search import optimize
-from veilwood.forests.matrix.strategies import Marginals, Noise, Strategy, expected_error, strategy_from_choice
-from veilwood.forests.matrix.workloads import Workload
+from veilwood.forests.matrix.choices import strategy_from_choice
+from veilwood.forests.matrix.mixtures import Mixture
+from veilwood.forests.matrix.search import SMALL, candidates, error_if_drawn, optimize
+from veilwood.forests.matrix.strategies import Marginals, NoiseName, Strategy, expected_error, noise_variance
+from veilwood.forests.matrix.workloads import PathWorkload, Workload
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.steps import Step, counting_step
 
 MECHANISMS = ("optimized", "laplace")
+SHARES = 1 << 10  # shares of ensembles are rounded to such parts of the largest
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class Measurement:
 
     workload: Workload
     strategy: Strategy
-    noise: Noise
+    noise: NoiseName
     budget: Fraction  # epsilon or rho of a single added row, which the strategy's noise is scaled to
     steps: tuple[Step, ...]
 
@@ -71,30 +75,19 @@ def plan_measurement(
     -----
     Guarantee
 
-    Weighted marginals are plain counts released one after the other, each at its share of the budget; an explicit
-    strategy A is one release of the integers A D. One row adds one column of A in one class; or it takes a leaf's
-    vote from one class to another, two columns of A (one where a single class is measured, the other being its
-    complement) (proofs/matrix-forest.md, attacked by tests/forests/test_matrix_training.py).
+    Weighted marginals, and leaves of trees, are plain counts released one after the other, each at its share of the
+    budget; an explicit strategy A is one release of the integers A D. One row adds one column of A in one class; or it
+    takes a leaf's vote from one class to another, two columns of A (one where a single class is measured, the other
+    being its complement) (proofs/matrix-forest.md, attacked by tests/forests/test_matrix_training.py).
     """
-    noise: Noise = "gaussian" if loss.delta > 0 else "laplace"
+    noise, budget = budget_of(loss, neighbours, n_columns, votes=votes)
+    strategy = (
+        optimize(workload, noise, budget, max_cells=most_cells(n_columns))
+        if choice is None
+        else strategy_from_choice(workload, choice)
+    )
     l1, squared_l2 = moves(n_columns, votes, neighbours)
-    if loss.epsilon is None:
-        budget = Fraction(1)
-    elif noise == "laplace":
-        budget = loss.epsilon / neighbours.l1(l1)
-    else:
-        assert loss.rho is not None
-        budget = loss.rho / neighbours.squared_l2(squared_l2)
-    strategy = optimize(workload, noise, budget) if choice is None else strategy_from_choice(workload, choice)
-    if isinstance(strategy, Marginals):
-        power = 1 if noise == "laplace" else 2
-        parts = [Fraction(weight**power) for weight in strategy.weights.values()]
-        shares, column_l1, column_squared_l2 = [part / sum(parts) for part in parts], 1, 1
-        tables = [" x ".join(features[i] for i in kept) or "total" for kept in strategy.weights] if features else []
-    else:
-        shares, column_l1, column_squared_l2 = [Fraction(1)], strategy.l1, strategy.l2_squared
-        tables = []
-    tables = tables or [f"{strategy.name}, table {place}" for place in range(1, len(shares) + 1)]
+    parts = strategy.parts(noise)
     steps = tuple(
         counting_step(
             f"{name}: {table}",
@@ -104,9 +97,106 @@ def plan_measurement(
             l1=l1 * column_l1,
             squared_l2=squared_l2 * column_squared_l2,
         )
-        for share, table, shape in zip(shares, tables, strategy.tables, strict=True)
+        for (share, column_l1, column_squared_l2), table, shape in zip(
+            parts, _tables(strategy, features), strategy.tables, strict=True
+        )
     )
     return Measurement(workload, strategy, noise, budget, steps)
+
+
+def _tables(strategy: Strategy, features: Sequence[str]) -> list[str]:
+    """Name what is measured, for people."""
+    if not isinstance(strategy, Marginals) or not features:
+        return [f"{strategy.name}, table {place}" for place in range(1, len(strategy.tables) + 1)]
+    names = [" x ".join(features[i] for i in kept) or "total" for kept in strategy.weights]
+    if isinstance(strategy, Mixture):
+        names += [f"leaves of {_trees(trees, strategy.n_trees)}" for trees in strategy.trees.values()]
+    return names
+
+
+def _trees(trees: Sequence[int], n_trees: int) -> str:
+    """Name trees by their numbers, from 1 on."""
+    if len(trees) == n_trees:
+        return "every tree"
+    shown = ", ".join(str(tree + 1) for tree in trees)
+    return f"tree {shown}" if len(trees) == 1 else f"trees {shown}"
+
+
+def budget_of(loss: Loss, neighbours: Neighbours, n_columns: int, *, votes: bool = False) -> tuple[NoiseName, Fraction]:
+    """Return the kind of noise, and the epsilon or rho that is left for a single added row."""
+    l1, squared_l2 = moves(n_columns, votes, neighbours)
+    if loss.epsilon is None:
+        return "laplace", Fraction(1)
+    if loss.delta == 0:
+        return "laplace", loss.epsilon / neighbours.l1(l1)
+    assert loss.rho is not None
+    return "gaussian", loss.rho / neighbours.squared_l2(squared_l2)
+
+
+def most_cells(n_columns: int) -> int:
+    """Return the largest table to measure, for each of so many columns: memory is for all of them together."""
+    return max(1 << 22, (1 << 25) // n_columns)
+
+
+def divide(workloads: Sequence[PathWorkload], noise: NoiseName, budget: Fraction, n_columns: int) -> list[Fraction]:
+    """Return the share of the budget that each ensemble gets: as much as its error asks for.
+
+    Under Laplace noise an error falls with the square of the share, so shares like the third roots of errors are best;
+    under Gaussian noise with the share itself, and shares go like square roots. Equal shares, and shares like the
+    numbers of trees, are compared as well: with the latter no ensemble is worse off than in the baseline. What is
+    compared does not depend on the budget, so that with more of it the error never grows.
+    """
+    n, root = len(workloads), 3 if noise == "laplace" else 2
+    if n == 1:
+        return [Fraction(1)]
+
+    equal = [Fraction(1, n)] * n
+    found = errors_of(workloads, equal, noise, SMALL, n_columns)
+    options = [
+        equal,
+        _shares([float(workload.tree_of_leaf[-1] + 1) for workload in workloads]),
+        _shares([error ** (1 / root) for error in found]),
+    ]
+    return min(options, key=lambda shares: sum(errors_of(workloads, shares, noise, budget, n_columns)))
+
+
+def errors_of(
+    workloads: Sequence[PathWorkload], shares: Sequence[Fraction], noise: NoiseName, budget: Fraction, n_columns: int
+) -> list[float]:
+    """Return the expected squared error that the best strategy for each ensemble leaves on its leaves together."""
+    errors = []
+    for workload, share in zip(workloads, shares, strict=True):
+        strategy = optimize(workload, noise, budget * share, max_cells=most_cells(n_columns))
+        errors.append(expected_error(workload, strategy, noise, budget * share))
+    return errors
+
+
+def _shares(wanted: Sequence[float]) -> list[Fraction]:
+    whole = [max(1, round(part / max(wanted) * SHARES)) for part in wanted]
+    return [Fraction(part, sum(whole)) for part in whole]
+
+
+def alternatives(
+    workloads: Sequence[PathWorkload], shares: Sequence[Fraction], noise: NoiseName, budget: Fraction, n_columns: int
+) -> dict[str, float]:
+    """Return, by name, the expected squared error of a leaf that each kind of strategy would have left."""
+    n_leaves = sum(workload.n_queries for workload in workloads)
+    trees = sum(int(workload.tree_of_leaf[-1]) + 1 for workload in workloads)
+    totals: dict[str, list[float]] = {}
+    for workload, share in zip(workloads, shares, strict=True):
+        best: dict[str, float] = {}
+        for strategy in candidates(workload, noise, budget * share, max_cells=most_cells(n_columns)):
+            error = error_if_drawn(workload, strategy, noise, budget * share)
+            best[strategy.name] = min(error, best.get(strategy.name, error))
+        for name, error in best.items():
+            totals.setdefault(name, []).append(error)
+    told = {
+        name: sum(errors) / n_leaves
+        for name, errors in totals.items()
+        if len(errors) == len(workloads) and math.isfinite(sum(errors))
+    }
+    told["equal shares"] = noise_variance(noise, trees / budget if noise == "laplace" else trees / (2 * budget))
+    return {name: float(f"{error:.4g}") for name, error in sorted(told.items(), key=lambda item: item[1])}
 
 
 def moves(n_columns: int, votes: bool, neighbours: Neighbours) -> tuple[int, int]:

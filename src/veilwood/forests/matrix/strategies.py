@@ -34,15 +34,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from veilwood.errors import OutOfSchemaError, PlanError, VeilwoodError
+from veilwood.errors import MechanismError, OutOfSchemaError
+from veilwood.forests.matrix.counted import Cells, CountedRows, Counts
 from veilwood.forests.matrix.workloads import PathWorkload, Workload
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 
-__all__ = ["Factors", "Marginals", "Noise", "Strategy", "expected_error"]
+__all__ = ["Factors", "Marginals", "NoiseName", "Strategy", "expected_error"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Noise = Literal["laplace", "gaussian"]
+NoiseName = Literal["laplace", "gaussian"]
 
 _LEAST_VARIANCE = 1e-200  # keeps precisions finite when epsilon is so large that the noise is surely zero
 
@@ -83,7 +84,11 @@ class Strategy(ABC):
         """Parameter of the discrete Gaussian noise of each table, for a total of ``rho``."""
 
     @abstractmethod
-    def _measure(self, counts: _Counts) -> list[Ints]:
+    def parts(self, noise: NoiseName) -> list[tuple[Fraction, int, int]]:
+        """For each table: its share of the budget, and how far one record moves it, in L1 and in squared L2."""
+
+    @abstractmethod
+    def _measure(self, counts: Counts) -> list[Ints]:
         """Measure out of counted records."""
 
     @abstractmethod
@@ -94,10 +99,10 @@ class Strategy(ABC):
     def _error(self, workload: Workload, variances: Sequence[float]) -> float:
         """Summed variance of the least-squares answers."""
 
-    def variances(self, noise: Noise, budget: Fraction) -> list[float]:
+    def variances(self, noise: NoiseName, budget: Fraction) -> list[float]:
         """Exact variance of the noise on each table; ``budget`` is epsilon (Laplace) or rho (Gaussian)."""
         if budget <= 0:
-            raise VeilwoodError(f"budget is {budget}. Hint: a positive epsilon (laplace) or rho (gaussian).")
+            raise MechanismError(f"budget is {budget}. Hint: a positive epsilon (laplace) or rho (gaussian).")
         parameters = self.scales(budget) if noise == "laplace" else self.sigma_squared(budget)
         return [noise_variance(noise, parameter) for parameter in parameters]
 
@@ -135,7 +140,9 @@ class Strategy(ABC):
                 raise OutOfSchemaError(f"a code of {what} is outside 0 to {size - 1}.", column=what)
         merged = np.stack([to[values[:, i]] for i, to in enumerate(self.maps)], axis=1)
         seen = (merged >= 0).all(axis=1)
-        return self._measure(_Rows(merged[seen], labels[seen].astype(np.int64), n_classes, self.shape))
+        return self._measure(
+            CountedRows(merged[seen], labels[seen].astype(np.int64), n_classes, self.shape, values[seen])
+        )
 
     def measure_cells(self, cells: ArrayLike) -> list[Ints]:
         """The same out of an integer table [*sizes, k] of counts (or of votes)."""
@@ -151,13 +158,13 @@ class Strategy(ABC):
                 summed = np.zeros((size, *moved.shape[1:]), np.int64)
                 np.add.at(summed, to[to >= 0], moved[to >= 0])
                 table = np.moveaxis(summed, 0, i)
-        return self._measure(_Cells(table))
+        return self._measure(Cells(table))
 
     def reconstruct(
         self,
         measured: Sequence[ArrayLike],
         workload: Workload,
-        noise: Noise = "laplace",
+        noise: NoiseName = "laplace",
         budget: Fraction = Fraction(1),
     ) -> Floats:
         """Answers [queries, k] out of noisy measurements: pure post-processing, unbiased, least squares."""
@@ -170,7 +177,7 @@ class Strategy(ABC):
 
     def _require(self, workload: Workload) -> None:
         if not self.supports(workload):
-            raise VeilwoodError(
+            raise MechanismError(
                 f"this {self.name} strategy cannot answer the workload without bias. "
                 "Hint: optimise a strategy for this workload, or use Marginals.identity."
             )
@@ -210,7 +217,7 @@ class Marginals(Strategy):
         self.sizes, self.maps, self.shape = workload.sizes, workload.maps, workload.shape
         for features, weight in weights.items():
             if int(weight) != weight or weight < 1 or tuple(sorted(set(features))) != features:
-                raise VeilwoodError(
+                raise MechanismError(
                     f"weight of marginal {features} is {weight}. Hint: sorted features, integers above 0."
                 )
         self.weights = {tuple(int(i) for i in features): int(weight) for features, weight in weights.items()}
@@ -233,9 +240,15 @@ class Marginals(Strategy):
         """Parameter (sum theta^2) / (2 theta_S^2 rho) of each table."""
         return [Fraction(self.l2_squared, 2 * weight**2) / rho for weight in self.weights.values()]
 
+    def parts(self, noise: NoiseName) -> list[tuple[Fraction, int, int]]:
+        """One record adds 1 to one count of each table; shares go by weight, or squared weight of Gaussian noise."""
+        whole = self.l1 if noise == "laplace" else self.l2_squared
+        power = 1 if noise == "laplace" else 2
+        return [(Fraction(weight**power, whole), 1, 1) for weight in self.weights.values()]
+
     def supports(self, workload: Workload) -> bool:
         """Whether every residual space a query sees is measured by some marginal."""
-        return self._same_domain(workload) and bool(self._covered(_seen(workload.residual_traces)).all())
+        return self._same_domain(workload) and bool(self._covered(seen_spaces(workload.residual_traces)).all())
 
     @cached_property
     def _masks(self) -> Ints:
@@ -244,16 +257,26 @@ class Marginals(Strategy):
     def _covered(self, spaces: Ints) -> NDArray[np.bool_]:
         return np.array([((self._masks & space) == space).any() for space in spaces])
 
-    def _measure(self, counts: _Counts) -> list[Ints]:
+    def _measure(self, counts: Counts) -> list[Ints]:
         return [counts.table(features) for features in self.weights]
+
+    def precisions(self, spaces: Ints, variances: Sequence[float]) -> Floats:
+        """Return lambda_R of each residual space; 0 where no marginal measures it."""
+        cells = math.prod(self.shape)
+        each = np.array(
+            [
+                cells / math.prod(self.shape[i] for i in features) / variance
+                for features, variance in zip(self.weights, variances, strict=True)
+            ]
+        )
+        found: Floats = np.array([each[(self._masks & space) == space].sum() for space in spaces])
+        return found
 
     def _error(self, workload: Workload, variances: Sequence[float]) -> float:
         traces = workload.residual_traces
-        cells = [math.prod(table) for table in self.tables]
-        precision = np.array([workload.n_cells / size / var for size, var in zip(cells, variances, strict=True)])
-        spaces = _seen(traces)
-        totals = [precision[(self._masks & space) == space].sum() for space in spaces]
-        return float(sum(traces[int(space)] / total for space, total in zip(spaces, totals, strict=True)))
+        spaces = seen_spaces(traces)
+        seen = np.array([traces[int(space)] for space in spaces])
+        return float((seen / self.precisions(spaces, variances)).sum())
 
     def _estimate(self, noisy: Sequence[Floats], workload: Workload, variances: Sequence[float]) -> Floats:
         parts = self._residuals(noisy, {int(space) for space in workload.residual_traces}, variances)
@@ -289,8 +312,8 @@ class Marginals(Strategy):
             if kept | 1 << rest[0] in wanted:  # wanted sets are downward closed
                 collect(table, rest[1:], kept | 1 << rest[0], weight)
 
-        for features, table, shape, variance in zip(self.weights, noisy, self.tables, variances, strict=True):
-            weight = 1 / (variance * math.prod(shape))
+        for features, table, variance in zip(self.weights, noisy, variances, strict=True):
+            weight = 1 / (variance * math.prod(self.shape[i] for i in features))
             collect(table * weight, features, 0, weight)
         parts = {}
         for space, table in sums.items():
@@ -320,7 +343,7 @@ class Factors(Strategy):
         self.factors = tuple(np.asarray(factor, np.int64) for factor in factors)
         columns = tuple(factor.shape[1] for factor in self.factors)
         if columns not in ((workload.n_cells,), self.shape):
-            raise VeilwoodError(f"factors have {columns} columns. Hint: {workload.n_cells} cells or {self.shape}.")
+            raise MechanismError(f"factors have {columns} columns. Hint: {workload.n_cells} cells or {self.shape}.")
         for factor in self.factors:
             n = factor.shape[1]
             square = factor[:n]
@@ -330,7 +353,7 @@ class Factors(Strategy):
                 or (np.diag(square) < 1).any()
                 or (square != np.diag(np.diag(square))).any()
             ):
-                raise VeilwoodError("a factor is not a positive diagonal on non-negative rows.")
+                raise MechanismError("a factor is not a positive diagonal on non-negative rows.")
         self.name = "p-identity" if len(columns) == 1 else "kronecker p-identity"
         self.tables = (tuple(len(factor) for factor in self.factors),)
         self.l1 = math.prod(int(factor.sum(axis=0).max()) for factor in self.factors)
@@ -344,7 +367,11 @@ class Factors(Strategy):
         """Parameter (largest column sum of squares) / (2 rho)."""
         return [Fraction(self.l2_squared, 2) / rho]
 
-    def _measure(self, counts: _Counts) -> list[Ints]:
+    def parts(self, noise: NoiseName) -> list[tuple[Fraction, int, int]]:
+        """One record moves the only table by a column of A."""
+        return [(Fraction(1), self.l1, self.l2_squared)]
+
+    def _measure(self, counts: Counts) -> list[Ints]:
         table = counts.table(tuple(range(len(self.shape))))
         table = table.reshape(*(factor.shape[1] for factor in self.factors), -1)
         for axis, factor in enumerate(self.factors):
@@ -383,31 +410,8 @@ class Factors(Strategy):
         return variances[0] * total
 
 
-def strategy_to_choice(strategy: Strategy) -> dict[str, Any]:
-    """Return a strategy as a plan holds it: whole numbers only."""
-    if isinstance(strategy, Marginals):
-        return {"marginals": [[list(features), weight] for features, weight in strategy.weights.items()]}
-    assert isinstance(strategy, Factors)
-    return {"factors": [factor.tolist() for factor in strategy.factors]}
-
-
-def strategy_from_choice(workload: Workload, choice: Any) -> Strategy:
-    """Read what ``strategy_to_choice`` wrote; sensitivities are computed anew, and what cannot answer is refused."""
-    try:
-        strategy: Strategy
-        if "marginals" in choice:
-            strategy = Marginals(workload, {tuple(features): weight for features, weight in choice["marginals"]})
-        else:
-            strategy = Factors(workload, choice["factors"])
-    except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
-        raise PlanError(f"the strategy of the plan does not fit its forest: {error}") from None
-    if not strategy.supports(workload):
-        raise PlanError("the strategy of the plan cannot answer the leaves of its forest.")
-    return strategy
-
-
 def expected_error(
-    workload: Workload, strategy: Strategy, noise: Noise = "laplace", budget: Fraction = Fraction(1)
+    workload: Workload, strategy: Strategy, noise: NoiseName = "laplace", budget: Fraction = Fraction(1)
 ) -> float:
     """Expected squared error of all answers together, for one class column; needs no data.
 
@@ -433,45 +437,10 @@ def expected_error(
     return strategy._error(workload, strategy.variances(noise, budget))
 
 
-def noise_variance(noise: Noise, parameter: Fraction) -> float:
+def noise_variance(noise: NoiseName, parameter: Fraction) -> float:
     """Exact variance of discrete noise: ``parameter`` is the scale (Laplace) or sigma squared (Gaussian)."""
     law = DiscreteLaplace(parameter) if noise == "laplace" else DiscreteGaussian(parameter)
     return max(law.variance, _LEAST_VARIANCE)
-
-
-class _Counts(ABC):
-    """Counted records, asked for one marginal table at a time."""
-
-    @abstractmethod
-    def table(self, features: tuple[int, ...]) -> Ints:
-        """Counts [*sizes, k] by the values of ``features``."""
-
-
-class _Rows(_Counts):
-    """Counts out of records, never of the size of the whole domain."""
-
-    def __init__(self, codes: Ints, classes: Ints, n_classes: int, shape: tuple[int, ...]) -> None:
-        self.codes, self.classes, self.n_classes, self.shape = codes, classes, n_classes, shape
-
-    def table(self, features: tuple[int, ...]) -> Ints:
-        sizes = (*(self.shape[i] for i in features), self.n_classes)
-        cell = np.zeros(len(self.codes), np.int64)
-        for i in features:
-            cell = cell * self.shape[i] + self.codes[:, i]
-        counted = np.bincount(cell * self.n_classes + self.classes, minlength=math.prod(sizes))
-        return counted.astype(np.int64).reshape(sizes)
-
-
-class _Cells(_Counts):
-    """Counts out of a table of all cells."""
-
-    def __init__(self, cells: Ints) -> None:
-        self.cells = cells
-
-    def table(self, features: tuple[int, ...]) -> Ints:
-        others = tuple(i for i in range(self.cells.ndim - 1) if i not in features)
-        summed: Ints = self.cells.sum(axis=others)
-        return summed
 
 
 def _along(matrix: NDArray[Any], table: NDArray[Any], axis: int) -> NDArray[Any]:
@@ -479,7 +448,7 @@ def _along(matrix: NDArray[Any], table: NDArray[Any], axis: int) -> NDArray[Any]
     return np.moveaxis(np.tensordot(matrix, table, axes=(1, axis)), 0, axis)
 
 
-def _seen(traces: dict[int, float]) -> Ints:
+def seen_spaces(traces: dict[int, float]) -> Ints:
     """Residual spaces some query really sees; the rest is rounding."""
     least = 1e-12 * max(traces.values())
     return np.array([space for space, trace in traces.items() if trace > least], np.int64)

@@ -9,29 +9,55 @@ Batch prediction and subsample-and-aggregate are in ``answering``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood.bounded import rational
 from veilwood.data.batches import Batch, Count
 from veilwood.data.encoding import Encoding
-from veilwood.errors import PlanError, VeilwoodError
+from veilwood.errors import PlanError, UseError
 from veilwood.forests import leaves as cleaning
-from veilwood.forests.matrix.ensembles import BRANCHINGS, Ensemble, EnsembleParameters, grow_ensembles
-from veilwood.forests.matrix.measurement import MECHANISMS, Measurement, plan_measurement
-from veilwood.forests.matrix.strategies import strategy_to_choice
-from veilwood.forests.method import Asked, Codes, Floats, ForestDesign, OnePassMethod, layout_of
+from veilwood.forests.matrix.choices import strategy_to_choice
+from veilwood.forests.matrix.ensembles import (
+    BRANCHINGS,
+    FEATURE_SUBSETS,
+    Division,
+    Ensemble,
+    EnsembleParameters,
+    asked_division,
+    grow_ensembles,
+    other_divisions,
+)
+from veilwood.forests.matrix.measurement import (
+    MECHANISMS,
+    Measurement,
+    alternatives,
+    budget_of,
+    divide,
+    errors_of,
+    most_cells,
+    plan_measurement,
+)
+from veilwood.forests.matrix.mixtures import Mixture
+from veilwood.forests.matrix.search import SMALL, optimize
+from veilwood.forests.method import Asked, Codes, Floats, ForestDesign, OnePassMethod, layout_of, least_noise
 from veilwood.forests.noisy_leaves import LeafMethod, LeafModel, LeafParameters
 from veilwood.privacy.door import Door
 from veilwood.privacy.plan import Plan
 from veilwood.trees.forest import Forest
 
 VOTINGS = ("hard", "weight")
+Grown: TypeAlias = tuple[tuple[Ensemble, ...], Forest]
+_ALTERNATIVES = {
+    "alternatives": "expected squared error of a leaf, by what is measured,",
+    "divisions": "the same, as a multiple of what was chosen, by the number of ensembles,",
+}
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -64,16 +90,41 @@ def _measured_tables(design: MatrixDesign, batches: Iterable[Batch], *, n_jobs: 
     return np.concatenate([total.ravel() for sums in totals for total in sums])
 
 
+def _chosen(found: Mapping[str, Any], n_ensembles: int) -> tuple[list[Fraction], list[Any]]:
+    """Read the shares and strategies of an earlier plan."""
+    shares, strategies = found.get("shares"), found["strategies"]
+    if not isinstance(shares, list) or not isinstance(strategies, list):
+        raise PlanError("the plan does not have a share and a strategy for each ensemble.")
+    if not len(shares) == len(strategies) == n_ensembles:
+        raise PlanError("the plan does not have a share and a strategy for each ensemble.")
+    exact = [rational(share, "share") for share in shares]
+    if min(exact) <= 0 or sum(exact) != 1:
+        raise PlanError("the shares of the plan are not positive, or do not add up to 1.")
+    return exact, strategies
+
+
+def _told(plan: Plan, choices: dict[str, Any]) -> Plan:
+    """Say in the plan's notes what else was considered, and what it would have cost."""
+    notes = dict(plan.notes)
+    for key, words in _ALTERNATIVES.items():
+        costs = choices.get(key)
+        if isinstance(costs, dict) and all(isinstance(cost, int | float) for cost in costs.values()):
+            notes[key] = f"{words} {'; '.join(f'{name}: {cost:,}' for name, cost in costs.items())}"
+    return replace(plan, choices=choices, notes=notes)
+
+
 class MatrixModel(LeafModel):
     """Leaves vote, or add up their counts."""
 
     def outputs(self, codes: Codes, n_jobs: int | None = None) -> Floats:
-        """Return the share of each class among the votes."""
-        return cleaning.plain_shares(np.maximum(self.sums(codes, n_jobs), 0.0))
+        """Return the probability of each class, by its share among the votes."""
+        return self.answers(codes, n_jobs)[0]
 
-    def choices(self, codes: Codes, n_jobs: int | None = None) -> NDArray[np.int64]:
-        """Return the class with the most votes."""
-        return np.asarray(self.sums(codes, n_jobs).argmax(axis=1))
+    def answers(self, codes: Codes, n_jobs: int | None = None) -> tuple[Floats, NDArray[np.int64]]:
+        """Return the probability of each class, by its share among the votes, and the class with the most."""
+        votes = self.sums(codes, n_jobs)
+        shares = cleaning.plain_shares(np.maximum(votes, 0.0))
+        return cleaning.with_doubt(shares, self.forest.n_trees), np.asarray(votes.argmax(axis=1))
 
 
 class MatrixForest(LeafMethod[MatrixForestParameters], OnePassMethod[MatrixForestParameters]):
@@ -86,55 +137,115 @@ class MatrixForest(LeafMethod[MatrixForestParameters], OnePassMethod[MatrixFores
     def check(self) -> None:
         """Refuse words that are not known or do not go together."""
         super().check()
-        self.parameters.one_of("mechanism", MECHANISMS)
-        self.parameters.one_of("branching", BRANCHINGS)
+        self.parameters.check_words(mechanism=MECHANISMS, branching=BRANCHINGS, feature_subsets=FEATURE_SUBSETS)
         if self.parameters.trees == "disjoint" and self.parameters.mechanism == "optimized":
-            raise VeilwoodError(
+            raise UseError(
                 "trees='disjoint' has nothing to optimise: each row is in one tree. Hint: mechanism='laplace'."
             )
 
     def design(self, asked: Asked) -> MatrixDesign:
         """Grow the trees and choose what to measure, both without data."""
-        schema, loss, neighbours = asked.schema, asked.loss, asked.neighbours
-        encoding = Encoding(schema, self.numeric)
+        return least_noise(asked, self._design)
+
+    def _design(self, asked: Asked) -> MatrixDesign:
+        encoding = Encoding(asked.schema, self.numeric)
+        if self.parameters.mechanism != "optimized":
+            return self._design_leaves(asked, encoding)
+        options = [asked_division(encoding, self.parameters), *other_divisions(encoding, self.parameters)]
+        told: dict[str, Any] = {}
+        if "strategies" in asked.choices:
+            options = [each for each in options if each.n_ensembles == asked.choices.get("division")]
+            if len(options) != 1:
+                raise PlanError("the plan does not say how features are divided among ensembles.")
+            told = {name: asked.choices[name] for name in ("alternatives", "divisions") if name in asked.choices}
+        grown = {each.n_ensembles: grow_ensembles(encoding, self.parameters, asked.seed, each) for each in options[:1]}
+        division = options[0].n_ensembles
+        if len(options) > 1:
+            division, errors = self._best_division(asked, encoding, options, grown)
+            told = {"divisions": errors} if len(errors) > 1 else {}
+        return self._design_optimized(asked, encoding, *grown[division], told)
+
+    def _best_division(
+        self, asked: Asked, encoding: Encoding, options: Sequence[Division], grown: dict[int, Grown]
+    ) -> tuple[int, dict[str, float]]:
+        """Say how many ensembles the features are divided among, and what error each number would leave, in ratio.
+
+        One ensemble stays where marginals answer its leaves better than the trees themselves do: there it is not
+        drowned in noise. Elsewhere it gives way to parts that at least halve the error. The decision is made for noise
+        of any scale, so that with more budget the error never grows.
+        """
+        n_classes = len(asked.schema.classes)
+        noise, _ = budget_of(asked.loss, asked.neighbours, n_classes)
+        errors: dict[int, float] = {}
+        for division in options:
+            number = division.n_ensembles
+            if number not in grown:
+                grown[number] = grow_ensembles(encoding, self.parameters, asked.seed, division)
+            ensembles, forest = grown[number]
+            paths = [ensemble.paths for ensemble in ensembles]
+            shares = divide(paths, noise, SMALL, n_classes)
+            errors[number] = sum(errors_of(paths, shares, noise, SMALL, n_classes)) / forest.n_leaves
+            best = optimize(paths[0], noise, SMALL, max_cells=most_cells(n_classes))
+            if number == 1 and not isinstance(best, Mixture):
+                break
+        least = min(errors, key=lambda number: errors[number])
+        chosen = least if 2 * errors[least] <= errors[1] else 1
+        return chosen, {str(number): float(f"{error / errors[chosen]:.4g}") for number, error in errors.items()}
+
+    def _design_leaves(self, asked: Asked, encoding: Encoding) -> MatrixDesign:
+        """Release the leaves of every tree at an equal share."""
         ensembles, forest = grow_ensembles(encoding, self.parameters, asked.seed)
-        measurements: tuple[Measurement, ...] = ()
-        if self.parameters.mechanism == "optimized":
-            share = loss.part(Fraction(1, len(ensembles)))
-            found = asked.choices.get("strategies") or [None] * len(ensembles)
-            if not isinstance(found, list) or len(found) != len(ensembles):
-                raise PlanError("the plan does not have a strategy for each ensemble.")
-            measurements = tuple(
-                plan_measurement(
-                    f"ensemble {i}",
-                    ensemble.paths,
-                    share,
-                    neighbours,
-                    len(schema.classes),
-                    features=[encoding.columns[j].name for j in ensemble.features],
-                    choice=choice,
-                )
-                for i, (ensemble, choice) in enumerate(zip(ensembles, found, strict=True), start=1)
-            )
-            steps = tuple(step for measurement in measurements for step in measurement.steps)
-            error = sum(measurement.expected_error for measurement in measurements) / forest.n_leaves
-            strategy = ", ".join(dict.fromkeys(m.strategy.name for m in measurements))
-            released = f"noisy tables ({strategy}) chosen to answer the {forest.n_leaves:,} leaves"
-        else:
-            steps = (self.leaf_step(schema, loss, neighbours, forest.n_leaves),)
-            error, released = steps[0].variance, f"{steps[0].name}, with noise"
+        step = self.leaf_step(asked.schema, asked.loss, asked.neighbours, forest.n_leaves)
         plan = asked.plan(
-            steps,
-            released,
+            (step,),
+            f"{step.name}, with noise",
             layout_of(forest, self.records),
-            error,
-            choices={
-                "structure": forest.fingerprint(),
-                "strategies": [strategy_to_choice(measurement.strategy) for measurement in measurements],
-            },
+            step.variance,
+            choices={"structure": forest.fingerprint()},
             notes={"ensembles": len(ensembles)},
         )
-        return MatrixDesign(encoding, plan, forest, ensembles, measurements)
+        return MatrixDesign(encoding, plan, forest, ensembles, ())
+
+    def _design_optimized(
+        self, asked: Asked, encoding: Encoding, ensembles: tuple[Ensemble, ...], forest: Forest, told: dict[str, Any]
+    ) -> MatrixDesign:
+        """Choose what to measure for each ensemble, and its share of the budget; or take both from an earlier plan."""
+        n_classes = len(asked.schema.classes)
+        if "strategies" in asked.choices:
+            shares, strategies = _chosen(asked.choices, len(ensembles))
+        else:
+            paths = [ensemble.paths for ensemble in ensembles]
+            noise, budget = budget_of(asked.loss, asked.neighbours, n_classes)
+            shares, strategies = divide(paths, noise, budget, n_classes), [None] * len(ensembles)
+            told["alternatives"] = alternatives(paths, shares, noise, budget, n_classes)
+        measurements = tuple(
+            plan_measurement(
+                f"ensemble {i}",
+                ensemble.paths,
+                asked.loss.part(share),
+                asked.neighbours,
+                n_classes,
+                features=[encoding.columns[j].name for j in ensemble.features],
+                choice=strategy,
+            )
+            for i, (ensemble, share, strategy) in enumerate(zip(ensembles, shares, strategies, strict=True), start=1)
+        )
+        measured = ", ".join(dict.fromkeys(measurement.strategy.name for measurement in measurements))
+        plan = asked.plan(
+            tuple(step for measurement in measurements for step in measurement.steps),
+            f"noisy tables ({measured}) chosen to answer the {forest.n_leaves:,} leaves",
+            layout_of(forest, self.records),
+            sum(measurement.expected_error for measurement in measurements) / forest.n_leaves,
+            notes={"ensembles": len(ensembles)},
+        )
+        choices = {
+            "structure": forest.fingerprint(),
+            "division": len(ensembles),
+            "shares": [str(share) for share in shares],
+            "strategies": [strategy_to_choice(measurement.strategy) for measurement in measurements],
+            **told,
+        }
+        return MatrixDesign(encoding, _told(plan, choices), forest, ensembles, measurements)
 
     def count(self, design: MatrixDesign) -> Count:
         """Count the cells of the tables that are measured, or the leaves."""

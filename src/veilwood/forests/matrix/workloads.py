@@ -31,15 +31,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-from veilwood.errors import DomainTooLargeError, OutOfSchemaError, VeilwoodError
+from veilwood.errors import DomainTooLargeError, MechanismError, OutOfSchemaError
+from veilwood.trees.forest import Forest, leaf_masks
 
-__all__ = ["LeafVoteWorkload", "PathWorkload", "VoteWorkload", "Workload", "features_of"]
+__all__ = ["PathWorkload", "Workload", "features_of"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -48,7 +49,7 @@ Marginal = Callable[[tuple[int, ...]], Floats]
 
 _MOST_ENTRIES = 1 << 26  # of an explicit matrix: half a gigabyte of float64
 _MOST_FEATURES = 62  # a set of features is a bit mask in an int64
-_CHUNK = 1 << 22  # entries of a temporary array
+CHUNK = 1 << 22  # entries of a temporary array
 
 
 def features_of(mask: int) -> tuple[int, ...]:
@@ -91,6 +92,11 @@ class Workload(ABC):
     def residual_traces(self) -> dict[int, float]:
         """Trace g_R of W' W on each residual space R that some query sees, by bit mask."""
         return self._traces()
+
+    @cached_property
+    def found(self) -> dict[Any, list[Any]]:
+        """Candidate strategies that a search has found for this workload, by its settings."""
+        return {}
 
     @abstractmethod
     def _traces(self) -> dict[int, float]:
@@ -137,7 +143,7 @@ class _Paths:
     """Leaves that fix the same features: which kept set of each feature, and which leaves."""
 
     features: tuple[int, ...]
-    choices: Ints  # [leaves, features]: row of the feature's dictionary
+    choices: NDArray[np.integer[Any]]  # [leaves, features]: row of the feature's dictionary
     leaves: Ints
 
 
@@ -159,24 +165,32 @@ class PathWorkload(Workload):
     (3, 1)
     """
 
-    def __init__(self, sizes: Sequence[int], kept: Sequence[Bools], choices: Ints, *, merge: bool = True) -> None:
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        kept: Sequence[Bools],
+        choices: NDArray[np.integer[Any]],
+        *,
+        merge: bool = True,
+        forest: Forest | None = None,
+    ) -> None:
         self.sizes = tuple(int(size) for size in sizes)
         self.n_queries = len(choices)
-        used = [kept[i][np.unique(choices[:, i])] for i in range(len(sizes))]
-        self.maps = tuple(_first_seen(sets.T) if merge else np.arange(sets.shape[1]) for sets in used)
+        self.forest = forest
+        used = [sets[np.bincount(choices[:, i], minlength=len(sets)) > 0] for i, sets in enumerate(kept)]
+        self.maps = tuple(first_seen(sets.T) if merge else np.arange(sets.shape[1]) for sets in used)
         self.shape = tuple(int(to.max()) + 1 for to in self.maps)
         self.kept = tuple(kept[i][:, np.unique(to, return_index=True)[1]] for i, to in enumerate(self.maps))
         self.groups = tuple(_group(kept, choices))
+        single = [sets.sum(axis=1) == 1 for sets in self.kept]
         self.single_valued = all(
-            (self.kept[i][group.choices[:, j]].sum(axis=1) == 1).all()
-            for group in self.groups
-            for j, i in enumerate(group.features)
+            single[i][group.choices[:, j]].all() for group in self.groups for j, i in enumerate(group.features)
         )
 
     @classmethod
     def from_leaves(
         cls, sizes: Sequence[int], leaf_features: ArrayLike, leaf_values: ArrayLike, *, merge: bool = True
-    ) -> PathWorkload:
+    ) -> Self:
         """Leaves of multiway trees.
 
         Parameters
@@ -190,45 +204,99 @@ class PathWorkload(Workload):
         """
         features, values = np.asarray(leaf_features, np.int64), np.asarray(leaf_values, np.int64)
         _check_leaves(sizes, features, values)
-        choices = np.tile(np.asarray(sizes, np.int64), (len(features), 1))  # the last row keeps every value
+        fixed = np.full((len(features), len(sizes)), -1, np.int32)
         leaf, place = np.nonzero(features >= 0)
-        choices[leaf, features[leaf, place]] = values[leaf, place]
-        kept = [np.vstack([np.eye(size, dtype=bool), np.ones((1, size), bool)]) for size in sizes]
-        return cls(sizes, kept, choices, merge=merge)
+        fixed[leaf, features[leaf, place]] = values[leaf, place]
+        return cls._from_fixed(sizes, fixed, merge=merge)
 
     @classmethod
-    def from_masks(cls, sizes: Sequence[int], masks: ArrayLike, *, merge: bool = True) -> PathWorkload:
+    def _from_fixed(cls, sizes: Sequence[int], fixed: NDArray[np.int32], **more: Any) -> Self:
+        """Leaves by the value of each feature that they fix, -1 where a feature is free; ``fixed`` is used up."""
+        np.copyto(fixed, np.asarray(sizes, np.int32), where=fixed < 0)  # the last row of a dictionary keeps every value
+        kept = [np.vstack([np.eye(size, dtype=bool), np.ones((1, size), bool)]) for size in sizes]
+        return cls(sizes, kept, fixed, **more)
+
+    @classmethod
+    def from_forest(cls, sizes: Sequence[int], forest: Forest, *, multiway: bool) -> Self:
+        """Leaves of a forest; a strategy can then measure the leaves of its trees directly.
+
+        Parameters
+        ----------
+        sizes : sequence of int
+            Number of values of each feature.
+        forest : Forest
+            Its trees.
+        multiway : bool
+            Whether each branch of a split is one value of the feature: then no sets of values are written down.
+        """
+        _check_sizes(sizes)
+        if not multiway:
+            return cls.from_masks(sizes, leaf_masks(forest, sizes), forest=forest)
+        fixed = np.full((forest.n_nodes, len(sizes)), -1, np.int32)
+        for depth in range(1, forest.depth + 1):
+            nodes = np.flatnonzero(forest.level == depth)
+            parent = forest.parent[nodes]
+            fixed[nodes] = fixed[parent]
+            fixed[nodes, forest.feature[parent]] = nodes - forest.child[parent]
+        return cls._from_fixed(sizes, fixed[forest.leaf_node], forest=forest)
+
+    @classmethod
+    def from_masks(
+        cls, sizes: Sequence[int], masks: ArrayLike, *, merge: bool = True, forest: Forest | None = None
+    ) -> Self:
         """Leaves of any trees: ``masks`` is boolean, [leaves, sum of sizes], the values each leaf keeps."""
         table = np.asarray(masks, bool)
         _check_sizes(sizes)
         if table.ndim != 2 or table.shape[1] != sum(sizes) or not len(table):
-            raise VeilwoodError(
+            raise MechanismError(
                 f"masks has shape {table.shape}, sizes {tuple(sizes)}. "
                 f"Hint: one row per leaf, one column per value of each feature: [leaves, {sum(sizes)}]."
             )
         kept, choices = [], []
         for part in np.split(table, np.cumsum(sizes)[:-1], axis=1):
-            distinct, which = np.unique(part, axis=0, return_inverse=True)
-            kept.append(distinct)
-            choices.append(which.reshape(-1))
-        return cls(sizes, kept, np.stack(choices, axis=1), merge=merge)
+            first, which = distinct_rows(np.packbits(part, axis=1))
+            kept.append(part[first])
+            choices.append(which)
+        return cls(sizes, kept, np.stack(choices, axis=1), merge=merge, forest=forest)
 
     def _traces(self) -> dict[int, float]:
         """Trace g_R of T' T on each residual space R; exact for any forest, no averaging."""
-        traces: dict[int, float] = {}
+        return dict(zip(self.spaces.tolist(), np.asarray(self.traces_of_trees.sum(axis=0)).tolist(), strict=True))
+
+    @cached_property
+    def tree_of_leaf(self) -> Ints:
+        """The tree of each leaf; without a forest, all leaves count as one."""
+        if self.forest is None:
+            return np.zeros(self.n_queries, np.int64)
+        return np.repeat(np.arange(self.forest.n_trees), np.diff(self.forest.tree_leaves))
+
+    @cached_property
+    def spaces(self) -> Ints:
+        """Bit masks of the residual spaces that some leaf sees."""
+        return np.unique(np.concatenate([np.array(subsets(group.features), np.int64) for group in self.groups]))
+
+    @cached_property
+    def traces_of_trees(self) -> Any:
+        """Trace of T' T on each residual space (column), tree by tree (row): a sparse array."""
+        trees, places, values = [], [], []
+        counted = [sets.sum(axis=1) for sets in self.kept]
+        n_trees = int(self.tree_of_leaf[-1]) + 1
         for group in self.groups:
-            n = np.array([self.shape[i] for i in group.features], float)
-            free = self.n_cells / math.prod(self.shape[i] for i in group.features)
-            m = np.stack([self.kept[i].sum(axis=1)[group.choices[:, j]] for j, i in enumerate(group.features)]
-                         or [np.zeros(len(group.leaves), np.int64)], axis=1)  # fmt: skip
-            m, times = np.unique(m, axis=0, return_counts=True)
-            terms = times[:, None] * free
-            for j in range(len(group.features)):
-                outside, inside = m[:, j] ** 2 / n[j], m[:, j] * (1 - m[:, j] / n[j])
+            n = [self.shape[i] for i in group.features]
+            tree = self.tree_of_leaf[group.leaves]
+            m = [counted[i][group.choices[:, j]] for j, i in enumerate(group.features)]
+            first, times = _alike([tree, *([] if self.single_valued else m)], [n_trees, *(size + 1 for size in n)])
+            terms = times[:, None] * (self.n_cells / math.prod(n))
+            for j, size in enumerate(n):
+                kept = m[j][first]
+                outside, inside = kept**2 / size, kept * (1 - kept / size)
                 terms = np.concatenate([terms * outside[:, None], terms * inside[:, None]], axis=1)
-            for mask, value in zip(_subsets(group.features), terms.sum(axis=0), strict=True):
-                traces[mask] = traces.get(mask, 0.0) + float(value)
-        return traces
+            place = np.searchsorted(self.spaces, subsets(group.features))
+            trees.append(np.repeat(tree[first], len(place)))
+            places.append(np.tile(place, len(first)))
+            values.append(terms.ravel())
+        where = np.concatenate(trees), np.concatenate(places)
+        return sparse.csr_array((np.concatenate(values), where), (n_trees, len(self.spaces)))
 
     def answer(self, marginal: Marginal) -> Floats:
         """Leaf counts [leaves, k] out of marginal tables over the paths' features."""
@@ -240,11 +308,12 @@ class PathWorkload(Workload):
 
     def _answer_group(self, group: _Paths, table: Floats) -> Floats:
         """Sum ``table`` over the values each leaf of the group keeps."""
-        picked = [self.kept[i][group.choices[:, j]] for j, i in enumerate(group.features)]
         if self.single_valued:
-            found: Floats = table[tuple(keep.argmax(axis=1) for keep in picked)]
+            value = [self.kept[i].argmax(axis=1) for i in group.features]
+            found: Floats = table[tuple(value[j][group.choices[:, j]] for j in range(len(value)))]
             return found
-        step = max(1, _CHUNK // max(table.size, 1))
+        picked = [self.kept[i][group.choices[:, j]] for j, i in enumerate(group.features)]
+        step = max(1, CHUNK // max(table.size, 1))
         parts = []
         for start in range(0, len(group.leaves), step):
             chunk = np.broadcast_to(table, (len(group.leaves[start : start + step]), *table.shape))
@@ -277,7 +346,7 @@ class PathWorkload(Workload):
     def rows(self, *, merged: bool) -> Iterator[Floats]:
         """The rows of T, a chunk at a time."""
         masks = [self.leaf_masks(i) if merged else self.leaf_masks(i)[:, to] for i, to in enumerate(self.maps)]
-        step = max(1, _CHUNK // math.prod(mask.shape[1] for mask in masks))
+        step = max(1, CHUNK // math.prod(mask.shape[1] for mask in masks))
         for start in range(0, self.n_queries, step):
             chunk = np.ones((len(masks[0][start : start + step]), 1))
             for mask in masks:
@@ -285,164 +354,52 @@ class PathWorkload(Workload):
             yield chunk
 
 
-class VoteWorkload(Workload):
-    """Weighted votes out of cells, Q T' T: for each queried point the sum of the leaves it reaches.
-
-    Parameters
-    ----------
-    paths : PathWorkload
-        The forest.
-    reached : array_like of int, [queries, trees]
-        The leaf each queried point reaches in each tree. Public: never derive it from private data.
-    """
-
-    def __init__(self, paths: PathWorkload, reached: ArrayLike) -> None:
-        self.paths = paths
-        self.reached = _check_reached(reached, paths.n_queries)
-        self.sizes, self.maps, self.shape = paths.sizes, paths.maps, paths.shape
-        self.n_queries = len(self.reached)
-
-    def _traces(self) -> dict[int, float]:
-        """Trace g_R of W' W on each residual space R."""
-        return self._traces_of_paths() if self.paths.single_valued else self._traces_of_rows()
-
-    def _traces_of_paths(self) -> dict[int, float]:
-        """One value per fixed feature: paths of a query over the same features are the same query."""
-        n_groups = len(self.paths.groups)
-        group_of_leaf = np.empty(self.paths.n_queries, np.int64)
-        for place, group in enumerate(self.paths.groups):
-            group_of_leaf[group.leaves] = place
-        flat = np.arange(self.n_queries)[:, None] * n_groups + group_of_leaf[self.reached]
-        paths = np.bincount(flat.ravel(), minlength=self.n_queries * n_groups).reshape(self.n_queries, -1)
-        at: dict[int, int] = {}
-        entries: list[tuple[int, int, float]] = []
-        for place, group in enumerate(self.paths.groups):
-            for mask in _subsets(group.features):
-                inner = 1 / math.prod(self.shape[i] for i in group.features if not mask >> i & 1)
-                entries.append((place, at.setdefault(mask, len(at)), inner))
-        where = np.array([entry[:2] for entry in entries]).T
-        inside = sparse.csr_array(([entry[2] for entry in entries], (where[0], where[1])), (n_groups, len(at)))
-        weight = np.zeros(len(at))
-        step = max(1, _CHUNK // len(at))
-        for start in range(0, self.n_queries, step):
-            weight += ((paths[start : start + step] @ inside) ** 2).sum(axis=0)
-        scale = {mask: math.prod((1 - 1 / n) / n for n in (self.shape[i] for i in features_of(mask))) for mask in at}
-        return {mask: float(weight[place]) * self.n_cells * scale[mask] for mask, place in at.items()}
-
-    def _traces_of_rows(self) -> dict[int, float]:
-        """Sets of values: split the explicit rows feature by feature into mean and rest."""
-        parts = {0: self.dense(merged=True).reshape(self.n_queries, *self.shape)}
-        for i, size in enumerate(self.shape):
-            split = {}
-            for mask, part in parts.items():
-                mean = part.mean(axis=1 + i, keepdims=True)
-                split[mask] = mean * math.sqrt(size)  # keeps the norm: the mean stands for `size` equal entries
-                split[mask | 1 << i] = part - mean
-            parts = split
-        return {mask: float((part**2).sum()) for mask, part in parts.items()}
-
-    def answer(self, marginal: Marginal) -> Floats:
-        """Votes [queries, k] out of marginal tables."""
-        leaves = self.paths.answer(marginal)
-        answers = np.zeros((self.n_queries, leaves.shape[1]))
-        for tree in range(self.reached.shape[1]):
-            answers += leaves[self.reached[:, tree]]
-        return answers
-
-    def rows(self, *, merged: bool) -> Iterator[Floats]:
-        """The rows of Q T' T, all at once."""
-        query = np.repeat(np.arange(self.n_queries), self.reached.shape[1])
-        shape = (self.n_queries, self.paths.n_queries)
-        reaches: Any = sparse.csc_array((np.ones(len(query)), (query, self.reached.ravel())), shape)
-        total, start = np.zeros((self.n_queries, math.prod(self.shape if merged else self.sizes))), 0
-        for chunk in self.paths.rows(merged=merged):
-            total += reaches[:, start : start + len(chunk)] @ chunk
-            start += len(chunk)
-        yield total
+def distinct_rows(rows: NDArray[np.uint8]) -> tuple[Ints, Ints]:
+    """Return where each distinct row of bytes is seen first, and which of them every row is."""
+    keys = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.shape[1])))[:, 0]
+    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    return first, which.reshape(-1)
 
 
-class LeafVoteWorkload(Workload):
-    """Votes out of leaves, Q T': for each queried point the sum over its leaves, each leaf its own count.
-
-    For trees grown on disjoint records (subsample-and-aggregate) the table is indexed by leaf, one feature with
-    as many values as the forest has leaves. Leaves reached by the same points are merged; leaves reached by none
-    are not measured at all.
-
-    Parameters
-    ----------
-    n_leaves : int
-        Leaves in the forest.
-    reached : array_like of int, [queries, trees]
-        The leaf each queried point reaches in each tree. Public: never derive it from private data.
-    merge : bool
-        Whether to merge and drop leaves (always better; False is for baselines).
-    """
-
-    def __init__(self, n_leaves: int, reached: ArrayLike, *, merge: bool = True) -> None:
-        self.reached = _check_reached(reached, n_leaves)
-        self.n_queries = len(self.reached)
-        self.sizes = (int(n_leaves),)
-        to = np.arange(n_leaves)
-        if merge:
-            used, place = np.unique(self.reached, return_inverse=True)
-            queries = np.zeros((len(used), self.n_queries), bool)
-            queries[place.reshape(self.reached.shape), np.arange(self.n_queries)[:, None]] = True
-            to = np.full(n_leaves, -1)
-            to[used] = _first_seen(np.packbits(queries, axis=1))
-        self.maps = (to,)
-        self.shape = (int(to.max()) + 1,)
-
-    def _matrix(self, columns: int, of: Ints) -> Any:
-        """The sparse matrix with one column per value of ``of``; merged leaves are answered by one column."""
-        row = np.repeat(np.arange(self.n_queries), self.reached.shape[1])
-        column = of[self.reached.ravel()]
-        matrix = sparse.csr_array((np.ones(len(row)), (row, column)), (self.n_queries, columns))
-        matrix.data = np.minimum(matrix.data, 1.0)
-        return matrix
-
-    @property
-    def matrix(self) -> Any:
-        """The sparse matrix on the merged leaves."""
-        return self._matrix(self.shape[0], self.maps[0])
-
-    def _traces(self) -> dict[int, float]:
-        """Trace on the total and on what is left of it."""
-        matrix = self.matrix
-        total = float((np.asarray(matrix.sum(axis=1)) ** 2).sum() / self.shape[0])
-        return {0: total, 1: float((matrix.data**2).sum()) - total}
-
-    def answer(self, marginal: Marginal) -> Floats:
-        """Votes [queries, k] out of the table of (merged) leaves."""
-        answers: Floats = self.matrix @ marginal((0,))
-        return answers
-
-    def rows(self, *, merged: bool) -> Iterator[Floats]:
-        """The rows of Q T', all at once."""
-        yield (self.matrix if merged else self._matrix(self.sizes[0], np.arange(self.sizes[0]))).toarray()
-
-
-def _first_seen(rows: NDArray[Any]) -> Ints:
+def first_seen(rows: Bools) -> Ints:
     """Number equal rows alike, in order of first appearance."""
-    _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    first, which = distinct_rows(np.packbits(rows, axis=1))
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
-    return rank[which.reshape(-1)]
+    return rank[which]
 
 
-def _group(kept: Sequence[Bools], choices: Ints) -> Iterator[_Paths]:
+def _alike(columns: Sequence[Ints], sizes: Sequence[int]) -> tuple[Ints, Ints]:
+    """Return where each distinct row of small integers is seen first, and how often it is there."""
+    keys = [np.zeros(len(columns[0]), np.int64)]
+    room = 1
+    for column, size in zip(columns, sizes, strict=False):
+        if room * size > 1 << 62:  # one number is not enough for all columns
+            keys, room = [*keys, np.zeros(len(column), np.int64)], 1
+        keys[-1] = keys[-1] * size + column
+        room *= size
+    found = keys[0]
+    for more in keys[1:]:
+        found = np.unique(found, return_inverse=True)[1] * len(found) + np.unique(more, return_inverse=True)[1]
+    _, first, times = np.unique(found, return_index=True, return_counts=True)
+    return first, times
+
+
+def _group(kept: Sequence[Bools], choices: NDArray[np.integer[Any]]) -> Iterator[_Paths]:
     """Leaves by the set of features they fix."""
-    masks = np.zeros(len(choices), np.int64)
+    kind: Any = np.uint16 if len(kept) <= 16 else np.int64  # short numbers are sorted fastest
+    masks = np.zeros(len(choices), kind)
     for i, sets in enumerate(kept):
         fixing = sets.sum(axis=1) < sets.shape[1]
-        masks |= fixing[choices[:, i]].astype(np.int64) << i
+        masks |= fixing[choices[:, i]].astype(kind) << kind(i)
     order = np.argsort(masks, kind="stable")
-    distinct, starts = np.unique(masks[order], return_index=True)
-    for mask, leaves in zip(distinct, np.split(order, starts[1:]), strict=True):
-        features = features_of(int(mask))
+    ends = np.flatnonzero(np.diff(masks[order])) + 1
+    for leaves in np.split(order, ends):
+        features = features_of(int(masks[leaves[0]]))
         yield _Paths(features, choices[leaves][:, features], leaves)
 
 
-def _subsets(features: Sequence[int]) -> list[int]:
+def subsets(features: Sequence[int]) -> list[int]:
     """Bit masks of all subsets of ``features``."""
     masks = [0]
     for i in features:
@@ -452,7 +409,7 @@ def _subsets(features: Sequence[int]) -> list[int]:
 
 def _check_sizes(sizes: Sequence[int]) -> None:
     if not len(sizes) or min(sizes) < 1:
-        raise VeilwoodError(f"sizes is {tuple(sizes)}. Hint: give the number of values (1 or more) of each feature.")
+        raise MechanismError(f"sizes is {tuple(sizes)}. Hint: give the number of values (1 or more) of each feature.")
     if len(sizes) > _MOST_FEATURES:
         raise DomainTooLargeError(
             f"{len(sizes)} features in one matrix forest; the limit is {_MOST_FEATURES}. "
@@ -463,7 +420,7 @@ def _check_sizes(sizes: Sequence[int]) -> None:
 def _check_leaves(sizes: Sequence[int], features: Ints, values: Ints) -> None:
     _check_sizes(sizes)
     if features.ndim != 2 or features.shape != values.shape or not len(features):
-        raise VeilwoodError(
+        raise MechanismError(
             f"leaf_features has shape {features.shape}, leaf_values {values.shape}. "
             "Hint: both are [leaves, depth], with at least one leaf."
         )
@@ -474,7 +431,9 @@ def _check_leaves(sizes: Sequence[int], features: Ints, values: Ints) -> None:
         )
     ordered = np.sort(features, axis=1)
     if ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any():
-        raise VeilwoodError("a path fixes the same feature twice. Hint: a multiway tree uses a feature once on a path.")
+        raise MechanismError(
+            "a path fixes the same feature twice. Hint: a multiway tree uses a feature once on a path."
+        )
     wrong = (features >= 0) & ((values < 0) | (values >= np.asarray(sizes)[features]))
     if wrong.any():
         leaf, place = (int(index[0]) for index in np.nonzero(wrong))
@@ -483,16 +442,3 @@ def _check_leaves(sizes: Sequence[int], features: Ints, values: Ints) -> None:
             f"Hint: its values are 0 to {sizes[features[leaf, place]] - 1}.",
             value=int(values[leaf, place]),
         )
-
-
-def _check_reached(reached: ArrayLike, n_leaves: int) -> Ints:
-    table = np.asarray(reached, np.int64)
-    if table.ndim != 2 or not table.size:
-        raise VeilwoodError(f"reached has shape {table.shape}. Hint: [queries, trees], at least one of each.")
-    if table.min() < 0 or table.max() >= n_leaves:
-        raise OutOfSchemaError(f"reached names a leaf outside 0 to {n_leaves - 1}.", value=int(table.max()))
-    if (np.diff(np.sort(table, axis=1), axis=1) == 0).any():
-        raise VeilwoodError(
-            "reached names a leaf twice for one query. Hint: leaves of all trees are numbered in one row."
-        )
-    return table
