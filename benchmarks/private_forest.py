@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from joblib import Parallel, delayed
+from joblib import Parallel, delayed, parallel_config
 from sklearn.ensemble import ExtraTreesClassifier
 from sklearn.metrics import log_loss, roc_auc_score
 
@@ -106,7 +106,7 @@ def peers_table(folder: Path, peers: pd.DataFrame, seeds: int, bounds: str) -> s
             continue
         data = load(folder, str(name), bounds)
         for cell in cells.sort_values("epsilon").itertuples():
-            runs = Parallel(n_jobs=-1)(delayed(classify)(data, cell.epsilon, cell.delta, seed) for seed in range(seeds))
+            runs = Parallel()(delayed(classify)(data, cell.epsilon, cell.delta, seed) for seed in range(seeds))
             mean, error = mean_and_error([run["accuracy"] for run in runs])
             difference = mean - cell.accuracy
             differences.append(difference)
@@ -172,11 +172,11 @@ def mrf_table(folder: Path, published: Path, seeds: int) -> str:
         data = load(folder, file_name, "schema")
         if name == "Adult-categorical":  # published with 45,222 rows of these eight columns
             data = _narrowed(data, MRF_ADULT)
-        trees = np.mean(Parallel(n_jobs=-1)(delayed(plain_accuracy)(data, seed) for seed in range(seeds)))
+        trees = np.mean(Parallel()(delayed(plain_accuracy)(data, seed) for seed in range(seeds)))
         for (dataset, epsilon), (mean, error, _) in sorted(best.items()):
             if dataset != name:
                 continue
-            runs = Parallel(n_jobs=-1)(delayed(classify)(data, epsilon, 0.0, seed) for seed in range(seeds))
+            runs = Parallel()(delayed(classify)(data, epsilon, 0.0, seed) for seed in range(seeds))
             ours, our_error = mean_and_error([run["accuracy"] for run in runs])
             differences.append(ours - mean)
             if ours - mean < -2 * (error**2 + our_error**2) ** 0.5 and mean <= limit.get(name, 1.0):
@@ -223,7 +223,7 @@ def regression_table(folder: Path, seeds: int) -> str:
             continue
         data = load(folder, name, "range")
         for epsilon in (0.5, 1, 2, 10):
-            runs = Parallel(n_jobs=-1)(delayed(regress)(data, epsilon, seed) for seed in range(seeds))
+            runs = Parallel()(delayed(regress)(data, epsilon, seed) for seed in range(seeds))
             mean = {key: mean_and_error([run[key] for run in runs]) for key in runs[0]}
             peer = BEST_PEER.get(name, {}).get(epsilon)
             rivals = [mean[variant][0] for variant in DIPRIME] + ([peer] if peer else [])
@@ -255,7 +255,7 @@ def rich_table(folder: Path, seeds: int) -> str:
              if json.loads(file.read_text())["task"] == "classification"
              and len(load(folder, file.stem, "schema")[2]) > RICH_FROM_ROWS]  # fmt: skip
     jobs = [delayed(rich)(folder, name, seed) for name in names for seed in range(seeds)]
-    found = np.array(Parallel(n_jobs=-1)(jobs)).reshape(len(names), seeds, 3)
+    found = np.array(Parallel()(jobs)).reshape(len(names), seeds, 3)
     for name, runs in zip(names, found, strict=True):
         ours, wider, plain = (mean_and_error(list(column)) for column in runs.T)
         lines.append(
@@ -299,9 +299,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", nargs="*", choices=SECTIONS)
+    parser.add_argument("--workers", type=int, default=-1, help="processes; -1 is one for each core")
+    parser.add_argument("--datasets", nargs="*", help="of the peers' table, only these")
     arguments = parser.parse_args()
     began = time.time()
     peers = pd.read_csv(arguments.peers)
+    peers = peers[peers.dataset.isin(arguments.datasets)] if arguments.datasets else peers
     sections = {
         "speed": lambda: speed(1.0),
         "rich-speed": lambda: speed(RICH),  # in a run of its own: the peak of memory is that of the process
@@ -311,10 +314,12 @@ def main() -> None:
         "regression": lambda: regression_table(arguments.data, arguments.seeds),
         "rich": lambda: rich_table(arguments.data, arguments.seeds),
     }
+    with parallel_config(n_jobs=arguments.workers):
+        told = [section() for name, section in sections.items() if not arguments.only or name in arguments.only]
     parts = [
         "# PrivateForest beside its peers\n",
         f"{arguments.seeds} seeds. The peers had the best of several settings, chosen on the test score.\n",
-        *(section() for name, section in sections.items() if not arguments.only or name in arguments.only),
+        *told,
     ]
     parts.append(f"Whole run: {(time.time() - began) / 60:.0f} minutes.\n")
     if arguments.out:

@@ -7,102 +7,54 @@ import itertools
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import veilwood as vw
+from fixtures.clinic import COLUMNS, forest_of, schema_of, small_table, table_of
 from veilwood import audit
 from veilwood.audit.model_file import check_model
-from veilwood.data.batches import Batch
-from veilwood.data.encoding import GRID_CELLS, TARGET_LEVELS, Encoding
+from veilwood.data.encoding import GRID_CELLS, TARGET_LEVELS
 from veilwood.forests.adaptive import rows as asked
 from veilwood.forests.adaptive.cell_tables import CellTable, grow_tables
-from veilwood.forests.adaptive.columns import columns_of, divided
-from veilwood.forests.adaptive.loop import first_step
-from veilwood.forests.adaptive.private_forest import chosen_loss, in_words
+from veilwood.forests.adaptive.columns import divided
+from veilwood.forests.adaptive.private_forest import chosen_loss
 from veilwood.forests.adaptive.purse import Purse
-from veilwood.forests.adaptive.rows import GRADIENT_UNITS, LEVEL_UNITS, SCORE_UNITS, Rows, Walk, gradients, reach
+from veilwood.forests.adaptive.rows import GRADIENT_UNITS, LEVEL_UNITS, SCORE_UNITS, ScoredRows, gradients, reach
 from veilwood.forests.adaptive.shrinking import components, newton_step, totals_of
 from veilwood.forests.method import Asked
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.ledger import MemoryLedger
 from veilwood.privacy.loss import Loss, requested_loss
-from veilwood.privacy.neighbours import Neighbours, unit_of
+from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.neighbours import Rows as RowsUnit
-from veilwood.trees.counting import route
+from veilwood.trees.counting import HAVE_NUMBA, route
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
     pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning"),
 ]
 
-CLINIC: list[dict[str, Any]] = [
-    {"name": "age", "kind": "numeric", "lower": 0, "upper": 100, "nullable": True},
-    {"name": "ward", "kind": "categorical", "values": ["A", "B", "C"], "nullable": True},
-    {"name": "debt", "kind": "numeric", "lower": -1e6, "upper": 1e6},
-    {"name": "income", "kind": "numeric", "lower": 0, "upper": 1e6, "transform": "log1p"},
-]
-TARGETS: dict[str, dict[str, Any]] = {
-    "two": {"name": "target", "kind": "categorical", "values": ["no", "yes"]},
-    "three": {"name": "target", "kind": "categorical", "values": ["a", "b", "c"]},
-    "regression": {"name": "target", "kind": "numeric", "lower": -5, "upper": 15},
-}
-
-
-def schema_of(task: str) -> vw.Schema:
-    kind = "regression" if task == "regression" else "classification"
-    columns = [*CLINIC, TARGETS[task]]
-    return vw.Schema.from_dict({"name": "clinic", "task": kind, "target": "target", "columns": columns})
-
-
-def table_of(task: str, n: int, seed: int = 0) -> tuple[pd.DataFrame, NDArray[Any]]:
-    rng = np.random.default_rng(seed)
-    age, ward = rng.uniform(0, 100, n), rng.integers(0, 3, n)
-    X = pd.DataFrame({
-        "age": np.where(rng.random(n) < 0.1, np.nan, age),
-        "ward": np.array(["A", "B", "C", None], dtype=object)[np.where(rng.random(n) < 0.1, 3, ward)],
-        "debt": rng.normal(0, 1000, n),
-        "income": rng.lognormal(8, 2, n),
-    })  # fmt: skip
-    level = age / 50 + ward + rng.normal(0, 0.2, n)  # from 0 to 4
-    if task == "regression":
-        return X, 4 * level - 3
-    cuts = [2.0] if task == "two" else [1.3, 2.7]
-    return X, np.array(TARGETS[task]["values"])[np.searchsorted(cuts, level)]
-
-
-def forest_of(task: str, **params: Any) -> Any:
-    kind = vw.PrivateForestRegressor if task == "regression" else vw.PrivateForestClassifier
-    return kind(schema_of(task), **{"random_state": 0, "n_jobs": 1, **params})
-
-
-COLUMNS = columns_of(Encoding(schema_of("two")))
 N_CLASSES = {"two": 2, "three": 3, "regression": 0, "five": 5}
 
 
-def random_rows(n_classes: int, n: int, rng: np.random.Generator) -> Rows:
+def random_rows(n_classes: int, n: int, rng: np.random.Generator) -> ScoredRows:
     """Rows with scores as extreme as rounds can make them, mild ones among them."""
     outputs = n_classes if n_classes > 2 else 1
     scale = rng.choice([10.0, 3000.0, 1e6], (n, 1))
-    return Rows(
+    return ScoredRows(
         np.stack([rng.integers(0, column.n_cells, n) for column in COLUMNS]).astype(np.uint8),
         rng.integers(0, n_classes or TARGET_LEVELS + 1, n).astype(np.int32),
         np.rint(rng.normal(size=(n, outputs)) * scale).astype(np.int32),
     )
 
 
-def small_table() -> CellTable:
-    return CellTable((COLUMNS[0].of_mass(COLUMNS[0].prior, 3), COLUMNS[1].values()))
-
-
-def only(rows: Rows, kept: Any) -> Rows:
+def only(rows: ScoredRows, kept: Any) -> ScoredRows:
     mask = np.zeros(len(rows.target), bool)
     mask[list(kept)] = True
     return rows.some(mask)
@@ -168,16 +120,17 @@ def test_sums_equal_those_of_a_loop_over_rows(n_classes: int) -> None:
                 cell = cell * axis.size + int(axis.groups[rows.cells[axis.feature, i]])
             counts[cell, rows.target[i] if n_classes else 0] += 1
             sums[cell] += naive_gradient(rows.scores[i], int(rows.target[i]), n_classes, limit)
-    assert (asked.gradient_sums(tables, n_classes, limit, rows) == np.concatenate(expected)).all()
+    for fast in {False, HAVE_NUMBA}:  # numpy and its compiled twin
+        assert (asked.gradient_sums(tables, n_classes, limit, rows, fast=fast) == np.concatenate(expected)).all()
     assert (asked.rows_by_cell(tables[0], rows) == counted[0].sum(axis=1)).all()
     if n_classes:
         assert (asked.classes_by_cell(tables, n_classes, rows) == np.concatenate(counted)).all()
 
 
-Query = Callable[[Rows], NDArray[np.int64]]
+Query = Callable[[ScoredRows], NDArray[np.int64]]
 
 
-def of_kept(query: Query, rows: Rows, kept: Any) -> Any:
+def of_kept(query: Query, rows: ScoredRows, kept: Any) -> Any:
     return query(only(rows, kept))
 
 
@@ -234,7 +187,7 @@ def test_norms_of_unsigned_vectors_are_caught_for_replacements() -> None:
     """Mutant: gradients planned as if they had no signs."""
     neighbours, loss, table = Neighbours("replace-one"), requested_loss(1, 1e-6), CellTable(())
     one, other = (
-        asked.gradient_sums([table], 2, GRADIENT_UNITS, Rows(
+        asked.gradient_sums([table], 2, GRADIENT_UNITS, ScoredRows(
             np.zeros((len(COLUMNS), 1), np.uint8), np.array([label], np.int32),
             np.array([[10**6 * (1 - 2 * label)]], np.int32),
         ))
@@ -250,13 +203,16 @@ def test_norms_of_unsigned_vectors_are_caught_for_replacements() -> None:
 
 @pytest.mark.parametrize("n_classes", N_CLASSES.values())
 def test_scores_of_candidates_move_within_the_range_of_a_choice(n_classes: int) -> None:
-    """By enumeration: any row of any table is removed; the change of one score exceeds that of another by no more."""
+    """By enumeration: any row of any table is removed; the change of one score exceeds that of another by no more.
+
+    And the best and the mean score, which are let out as the strengths of columns, move by no more than one score.
+    """
     rng = np.random.default_rng(n_classes)
     tables = [small_table(), *(CellTable((column.of_scales(4),)) for column in COLUMNS), CellTable(())]
     sizes = np.append(0, np.cumsum([table.n_cells for table in tables])[:-1])
-    limit, worst = GRADIENT_UNITS, 0
+    limit, worst, furthest = GRADIENT_UNITS, 0, 0
 
-    def scores(rows: Rows) -> NDArray[np.int64]:
+    def scores(rows: ScoredRows) -> NDArray[np.int64]:
         sums = np.abs(asked.gradient_sums(tables, n_classes, limit, rows)).sum(axis=1)
         return np.asarray(np.add.reduceat(sums, sizes))
 
@@ -264,7 +220,11 @@ def test_scores_of_candidates_move_within_the_range_of_a_choice(n_classes: int) 
         rows = random_rows(n_classes, 12, rng)
         whole = scores(rows)
         for i in range(12):
-            worst = max(worst, int(np.ptp(whole - scores(only(rows, set(range(12)) - {i})))))
+            without = scores(only(rows, set(range(12)) - {i}))
+            worst = max(worst, int(np.ptp(whole - without)))
+            strengths = [(some.max(), np.maximum(some - 3 * limit, 0).sum() // len(some)) for some in (whole, without)]
+            furthest = max(furthest, int(np.abs(np.subtract(strengths[0], strengths[1])).max()))
+    assert 0.5 * reach(n_classes, limit)[0] < furthest <= reach(n_classes, limit)[0]
     assert 0.5 * reach(n_classes, limit)[0] < worst <= 2 * reach(n_classes, limit)[0]
 
 
@@ -318,9 +278,9 @@ def test_components_are_orthogonal_and_add_up(axes: tuple[int, ...]) -> None:
 def test_a_step_is_none_where_noise_rules_and_newtons_where_there_is_none() -> None:
     table, cells = CellTable((COLUMNS[1].values(),)), np.full(4, 1e6)
     sums = np.array([[1e5], [2e5], [-1e5], [0.0]])
-    values, _ = newton_step(sums, 0.0, cells, table, 0, 0.2)
+    values = newton_step(sums, 0.0, cells, table, 0, 0.2)
     assert np.allclose(values, sums / 1e6, atol=1e-3)
-    nothing, _ = newton_step(sums, 1e14, cells, table, 0, 0.2)
+    nothing = newton_step(sums, 1e14, cells, table, 0, 0.2)
     assert np.abs(nothing).max() < 1e-2
     even = totals_of([np.array([5.0, -3.0])], [1e9], None)
     assert even[0] == even[1] > 0
@@ -440,7 +400,17 @@ def test_a_delta_is_given_up_where_so_few_steps_come_that_epsilon_alone_is_more(
         asked_for = Asked("e", {}, schema, requested_loss(1, 1e-6), Neighbours(), 0)
         assert chosen_loss(COLUMNS, 2, n_rows, asked_for).delta == pytest.approx(Fraction(delta))
     rich = Asked("e", {}, schema, requested_loss(30, 1e-6), Neighbours(), 0)
-    assert chosen_loss(COLUMNS, 2, None, rich).delta == 0  # fine cells take pure epsilon
+    assert chosen_loss(COLUMNS, 2, 1_000_000, rich).delta == 0  # fine cells take pure epsilon
+
+
+@pytest.mark.parametrize("task", ["two", "regression"])
+def test_a_delta_without_a_number_of_rows_is_never_worse_than_none(task: str) -> None:
+    """It is not known before the data whether it would pay: the plan is that of pure epsilon, and says so."""
+    kind = vw.PrivateForestRegressor if task == "regression" else vw.PrivateForestClassifier
+    with_delta, pure = (kind(schema_of(task), epsilon=1, delta=delta).plan() for delta in (1e-6, 0.0))
+    assert (with_delta.loss, with_delta.steps) == (pure.loss, pure.steps)
+    assert "n_rows" in with_delta.notes["delta"]
+    assert "delta" not in pure.notes
 
 
 def test_the_number_of_rows_is_free_where_neighbours_have_as_many() -> None:
@@ -465,153 +435,3 @@ def test_bad_parameters_are_refused_before_anything_is_spent(params: dict[str, A
         with pytest.raises(vw.VeilwoodError, match=says):
             attempt()
     assert ledger.entries() == []
-
-
-# -- what is learned -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("task", "epsilon", "least"), [("two", 2.0, 0.85), ("three", 2.0, 0.75), ("regression", 1.0, 0.7)]
-)
-@pytest.mark.parametrize("delta", [0.0, 1e-6])
-def test_it_learns(task: str, epsilon: float, least: float, delta: float) -> None:
-    X, y = table_of(task, 5000)
-    with seeded_for_tests(1):
-        forest = forest_of(task, epsilon=epsilon, delta=delta).fit(X, y)
-    assert forest.score(*table_of(task, 2000, seed=1)) > least
-
-
-@pytest.mark.parametrize("task", ["two", "three", "regression"])
-def test_files_in_batches_equal_a_table_in_memory(task: str, tmp_path: Path) -> None:
-    X, y = table_of(task, 900)
-    whole = X.assign(target=y)
-    for part in range(3):
-        whole[part * 300 : (part + 1) * 300].to_parquet(tmp_path / f"{part}.parquet", index=False)
-    fits = []
-    for given_rows in (whole, str(tmp_path)):
-        with seeded_for_tests(4):
-            fits.append(forest_of(task, epsilon=2.0).fit(given_rows))
-    assert np.array_equal(fits[0].leaf_values_, fits[1].leaf_values_)
-    assert fits[0].plan_.steps == fits[1].plan_.steps
-
-
-def test_streamed_rows_answer_as_held_ones() -> None:
-    rng = np.random.default_rng(0)
-    encoding = Encoding(schema_of("three"))
-    X, y = table_of("three", 500)
-    codes, target = encoding.encode(X), encoding.encode_target(y)
-    batches = [Batch(codes[:200], target[:200], 0, 0), Batch(codes[200:], target[200:], 0, 200)]
-    table = small_table()
-    values = rng.integers(-500, 500, (table.n_cells, 3)).astype(np.int32)
-    question = partial(asked.gradient_sums, [table], 3, GRADIENT_UNITS)
-    held = Rows.of(COLUMNS, batches, 3)
-    held.add(table, values)
-    walk = Walk(COLUMNS, 3, ((table, values),), question)
-    assert (walk(batches) == question(held)).all()
-    assert (walk(batches[:1]) + walk(batches[1:]) == question(held)).all()
-
-
-@pytest.mark.parametrize("task", ["two", "regression"])
-@pytest.mark.parametrize("epsilon", [1.0, 30.0])  # with 30, of classes, fine cells too
-def test_a_saved_forest_predicts_and_explains_the_same(task: str, epsilon: float, tmp_path: Path) -> None:
-    X, y = table_of(task, 800)
-    forest = forest_of(task, epsilon=epsilon).fit(X, y)
-    vw.save(forest, tmp_path / "forest.veilwood")
-    loaded = vw.load(tmp_path / "forest.veilwood")
-    assert (loaded.predict(X) == forest.predict(X)).all()
-    assert loaded.explain().to_dict() == forest.explain().to_dict()
-
-
-def test_fine_cells_are_chosen_by_rows_that_were_held_back() -> None:
-    """A parity of three columns that no pair shows: only fine cells learn it, and the rows held back see that."""
-    rng = np.random.default_rng(0)
-    X = rng.integers(0, 2, (4000, 6)).astype(str)
-    y = np.array(["no", "yes"])[(X[:, :3] == "1").sum(axis=1) % 2]
-    columns = [{"name": f"x{i}", "kind": "categorical", "values": ["0", "1"]} for i in range(6)]
-    schema = vw.Schema.from_dict({
-        "name": "parity", "task": "classification", "target": "y",
-        "columns": [*columns, {"name": "y", "kind": "categorical", "values": ["no", "yes"]}],
-    })  # fmt: skip
-    frame = pd.DataFrame(X, columns=[f"x{i}" for i in range(6)])
-    with seeded_for_tests(1):
-        forest = vw.PrivateForestClassifier(schema, epsilon=6.0, random_state=0).fit(frame, y)
-    names = [step.name for step in forest.plan_.steps]
-    assert names[-3:] == ["classes by column", "fine cells", "weight of fine cells"]
-    assert forest.model_.weight > 0
-    assert forest.score(frame, y) > 0.95
-
-
-@pytest.mark.parametrize("task", ["two", "three", "regression"])
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("epsilon", [0.1, 20.0, float("inf")])
-def test_tables_of_a_few_rows(task: str, n: int, epsilon: float) -> None:
-    X, y = table_of(task, n)
-    forest = forest_of(task, epsilon=epsilon).fit(X, y)
-    predicted = forest.predict(X)
-    if task == "regression":
-        assert ((predicted >= -5) & (predicted <= 15)).all()
-    else:
-        assert np.allclose(forest.predict_proba(X).sum(axis=1), 1)
-    assert forest.explain() is not None
-
-
-def test_one_class_in_the_data_is_predicted_and_a_constant_target_too() -> None:
-    X, _ = table_of("two", 2000)
-    with seeded_for_tests(2):
-        forest = forest_of("two", epsilon=1.0).fit(X, np.full(2000, "yes"))
-        number = forest_of("regression", epsilon=1.0).fit(X, np.full(2000, 3.0))
-    assert (forest.predict(X) == "yes").all()
-    assert np.abs(number.predict(X) - 3).max() < 0.5
-
-
-def test_bounds_a_thousand_times_too_wide_do_no_harm() -> None:
-    rng = np.random.default_rng(0)
-    x, noise = rng.lognormal(0, 1, 8000), rng.normal(0, 0.3, 8000)
-    y = np.where(np.log(x) + noise > 0, "yes", "no")
-    schema = vw.Schema.numeric((0, 1000.0), classes=["no", "yes"], n_features=1)
-    with seeded_for_tests(1):
-        forest = vw.PrivateForestClassifier(schema, epsilon=1.0, random_state=0).fit(x[:, None], y)
-    assert forest.score(x[:, None], y) > 0.85
-
-
-def test_many_categories_and_missing_ones() -> None:
-    rng = np.random.default_rng(0)
-    values = [f"v{i}" for i in range(1000)]
-    place = rng.integers(0, 1000, 20_000)
-    x = np.array(values, dtype=object)[place]
-    x[rng.random(20_000) < 0.2] = None
-    y = np.where(pd.isna(x), "yes", "no")
-    schema = vw.Schema.from_dict({
-        "name": "many", "task": "classification", "target": "y", "columns": [
-            {"name": "x", "kind": "categorical", "values": values, "nullable": True}, TARGETS["two"] | {"name": "y"},
-        ]})  # fmt: skip
-    with seeded_for_tests(1):
-        forest = vw.PrivateForestClassifier(schema, epsilon=1.0, random_state=0).fit(pd.DataFrame({"x": x}), y)
-    missing, there = forest.predict_proba(pd.DataFrame({"x": [None, "v1"]}))
-    assert missing[1] > 0.6
-    assert there[1] < 0.4
-
-
-def test_effects_show_what_columns_do_and_pairs_that_act_together() -> None:
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-1, 1, (20_000, 4))
-    y = np.where((X[:, 0] * X[:, 1] > 0) ^ (rng.random(20_000) < 0.05), "yes", "no")
-    schema = vw.Schema.numeric((-1, 1), classes=["no", "yes"], n_features=4)
-    with seeded_for_tests(1):
-        told = vw.PrivateForestClassifier(schema, epsilon=2.0, random_state=0).fit(X, y).explain()
-    names = schema.feature_names
-    assert set(told.interactions[0].columns) == {names[0], names[1]}
-    assert told.interactions[0].strength > 3 * told.interactions[0].noise
-    table, numbers = table_of("regression", 20_000)
-    with seeded_for_tests(1):
-        main = {one.column: one for one in forest_of("regression", epsilon=2.0).fit(table, numbers).explain().main}
-    ward = main["ward"]
-    slope = ward.effect[ward.groups.index("C"), 0] - ward.effect[ward.groups.index("A"), 0]
-    assert slope == pytest.approx(8, abs=1.5)  # two steps of 4
-    assert main["ward"].strength > main.get("debt", main["ward"]).strength or "debt" not in main
-
-
-def test_words_and_first_steps_need_no_data() -> None:
-    purse = Purse(requested_loss(1, 0), Neighbours("add-remove", unit_of("row")))
-    assert in_words(COLUMNS, 2, 10, purse)
-    assert first_step(Purse(requested_loss(1, 0), Neighbours()), 0, 10**6).name == "histogram of the target"

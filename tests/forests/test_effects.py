@@ -1,15 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Explanations: effects are what the leaves say, and their error bars are those of the noise."""
+"""Explanations: estimates are not deflated, and their error bars cover what is true."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import numpy as np
+import pandas as pd
 import pytest
+from numpy.typing import NDArray
 
 import veilwood as vw
 from veilwood.data.encoding import Encoding
-from veilwood.forests.adaptive.cell_tables import Axis, CellTable, grow_tables
-from veilwood.forests.adaptive.effects import effects_of
+from veilwood.forests.adaptive.cell_tables import Axis, CellTable
+from veilwood.forests.adaptive.effects import BARS, MainEffect, Told, effects_of
+from veilwood.forests.adaptive.estimates import MOST_PAIRS, Estimate, Seen, Step, estimates
+from veilwood.privacy.entropy import seeded_for_tests
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning"),
+    pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
+]
 
 SCHEMA = vw.Schema.from_dict(
     {
@@ -26,33 +38,198 @@ SCHEMA = vw.Schema.from_dict(
 ENCODING = Encoding(SCHEMA, "grid")
 
 
-def axis(feature: int, starts: list[int]) -> Axis:
-    groups = np.arange(len(starts), dtype=np.uint16)
-    return Axis(feature, groups, ENCODING.columns[feature].ordered, len(starts), np.array(starts))
+def axis(feature: int, starts: list[int], groups: list[int] | None = None) -> Axis:
+    told = np.array(groups if groups is not None else np.arange(len(starts)), np.uint16)
+    return Axis(feature, told, ENCODING.columns[feature].ordered, int(told.max()) + 1, np.array(starts))
 
 
-AGE, COARSE_AGE, WARD = axis(0, [0, 20_000, 40_000]), axis(0, [0, 30_000]), axis(1, [0, 1, 2])
+AGE, WARD = axis(0, [0, 20_000, 40_000]), axis(1, [0, 1, 2])
 
 
-def test_main_effects_are_the_means_of_the_leaves_over_the_other_column() -> None:
-    forest, cells = grow_tables([CellTable((AGE, WARD))])
-    table = np.arange(9.0).reshape(3, 3) ** 1.5
-    told = effects_of(forest, table.reshape(-1, 1)[cells], np.zeros((9, 1)), ENCODING)
-    by_name = {main.column: main.effect[:, 0] for main in told.main}
-    assert np.allclose(by_name["age"], table.mean(axis=1) - table.mean())
-    assert np.allclose(by_name["ward"], table.mean(axis=0) - table.mean())
-    assert told.interactions[0].columns == ("age", "ward")
+def test_effects_are_read_off_the_trees_that_hold_them() -> None:
+    pair = np.arange(9.0).reshape(9, 1)
+    alone = Estimate(CellTable((AGE,)), np.array([[1.0], [2.0], [-3.0]]), np.full((3, 1), 0.5))
+    told = Told.of([alone, Estimate(CellTable((AGE, WARD)), pair, pair / 2)], 1)
+    effects = effects_of(told, ENCODING)
+    assert (effects.unit, effects.outputs) == ("log-odds of yes", ("yes",))
+    (main,), (both,) = effects.main, effects.interactions
+    assert main.column == "age"
+    assert main.effect[:, 0].tolist() == [1, 2, -3]
+    assert main.error[:, 0].tolist() == [0.5 * BARS] * 3
+    assert main.edges is not None
+    assert main.edges == pytest.approx([0, 100 * 20_000 / 65535, 100 * 40_000 / 65535, 100], abs=1e-6)
+    assert both.groups[1] == ("A", "B", "C")
+    assert both.effect[2, 1, 0] == 7.0
+    assert both.error[2, 1, 0] == 3.5 * BARS
+    assert effects.to_dict()["interactions"][0]["effect"][2][1] == [7.0]
 
 
-def test_errors_are_those_of_the_noise() -> None:
-    """Values that are pure noise of the stated errors give effects of the stated errors."""
+def test_nothing_measured_is_nothing_told() -> None:
+    effects = effects_of(Told.of(estimates([], np.zeros(1), 2), 1), ENCODING)
+    assert (effects.main, effects.interactions) == ((), ())
+    assert "No column was measured" in str(effects)
+
+
+def test_counts_give_their_log_odds_and_a_weight_that_tables_were_given_is_divided_out() -> None:
+    """A single column of many rows: nothing is averaged over, so the estimate is exact."""
+    counts = np.array([[900.0, 100.0], [500.0, 500.0], [200.0, 800.0]]) * 1e6
+    deflated = 0.3 * np.log(counts[:, 1:] / counts[:, :1])
+    (found,) = estimates([Step(CellTable((WARD,)), deflated, Seen(counts, 0.0))], np.zeros(1), 2)
+    true = np.log(counts[:, 1] / counts[:, 0])
+    assert found.values[:, 0] == pytest.approx(true - true.mean(), abs=1e-9)
+
+
+@pytest.mark.parametrize("taken", [0.0, 0.5, 1.0])
+def test_gradients_are_read_together_with_what_was_predicted_before(taken: float) -> None:
+    """However much of the truth earlier steps have taken, the estimate is the truth."""
+    true, rows = np.array([[-1.0], [0.2], [0.8]]), np.full(3, 1e9)
+    table = CellTable((WARD,))
+    share, now = 1 / (1 + np.exp(-true)), 1 / (1 + np.exp(-taken * true))
+    first = Step(table, taken * true, Seen(np.zeros((3, 1)), 1e30, rows))
+    second = Step(table, np.zeros((3, 1)), Seen((share - now) * rows[:, None], 0.0, rows))
+    (found,) = estimates([first, second], np.zeros(1), 2)
+    assert found.values == pytest.approx(true - true.mean(), abs=1e-6)
+    numbers = Step(table, np.zeros((3, 1)), Seen((1 - taken) * true * rows[:, None] / 0.25, 0.0, rows, limit=0.25))
+    (found,) = estimates([first, numbers], np.zeros(1), 0)
+    assert found.values == pytest.approx(true - true.mean(), abs=1e-6)
+
+
+def test_only_the_strongest_pairs_are_told() -> None:
+    axes = [Axis(feature, np.arange(2, dtype=np.uint16), False, 2, np.arange(2)) for feature in range(6)]
+    steps = [
+        Step(CellTable((axes[i], axes[j])), np.zeros((4, 1)), Seen(1e6 + 1e4 * i * j * np.eye(4, 2), 1.0))
+        for i in range(6) for j in range(i)
+    ]  # fmt: skip
+    found = estimates(steps, np.zeros(1), 2)
+    pairs = [one.table.features for one in found if len(one.table.axes) == 2]
+    assert len(pairs) == MOST_PAIRS
+    assert pairs[0] == (4, 5)
+    assert len(found) == 6 + MOST_PAIRS
+
+
+# -- simulation: do bars cover the truth? ---------------------------------------------------------------------------
+
+EFFECTS: dict[str, Callable[[Any], Any]] = {
+    "slope": lambda x: 2.5 * (x - 0.5),
+    "wave": lambda x: np.sin(2 * np.pi * x),
+    "step": lambda x: 1.0 * (x > 0.6),
+    "none": lambda x: 0 * x,
+}
+KINDS = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
+
+
+class World(NamedTuple):
+    """An additive truth: numeric columns by ``EFFECTS``, a categorical one by ``KINDS``."""
+
+    schema: vw.Schema
+    X: pd.DataFrame
+    y: Any
+    outputs: NDArray[np.float64]  # how much of the effects each output has
+
+
+def world(n_classes: int, n: int, seed: int) -> World:
+    rng = np.random.default_rng(seed)
+    values = {name: rng.random(n) for name in EFFECTS}
+    kind = rng.integers(5, size=n)
+    score = sum(effect(values[name]) for name, effect in EFFECTS.items()) + KINDS[kind]
+    names = np.array([f"k{i}" for i in range(5)], object)
+    goal: dict[str, Any] = {"name": "y", "kind": "numeric", "lower": -10, "upper": 10}
+    outputs: NDArray[np.float64] = np.ones(1)
+    if n_classes == 0:
+        y: Any = score + rng.standard_normal(n)
+    else:
+        outputs = np.ones(1) if n_classes == 2 else np.linspace(-1, 1, n_classes)
+        logits = score[:, None] * (np.array([0.0, 1.0]) if n_classes == 2 else outputs)
+        shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        y = (rng.random((n, 1)) > np.cumsum(shares, axis=1)).sum(axis=1)
+        goal = {"name": "y", "kind": "categorical", "values": list(range(n_classes))}
+    columns: list[dict[str, Any]] = [{"name": name, "kind": "numeric", "lower": 0, "upper": 1} for name in EFFECTS]
+    columns += [{"name": "kind", "kind": "categorical", "values": names.tolist()}, goal]
+    task = "classification" if n_classes else "regression"
+    schema = vw.Schema.from_dict({"name": "made", "task": task, "target": "y", "columns": columns})
+    return World(schema, pd.DataFrame(values).assign(kind=names[kind]), y, outputs)
+
+
+def truth(main: MainEffect, outputs: NDArray[np.float64]) -> NDArray[np.float64]:
+    if main.edges is None:
+        true = KINDS
+    else:
+        inside = np.linspace(main.edges[:-1], main.edges[1:], 200, axis=1)
+        true = EFFECTS[main.column](inside).mean(axis=1)
+    return np.outer(true - true.mean(), outputs)
+
+
+def coverage(n_classes: int, n: int, runs: int, seed: int, **params: Any) -> tuple[float, float]:
+    """The share of groups whose bars cover the truth, and the slope of estimates against the truth."""
+    kind = vw.PrivateForestClassifier if n_classes else vw.PrivateForestRegressor
+    covered, found, true = [], [], []
+    for run in range(runs):
+        made = world(n_classes, n, seed + run)
+        for main in kind(made.schema, random_state=run, **params).fit(made.X, made.y).explain().main:
+            wanted = truth(main, made.outputs)
+            covered.append((np.abs(main.effect - wanted) <= main.error).ravel())
+            found.append(main.effect.ravel())
+            true.append(wanted.ravel())
+    every = np.concatenate(true)
+    return float(np.concatenate(covered).mean()), float(np.concatenate(found) @ every / (every @ every))
+
+
+@pytest.mark.parametrize(("n_classes", "epsilon"), [(2, 1.0), (3, 4.0), (0, 1.0)])
+def test_bars_cover_the_truth_in_a_few_fits(n_classes: int, epsilon: float) -> None:
+    """Groups of one fit share its luck: the mean of so few moves by some hundredths, so less is asked than below."""
+    with seeded_for_tests(1):
+        covered, slope = coverage(n_classes, 4_000, 6, 0, epsilon=epsilon)
+    assert covered >= 0.87
+    assert 0.8 < slope < 1.2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("n_classes", "n", "params"),
+    [
+        (2, 5_000, {"epsilon": 0.3}),
+        (2, 5_000, {"epsilon": 1.0}),
+        (2, 5_000, {"epsilon": 4.0}),
+        (2, 5_000, {"epsilon": 20.0}),
+        (2, 400, {"epsilon": 2.0}),
+        (2, 20_000, {"epsilon": 1.0, "delta": 1e-6}),
+        (2, 5_000, {"epsilon": 4.0, "privacy_unit": 4}),
+        (3, 5_000, {"epsilon": 1.0}),
+        (3, 5_000, {"epsilon": 8.0}),
+        (0, 5_000, {"epsilon": 0.5}),
+        (0, 5_000, {"epsilon": 1.0}),
+        (0, 5_000, {"epsilon": 4.0}),
+        (0, 5_000, {"epsilon": 20.0}),
+        (0, 20_000, {"epsilon": 1.0, "delta": 1e-6}),
+    ],
+)
+def test_bars_cover_the_truth(n_classes: int, n: int, params: dict[str, Any]) -> None:
+    """In simulation: noise and sampling, for tables, rounds and both, classes and numbers, several budgets."""
+    covered, slope = coverage(n_classes, n, 20, 100, **params)
+    assert covered >= 0.9
+    assert 0.85 < slope < 1.15
+
+
+def test_bars_of_half_the_length_do_not_cover_enough() -> None:
+    """The simulation can fail: bars that leave out half of the error miss far more than one time in ten."""
+    made = world(0, 4_000, 0)
+    with seeded_for_tests(2):
+        forest = vw.PrivateForestRegressor(made.schema, epsilon=2.0, random_state=0).fit(made.X, made.y)
+    mains = forest.explain().main
+    missed = [np.abs(main.effect - truth(main, made.outputs)) > main.error / 4 for main in mains]
+    assert np.concatenate([one.ravel() for one in missed]).mean() > 0.2
+
+
+def test_a_pair_that_acts_together_is_shown() -> None:
     rng = np.random.default_rng(0)
-    forest, _ = grow_tables([CellTable((AGE, WARD)), CellTable((COARSE_AGE,))])
-    errors = rng.uniform(0.5, 2, (forest.n_leaves, 1))
-    drawn = [effects_of(forest, rng.normal(size=errors.shape) * errors, errors, ENCODING) for _ in range(250)]
-    for name in ("age", "ward"):
-        mains = [next(main for main in told.main if main.column == name) for told in drawn]
-        measured = np.std([main.effect for main in mains], axis=0)
-        assert np.allclose(measured, mains[0].error, rtol=0.25)
-    strengths = np.array([told.interactions[0].strength for told in drawn])
-    assert np.sqrt((strengths**2).mean()) == pytest.approx(drawn[0].interactions[0].noise, rel=0.1)
+    X = rng.random((20_000, 4))
+    y = ((X[:, 0] > 0.5) ^ (X[:, 2] > 0.5)).astype(int)
+    schema = vw.Schema.numeric((0, 1), classes=[0, 1], n_features=4)
+    with seeded_for_tests(3):
+        effects = vw.PrivateForestClassifier(schema, epsilon=4.0, random_state=0).fit(X, y).explain()
+    pair = effects.interactions[0]
+    assert {pair.columns[0], pair.columns[1]} == {"x0", "x2"}
+    assert pair.strength > 5 * pair.noise
+    corners = pair.effect[[0, 0, -1, -1], [0, -1, 0, -1], 0]
+    assert np.sign(corners).tolist() == [-1, 1, 1, -1]
+    assert pair.effect.shape[:2] == (len(pair.groups[0]), len(pair.groups[1]))

@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 import veilwood as vw
 from veilwood.data.encoding import Encoding
 from veilwood.forests.adaptive.columns import columns_of
-from veilwood.forests.adaptive.shapes import MOST_CELLS, Shapes
+from veilwood.forests.adaptive.purse import Purse
+from veilwood.forests.adaptive.shapes import MOST_CELLS, Shapes, Strengths, division, groups_in_set
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Neighbours
 
 NUMBERS = columns_of(Encoding(vw.Schema.numeric((0, 1), classes=["a", "b"], n_features=20), "grid"))
 CAR = columns_of(Encoding(vw.datasets.car().schema, "grid"))
@@ -36,3 +41,32 @@ def test_shapes_fit_the_table_and_the_memory() -> None:
         for size in largest:
             cells *= size
         assert cells <= MOST_CELLS or shape.together == 1
+
+
+def test_few_strong_columns_get_few_tables_and_many_equal_ones_all() -> None:
+    """Of 20 columns: one that explains half and nothing else, two, or all alike; the mean tells them apart."""
+    shapes = [
+        division(NUMBERS, 2, 5_000.0, Purse(Loss.pure(Fraction(1)), Neighbours()), Strengths(0.5, mean))
+        for mean in (0.5 / 20, 1.0 / 20, 0.5)
+    ]
+    measured, parts = [shape.n_columns for shape, _ in shapes], [part for _, part in shapes]
+    assert measured[0] <= measured[1] < measured[2] == 20
+    assert parts[0] <= parts[1] < parts[2]
+
+
+@pytest.mark.parametrize("mean", [-1.0, 0.0, 0.1, 0.4, 9.0])
+@pytest.mark.parametrize("best", [-1.0, 0.0, 0.4, 9.0])
+def test_whatever_noise_says_effects_are_finite_and_fall(best: float, mean: float) -> None:
+    effects = Strengths(best, mean).effects(20)
+    assert effects.shape == (20,)
+    assert np.isfinite(effects).all()
+    assert effects.min() >= 0
+    assert (np.diff(effects) <= 0).all()
+
+
+def test_groups_in_a_set_have_the_median_as_a_border() -> None:
+    for bins in range(3, 17):
+        assert groups_in_set(bins, 1) == bins
+        assert groups_in_set(bins, 2) % 2 == groups_in_set(bins, 3) % 2 == 0
+        assert groups_in_set(bins, 2) ** 2 <= 64
+        assert groups_in_set(bins, 3) ** 3 <= 64

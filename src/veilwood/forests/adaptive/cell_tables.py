@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -59,17 +60,17 @@ class CellTable:
 
     axes: tuple[Axis, ...]
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """Groups of each column."""
         return tuple(axis.size for axis in self.axes)
 
-    @property
+    @cached_property
     def n_cells(self) -> int:
         """Number of cells."""
         return prod(self.shape)
 
-    @property
+    @cached_property
     def features(self) -> tuple[int, ...]:
         """The columns."""
         return tuple(axis.feature for axis in self.axes)

@@ -25,6 +25,7 @@ from veilwood.forests.adaptive import cell_forests
 from veilwood.forests.adaptive import rows as asked
 from veilwood.forests.adaptive.cell_tables import Axis, CellTable
 from veilwood.forests.adaptive.columns import TINY, CellColumn, divided
+from veilwood.forests.adaptive.estimates import Seen
 from veilwood.forests.adaptive.fine_cells import CELL_SHARE, may_win
 from veilwood.forests.adaptive.fine_cells import measure as measure_cells
 from veilwood.forests.adaptive.purse import Purse
@@ -37,13 +38,14 @@ from veilwood.forests.adaptive.rows import (
     StreamedRows,
     reach,
 )
-from veilwood.forests.adaptive.shapes import ENOUGH, SELECT, SHARES, Shape, Shapes
+from veilwood.forests.adaptive.shapes import LEAST_ROUNDS, SELECT, Strengths, division, groups_in_set, triples
 from veilwood.forests.adaptive.shrinking import newton_step, probabilities, shrunken_evidence, totals_of
 from veilwood.privacy.steps import Step
 from veilwood.progress import track
 
 START: Final = 0.05  # share for class counts, or the number of rows: n e is then known to 28
 FEWEST_ROWS: Final = 10.0
+MISTAKEN: Final = 4.0  # times as many rows declared as counted: the count is believed (R2 -7.1 -> 0.8 at 100 times)
 # Numbers. Below LEAST_START rows times e, four times the error of that number, only the mean is measured. Rows times e
 # that a histogram of the target, the mean of residuals, and a histogram of residuals need; and limits of their shares.
 LEAST_START: Final = 110.0
@@ -57,15 +59,21 @@ RESIDUAL_MARKS: Final = np.geomspace(1e-3, 1.0, 17)[1:]
 CUT_NEEDS, CUT_MOST, CUT_SHARE, CUT_TABLES, CUT_ANEW = 70.0, 16.0, 0.25, 0.1, 4.0
 # Rounds: T rounds have n e = ROUND_NEEDS T^(1/ROUND_POWER) together; 75 and 150 were worse, and so was a power of 0.75.
 ROUND_NEEDS, ROUND_POWER, MOST_ROUNDS = 300.0, 0.6, 80
-LEAST_ROUNDS, LEAST_ALONE = 250.0, 30.0  # rows times e below which no round is worth it after tables, and without
+LEAST_ALONE: Final = 30.0  # rows times e below which no round is worth it where there are no tables
 ROUND_BINS: Final = (0.35, 3, 16)  # groups: a power of rows times e of a round, and limits
 CHOICE_NEEDS, CHOICE_SHARES = 30.0, (0.1, 0.35)  # rows times e for each log-candidate, and limits of a round's share
 COUNT_SHARE: Final = 0.15
-MOST_PAIRS, PAIR_BINS, PAIR_CELLS = 200, 4, 64
-SCORED_ROWS: Final = 1 << 17  # so many rows judge candidates well enough
+# Pairs are drawn; pairs that were chosen are tried with a column more from so many rows times e of a round on: R2 of
+# 9 tables 0.82 -> 0.84 at e = 4, 0.87 -> 0.89 at e = 20.
+MOST_PAIRS, MOST_TRIPLES, TRIPLE_NEEDS, MOST_SET_CELLS = 200, 200, 1000.0, 64
+SCORED_ROWS: Final = 1 << 16  # so many rows judge candidates well enough
 NOISE_SHOWN: Final = 0.8  # of the noise's scale, what it adds to the size of a sum
 SPREAD_OF_NUMBERS: Final = 0.2  # of a gradient of numbers, its variance
 SCORE_GROUPS: Final = 8
+# Strengths of columns: rows times e for an error of 0.05, and limits of the share. Where the best column explains less
+# than LEAST_BEST (the exclusive-or of two) or more than DOMINANT, others beside it blur it: rounds begin at once.
+# Measured beside none, at e = 0.5: mushroom 0.84 -> 0.98, exclusive-or 0.68 -> 0.75, sparse effects +0.02 to +0.1.
+STRENGTH_NEEDS, STRENGTH_SHARES, LEAST_BEST, DOMINANT = 60.0, (0.01, 0.1), 0.05, 0.8
 OVER_LARGEST: Final = 0.1  # how far above the share of the largest class the gradient of two classes is cut
 # Fine cells: a part of the rows is held back to choose what they count; rows times e that the choice needs, and limits.
 HELD_BACK, WEIGHTS, GATE_NEEDS, GATE_SHARES = 0.1, (0.0, 0.5, 1.0), 40.0, (0.01, 0.1)
@@ -81,7 +89,7 @@ class Learned:
     start: NDArray[np.int32]
     tables: list[CellTable] = field(default_factory=list)
     values: list[NDArray[np.int32]] = field(default_factory=list)
-    errors: list[Floats] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)  # what each was made of
     told: list[str] = field(default_factory=list)
     rows: float = 0.0
     limit: int = GRADIENT_UNITS
@@ -171,6 +179,8 @@ class Loop:
             return
         step = first_step(purse, 0, self._known) if self._known else target_step(purse, self._n)
         seen = purse.measure(step, self._rows.ask(asked.target_histogram))
+        if self._known and self._n > MISTAKEN * (total := max(float(seen.sum()), FEWEST_ROWS)):
+            self._n = total + (TARGET_CELLS * step.variance) ** 0.5  # far more rows were declared than are there
         even = np.full(TARGET_CELLS, 1 / TARGET_CELLS)
         mass = divided(seen, even, step.variance, self._n)
         mass /= mass.sum()
@@ -184,9 +194,9 @@ class Loop:
         # The histogram's mean leans to the middle: residuals from it, cut, tell where the mean is.
         share = min(purse.share(MEAN_NEEDS / self._n), MEAN_SHARE)
         step = purse.counting("sum of residuals", (1, 1), share, **self._norms(), signed=True)
-        (total,) = purse.measure(step, self._sums([CellTable(())])[0]).ravel() / GRADIENT_UNITS
-        kept = max(0.0, 1 - step.variance / GRADIENT_UNITS**2 / max(total**2, TINY))
-        moved = self._limit * min(max(kept * total / self._n, -1.0), 1.0)
+        (rest,) = purse.measure(step, self._sums([CellTable(())])[0]).ravel() / GRADIENT_UNITS
+        kept = max(0.0, 1 - step.variance / GRADIENT_UNITS**2 / max(rest**2, TINY))
+        moved = self._limit * min(max(kept * rest / self._n, -1.0), 1.0)
         self._begin(self._learned.start + np.int32(round(moved)))
 
     # -- fine cells, where the budget is rich ------------------------------------------------------------------------
@@ -231,10 +241,10 @@ class Loop:
         """Of a gradient, of rows that nothing is known about."""
         return float((self._shares * (1 - self._shares)).mean()) if self._k else SPREAD_OF_NUMBERS
 
-    def _scores(self, tables: Sequence[CellTable], price: float | None) -> Ints:
+    def _scores(self, tables: Sequence[CellTable], price: float | None) -> tuple[Ints, float]:
         """How much each table shows of what is left: the size of its gradient sums, less what chance and noise add.
 
-        Of very many rows some judge, by their secret coins.
+        Of very many rows some judge, by their secret coins: the part that did is returned too.
         """
         sums, part = self._sums(tables, SCORED_ROWS / self._n if self._n > 2 * SCORED_ROWS else 1.0)
         sums = np.abs(sums).sum(axis=1)
@@ -243,7 +253,7 @@ class Loop:
         outputs = n_outputs(self._k)
         chance = outputs * np.sqrt(2 / math.pi * self._n * part * sizes * self._variance)
         noise = 0.0 if price is None else NOISE_SHOWN * sizes * outputs * self._norms()["l1"] / GRADIENT_UNITS / price
-        return found - ((chance + noise * part) * GRADIENT_UNITS).astype(np.int64)
+        return found - ((chance + noise * part) * GRADIENT_UNITS).astype(np.int64), part
 
     def _axis(self, column: CellColumn, n_groups: int, *, scales: bool = True) -> Axis:
         """Groups by what is known of a column."""
@@ -268,18 +278,22 @@ class Loop:
             return column.of_mass(self._mass[column.feature], n_groups)
         return otherwise
 
-    def _take(self, table: CellTable, values: Floats, errors: Floats, units: int) -> None:
+    def _take(self, table: CellTable, values: Floats, seen: Seen, units: int) -> None:
         whole = np.rint(values * units).astype(np.int32)
         self._rows.add(table, whole)
         self._learned.tables.append(table)
         self._learned.values.append(whole)
-        self._learned.errors.append(errors * units)
+        self._learned.seen.append(seen)
 
     # -- tables ------------------------------------------------------------------------------------------------------
 
     def _tables(self) -> None:
-        purse, left = self._purse, self._purse.left
-        shape, part = division(self._columns, self._k, self._n, purse)
+        purse, strengths = self._purse, self._strengths()
+        left = purse.left
+        few_or_one = strengths is not None and not LEAST_BEST < strengths.best < DOMINANT
+        if few_or_one and self._n * purse.price(left) >= LEAST_ROUNDS * (2 if self._k > 2 else 1):
+            return
+        shape, part = division(self._columns, self._k, self._n, purse, strengths)
         if not shape.n_columns:
             self._abstain()
             return
@@ -309,11 +323,24 @@ class Loop:
         self._n = float(totals.sum())
         self._begin_classes(totals)
         for table, count in zip(tables, counts, strict=True):
-            values, errors = shrunken_evidence(count, table.shape, totals, step.variance, len(tables))
-            self._take(table, values, errors, SCORE_UNITS)
+            values = shrunken_evidence(count, table.shape, totals, step.variance, len(tables))
+            self._take(table, values, Seen(count, step.variance), SCORE_UNITS)
         self._learned.n_counted = len(tables)
         names = "all columns" if len(chosen) == len(self._columns) else f"{len(chosen)} chosen columns"
         self._learned.told.append(f"tables of {names}, up to {g} together, {part:.0%} of what was left")
+
+    def _strengths(self) -> Strengths | None:
+        """Ask what the best column explains, and the mean column, where that is cheap."""
+        low, high = STRENGTH_SHARES
+        share = max(self._purse.share(STRENGTH_NEEDS / self._n), low)
+        if share > high:
+            return None
+        scores, part = self._scores([CellTable((self._axis(one, SCORE_GROUPS),)) for one in self._columns], None)
+        exact = np.array([scores.max(), np.maximum(scores, 0).sum() // len(scores)], np.int64)
+        l1 = self._norms()["l1"]  # of each: no score moves further
+        step = self._purse.counting("strengths of columns", (2,), share, l1=2 * l1, squared_l2=2 * l1**2, signed=True)
+        most = float((self._shares * (1 - self._shares)).sum()) * (1 if self._k == 2 else 2)
+        return Strengths(*(self._purse.measure(step, exact) / (GRADIENT_UNITS * self._n * part * most)).tolist())
 
     def _abstain(self) -> None:
         """Spend all on class counts: nothing else would stand out."""
@@ -326,7 +353,7 @@ class Loop:
     def _chosen(self, n_columns: int, share: float) -> list[int]:
         """Choose columns one after the other, by how far the classes of their cells are from the start."""
         tables = [CellTable((self._axis(column, SCORE_GROUPS),)) for column in self._columns]
-        scores, free = self._scores(tables, None), np.ones(len(tables), bool)
+        scores, free = self._scores(tables, None)[0], np.ones(len(tables), bool)
         chosen = []
         for number in range(n_columns):
             step = self._purse.choosing(
@@ -344,32 +371,35 @@ class Loop:
         if purse.left <= 0 or self._n * purse.price(purse.left) < least * outputs:
             return
         n_rounds, bins = schedule(self._n, purse, purse.left, outputs)
-        pairs = list(combinations(range(len(self._columns)), 2))
+        pairs: list[tuple[int, ...]] = list(combinations(range(len(self._columns)), 2))
         for number in track(range(n_rounds), "rounds"):
             if not self._k and n_rounds >= SPREAD_AT[0] and number in {n_rounds // at for at in SPREAD_AT}:
                 self._respread(number, purse.left / (n_rounds - number))
             budget = purse.left / (n_rounds - number)
-            drawn: list[tuple[int, ...]] = []
-            if pairs and number >= min(2, n_rounds // 3):
-                at = self._rng.choice(len(pairs), min(len(pairs), MOST_PAIRS), replace=False)
-                drawn = [pairs[i] for i in at]
+            drawn = self._drawn(pairs, MOST_PAIRS) if number >= min(2, n_rounds // 3) else []
+            if self._n * purse.price(budget) / outputs >= TRIPLE_NEEDS:
+                chosen = (table.features for table in self._learned.tables[self._learned.n_counted :])
+                drawn += self._drawn(triples(chosen, len(self._columns)), MOST_TRIPLES)
             self._round(f"round {number + 1}", budget, bins, drawn)
         self._learned.told.append(f"{n_rounds} round{'s' * (n_rounds > 1)} of up to {bins} groups")
 
-    def _round(self, name: str, budget: float, bins: int, pairs: list[tuple[int, ...]]) -> None:
+    def _drawn(self, sets: list[tuple[int, ...]], most: int) -> list[tuple[int, ...]]:
+        return [sets[i] for i in self._rng.choice(len(sets), min(len(sets), most), replace=False)] if sets else []
+
+    def _round(self, name: str, budget: float, bins: int, sets: list[tuple[int, ...]]) -> None:
         purse = self._purse
         first = purse.left
-        candidates = self._candidates(bins, pairs)
+        candidates = self._candidates(bins, sets)
         chosen = candidates[0]
         l1 = self._norms()["l1"]
         if len(candidates) > 1:
             needs = CHOICE_NEEDS * l1 / GRADIENT_UNITS * math.log(len(candidates)) / self._n
             low, high = CHOICE_SHARES
             share = min(max(purse.share(needs), low * budget), high * budget)
-            scores = self._scores(candidates, purse.price(budget - share))
+            scores, _ = self._scores(candidates, purse.price(budget - share))
             step = purse.choosing(f"{name}: choice", len(candidates), share, score_range=2 * l1)
             chosen = candidates[purse.choose(step, scores)]
-        wanted = bins if len(chosen.axes) == 1 else PAIR_BINS
+        wanted = groups_in_set(bins, len(chosen.axes))
         table = CellTable(tuple(
             self._cut(self._columns[axis.feature], wanted, name, budget / len(chosen.axes), CUT_SHARE, axis)
             for axis in chosen.axes
@@ -382,17 +412,19 @@ class Loop:
         )  # fmt: skip
         counts = purse.measure(counting, self._rows.ask(partial(asked.rows_by_cell, table)))
         sums = purse.measure(summing, self._sums([table])[0]) / GRADIENT_UNITS
-        values, errors = newton_step(
-            sums, summing.variance / GRADIENT_UNITS**2, self._cells(table, counts, counting.variance), table,
-            self._k, self._variance,
-        )  # fmt: skip
-        self._take(table, values, errors, SCORE_UNITS if self._k else self._limit)
+        noise, cells = summing.variance / GRADIENT_UNITS**2, self._cells(table, counts, counting.variance)
+        values = newton_step(sums, noise, cells, table, self._k, self._variance)
+        seen = Seen(sums, noise, cells, counting.variance, self._limit / (TARGET_LEVELS * LEVEL_UNITS))
+        self._take(table, values, seen, SCORE_UNITS if self._k else self._limit)
 
-    def _candidates(self, bins: int, pairs: list[tuple[int, ...]]) -> list[CellTable]:
+    def _candidates(self, bins: int, sets: list[tuple[int, ...]]) -> list[CellTable]:
         alone = [CellTable((self._axis(column, bins),)) for column in self._columns]
-        coarse = [self._axis(column, PAIR_BINS, scales=False) for column in self._columns]
-        together = [CellTable(tuple(coarse[j] for j in pair)) for pair in pairs]
-        return [*alone, *(table for table in together if table.n_cells <= PAIR_CELLS)]
+        coarse = {
+            size: [self._axis(column, groups_in_set(bins, size), scales=False) for column in self._columns]
+            for size in {len(columns) for columns in sets}
+        }
+        together = [CellTable(tuple(coarse[len(columns)][j] for j in columns)) for columns in sets]
+        return [*alone, *(table for table in together if table.n_cells <= MOST_SET_CELLS)]
 
     def _cells(self, table: CellTable, counts: Floats, variance: float) -> Floats:
         """How many rows each cell has: noisy counts and the product of histograms, weighted by their variances."""
@@ -417,7 +449,7 @@ class Loop:
         self._limit = min(self._limit, round(1.2 * float(mark)))
 
 
-def right_answers(columns: Sequence[CellColumn], grown: cell_forests.Grown, rows: asked.Rows) -> Ints:
+def right_answers(columns: Sequence[CellColumn], grown: cell_forests.Grown, rows: asked.ScoredRows) -> Ints:
     """Count the rows whose class is predicted where fine cells have each of ``WEIGHTS``; a row adds 0 or 1 to each."""
     codes = np.column_stack([column.starts[rows.cells[column.feature]] for column in columns]).astype(np.uint16)
     theirs, ours = cell_forests.shares_of(grown, codes), probabilities(rows.scores / SCORE_UNITS)
@@ -431,21 +463,6 @@ def n_outputs(n_classes: int) -> int:
 
 
 # -- what can be planned before anything has come out ---------------------------------------------------------------
-
-
-def division(columns: Sequence[CellColumn], n_classes: int, n_rows: float, purse: Purse) -> tuple[Shape, float]:
-    """Return the shape of tables, and the part of what is left that they get; the rest goes to rounds."""
-    shapes, left = Shapes(columns, n_classes, n_rows, purse.gaussian), purse.left
-
-    def best(part: float) -> Shape:
-        return shapes.best(purse.price(left * part), purse.price(left * part * (1 - SELECT)))
-
-    # As much as is needed for nearly all of the worth.
-    wanted = ENOUGH * best(1.0).worth
-    part = float(next(part for part in SHARES if part == 1 or best(part).worth >= wanted))
-    if n_rows * purse.price(left * (1 - part)) < LEAST_ROUNDS * (2 if n_classes > 2 else 1):
-        part = 1.0
-    return best(part), part
 
 
 def schedule(n_rows: float, purse: Purse, share: float, outputs: int) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.bounded import is_whole
+from veilwood.bounded import are_whole, is_whole
 from veilwood.data.batches import Source
 from veilwood.data.cluster.engines import ClusterSource
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
@@ -23,18 +23,20 @@ from veilwood.errors import ModelFileError, ParameterError, PlanError
 from veilwood.forests.adaptive.cell_forests import Grown, most_leaves, shares_of
 from veilwood.forests.adaptive.cell_tables import Axis, CellTable, grow_tables
 from veilwood.forests.adaptive.columns import CellColumn, columns_of
-from veilwood.forests.adaptive.effects import Effects, effects_of
+from veilwood.forests.adaptive.effects import Effects, Told, effects_of
+from veilwood.forests.adaptive.estimates import MOST_PAIRS, estimates
+from veilwood.forests.adaptive.estimates import Step as Taken
 from veilwood.forests.adaptive.loop import (
     LEAST_START,
     WEIGHTS,
     Learned,
     Loop,
-    division,
     first_step,
     n_outputs,
     schedule,
 )
 from veilwood.forests.adaptive.purse import Purse
+from veilwood.forests.adaptive.quality import expected_quality
 from veilwood.forests.adaptive.rows import (
     GRADIENT_UNITS,
     LEVEL_UNITS,
@@ -44,6 +46,7 @@ from veilwood.forests.adaptive.rows import (
     n_rows,
     reach,
 )
+from veilwood.forests.adaptive.shapes import MOST_TABLE_COLUMNS, division
 from veilwood.forests.adaptive.shrinking import probabilities
 from veilwood.forests.method import Arrays, Asked, Codes, Design, Floats, ForestModel, Method, Parameters
 from veilwood.privacy.door import Door
@@ -51,7 +54,7 @@ from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Rows as RowsUnit
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import Step, counting_step, selecting_step, sparse_step
-from veilwood.trees.forest import Forest, public_generators
+from veilwood.trees.forest import LEAF, Forest, public_generators
 
 MOST_ROWS: Final = 10**15
 SHOWN_SIZES: Final = (1_000, 30_000, 1_000_000)  # for a plan that does not know the number of rows
@@ -80,12 +83,12 @@ class PrivateForestDesign(Design):
 class PrivateForestModel(ForestModel):
     """Scores that columns and pairs add up to, from a start: log-odds, or a part of the target's range."""
 
-    leaf_errors: Floats  # the standard error of each leaf's value
     start: Floats
+    told: Told  # what columns and pairs do, for ``explain``
     cells: Grown | None = None  # what was learned from fine cells, and how much it counts
     weight: float = 0.0
 
-    shown: ClassVar[tuple[str, ...]] = ("forest", "leaf_values", "leaf_errors", "start")
+    shown: ClassVar[tuple[str, ...]] = ("forest", "leaf_values", "start")
 
     def outputs(self, codes: Codes, n_jobs: int | None = None) -> Floats:
         """Return class probabilities, or predicted numbers inside the schema's bounds."""
@@ -99,11 +102,13 @@ class PrivateForestModel(ForestModel):
 
     def explain(self) -> Effects:
         """Return main effects and interactions of the additive part, with error bars."""
-        return effects_of(self.forest, self.leaf_values, self.leaf_errors, self.encoding)
+        return effects_of(self.told, self.encoding)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the forest, the values of its leaves with their errors, and the start."""
-        told = {"leaf_values": self.leaf_values, "leaf_errors": self.leaf_errors, "start": self.start}
+        """Return the forest, the values of its leaves, the start, and what explanations are read off."""
+        told = {"leaf_values": self.leaf_values, "start": self.start}
+        theirs = {**self.told.forest.to_arrays(), "values": self.told.values, "errors": self.told.errors}
+        told |= {f"effects_{name}": array for name, array in theirs.items()}
         if self.cells is not None:
             theirs = {**self.cells.forest.to_arrays(), "values": self.cells.values, "start": self.cells.start}
             told |= {f"cells_{name}": array for name, array in theirs.items()} | {"weight": np.array([self.weight])}
@@ -129,14 +134,22 @@ class PrivateForest(Method[PrivateForestParameters]):
         given = self.parameters.n_rows
         return self._design(asked, None if given is None else int(given), declared=True)
 
-    def _design(self, asked: Asked, n_rows: int | None, *, declared: bool) -> PrivateForestDesign:
+    def _design(
+        self, asked: Asked, n_rows: int | None, *, declared: bool, loss: Loss | None = None
+    ) -> PrivateForestDesign:
         encoding, n_classes = Encoding(asked.schema, "grid"), len(asked.schema.classes)
         columns = columns_of(encoding)
-        loss = chosen_loss(columns, n_classes, n_rows, asked)
+        loss = loss or chosen_loss(columns, n_classes, n_rows, asked)
         step = first_step(Purse(loss, asked.neighbours), n_classes, n_rows)
-        known = None if n_rows is None else ("declared" if declared else "measured")
+        known = None if n_rows is None else ("declared" if declared else "counted")
         sizes = SHOWN_SIZES if n_rows is None else (n_rows,)
-        notes = {f"at {n:,} rows": in_words(columns, n_classes, n, Purse(loss, asked.neighbours)) for n in sizes}
+        notes = {
+            f"at {n:,} rows": in_words(columns, n_classes, n, Purse(loss, asked.neighbours))
+            + _to_expect(asked.schema, n, Purse(loss, asked.neighbours).whole, loss)
+            for n in sizes
+        }
+        if n_rows is None and asked.loss.delta > 0:
+            notes["delta"] = "not used: it pays from many rows on. Hint: declare n_rows if it is public"
         plan = asked.plan(
             (step,),
             f"the {step.name}, with noise, and then, step by step with the rest of the budget, what is chosen from it",
@@ -158,17 +171,15 @@ class PrivateForest(Method[PrivateForestParameters]):
         )
         if design.n_rows is None and _rows_are_public(asked):
             (n,) = rows.ask(n_rows)
-            counted = self._design(asked, max(int(n), 1), declared=False)
-            if counted.plan.loss == design.plan.loss:
-                design = counted
-                door.refine(counted.plan)
+            design = self._design(asked, max(int(n), 1), declared=False, loss=design.plan.loss)
+            door.refine(design.plan)
         purse = Purse(design.plan.loss, asked.neighbours, door)
         (rng,) = public_generators(design.plan.public_seed, 1)
         learned = Loop(design.columns, n_classes, rows, purse, design.n_rows, rng, n_jobs).run()
         tables = merged(learned)
         layout = Layout(
             max(len(tables), 1),
-            max(sum(table.n_cells for table, *_ in tables), 1),
+            max(sum(table.n_cells for table, _ in tables), 1),
             rows_planned=design.n_rows or max(1, round(learned.rows)),
             rows_known=design.plan.layout.rows_known or "measured",
         )
@@ -176,7 +187,8 @@ class PrivateForest(Method[PrivateForestParameters]):
         door.refine(door.plan.refined(
             released=_released(door.plan), layout=layout,
             choices={
-                "method": "adaptive", "learned": found, "tables": learned.n_counted,
+                "method": "adaptive", "learned": found,
+                "tables": [list(table.features) for table in learned.tables[: learned.n_counted]],
                 "limits": [learned.first_limit, learned.limit],
             },
         ))  # fmt: skip
@@ -188,15 +200,19 @@ class PrivateForest(Method[PrivateForestParameters]):
         """Add up steps that are about the same columns, and write each sum as a tree."""
         tables = merged(released)
         units = SCORE_UNITS if design.encoding.schema.classes else TARGET_LEVELS * LEVEL_UNITS
-        forest, cells = grow_tables([table for table, *_ in tables] or [CellTable(())])
+        forest, cells = grow_tables([table for table, _ in tables] or [CellTable(())])
         width = len(released.start)
-        values, errors = np.zeros((forest.n_leaves, width)), np.zeros((forest.n_leaves, width))
+        values = np.zeros((forest.n_leaves, width))
         bounds = zip(forest.tree_leaves[:-1], forest.tree_leaves[1:], strict=True)
-        for (first, last), (_, value, variance) in zip(bounds, tables, strict=False):
+        for (first, last), (_, value) in zip(bounds, tables, strict=False):
             values[first:last] = value[cells[first:last]] / units
-            errors[first:last] = np.sqrt(variance[cells[first:last]]) / units
         start = released.start / units
-        return PrivateForestModel(design.encoding, forest, values, errors, start, released.cells, released.weight)
+        steps = [
+            Taken(table, value / units, seen)
+            for table, value, seen in zip(released.tables, released.values, released.seen, strict=True)
+        ]
+        told = Told.of(estimates(steps, start, len(design.encoding.schema.classes)), width)
+        return PrivateForestModel(design.encoding, forest, values, start, told, released.cells, released.weight)
 
     def restore(self, schema: Schema, plan: Plan, arrays: Arrays) -> PrivateForestModel:
         """Check the arrays of a file."""
@@ -205,23 +221,24 @@ class PrivateForest(Method[PrivateForestParameters]):
         width = n_outputs(len(schema.classes))
         if forest.n_leaves > max(plan.n_leaves, 1):
             raise ModelFileError(f"{forest.n_leaves} leaves are more than the {plan.n_leaves} planned.")
-        values, errors = (_numbers(arrays, name, (forest.n_leaves, width)) for name in ("leaf_values", "leaf_errors"))
-        start = _numbers(arrays, "start", (width,))
+        check_tables(forest, plan)
+        values = _numbers(arrays, "leaf_values", (forest.n_leaves, width))
+        start, told = _numbers(arrays, "start", (width,)), _told(arrays, encoding, width)
         if "weight" not in arrays:
-            return PrivateForestModel(encoding, forest, values, errors, start)
+            return PrivateForestModel(encoding, forest, values, start, told)
         weight = float(_numbers(arrays, "weight", (1,))[0])
         if weight not in WEIGHTS[1:] or not schema.classes:
             raise ModelFileError("the weight of fine cells is none that can be chosen.")
-        return PrivateForestModel(encoding, forest, values, errors, start, _cells(arrays, encoding), weight)
+        return PrivateForestModel(encoding, forest, values, start, told, _cells(arrays, encoding), weight)
 
     def replan(self, asked: Asked, plan: Plan) -> Plan:
         """Plan every step that was taken once more, from its name, shape and loss: sensitivity and noise follow."""
         fresh = self.design(asked).plan
         if _rows_are_public(asked) and self.parameters.n_rows is None and plan.layout.rows_planned is not None:
-            counted = self._design(asked, plan.layout.rows_planned, declared=False).plan
-            fresh = counted if counted.loss == fresh.loss else fresh
+            fresh = self._design(asked, plan.layout.rows_planned, declared=False, loss=fresh.loss).plan
         n_columns, n_classes = len(asked.schema.features), len(asked.schema.classes)
         try:
+            check_columns_of_tables(plan, n_columns)
             steps = [planned_again(step, n_columns, n_classes, plan.choices, asked) for step in plan.steps]
         except (KeyError, TypeError, ValueError, OverflowError):
             raise PlanError("this plan does not say what was chosen on the way.") from None
@@ -249,6 +266,36 @@ ONE_COUNT: Final = {  # steps in which one row adds 1 to one number
 }  # fmt: skip
 
 
+def check_columns_of_tables(plan: Plan, n_columns: int) -> None:
+    """Raise ValueError where the tables that a plan says were counted are not those that its steps can have chosen."""
+    kinds = [step.name.rstrip("0123456789 ") for step in plan.steps]
+    n_chosen = sum(kind.startswith("column ") for kind in kinds) or n_columns
+    sizes = [len(table) for table in plan.choices["tables"]]  # as many together as there can be, and a rest
+    columns = [column for table in plan.choices["tables"] for column in table]
+    if "class counts of tables" not in kinds:
+        fits = not sizes
+    else:
+        together = max(sizes)
+        even = [together] * (n_chosen // together) + [n_chosen % together] * (n_chosen % together > 0)
+        fits = together <= MOST_TABLE_COLUMNS and sizes == even and len(set(columns)) == n_chosen
+        fits = fits and are_whole(columns, 0, n_columns - 1)
+    if not fits:
+        raise ValueError("these tables were not chosen by these steps")
+
+
+def check_tables(forest: Forest, plan: Plan) -> None:
+    """Refuse a forest whose first trees are not the tables that were counted: a row counts once in each of them."""
+    tables = plan.choices.get("tables", [])
+    cells = sum(step.shape[0] for step in plan.steps if step.name == "class counts of tables")
+    starts = [*forest.roots.tolist(), forest.n_nodes]
+    told = isinstance(tables, list) and len(tables) <= forest.n_trees
+    for place, table in enumerate(tables if told else ()):
+        tested = set(forest.feature[starts[place] : starts[place + 1]].tolist()) - {LEAF}
+        told &= isinstance(table, list) and are_whole(table, 0) and tested <= set(table)
+    if not told or forest.tree_leaves[len(tables)] < cells:
+        raise ModelFileError("its first trees are not the tables that the plan says were counted.")
+
+
 def planned_again(step: Step, n_columns: int, n_classes: int, choices: Mapping[str, Any], asked: Asked) -> Step:
     """Plan a step of its name, shape and loss; what one row can move is known by name (proofs/private-forest.md)."""
     kind = re.sub(r" ?\d+", "", step.name.split(": ")[-1])
@@ -256,7 +303,7 @@ def planned_again(step: Step, n_columns: int, n_classes: int, choices: Mapping[s
     if n_classes == 2 and not GRADIENT_UNITS // 2 <= min(first, last) <= max(first, last) <= GRADIENT_UNITS:
         raise ValueError("the gradient of two classes is cut at the share of the larger one, which is half or more")
     gaussian, signed = step.loss.delta > 0, asked.neighbours.adjacency == "replace-one"
-    l1, squared = reach(n_classes, first if kind == "column of tables" else last)
+    l1, squared = reach(n_classes, first if kind in ("column of tables", "strengths of columns") else last)
     if kind == "fine cells":
         return replace(sparse_step(step.name, 1, step.loss, asked.neighbours, l1=1), shape=step.shape)
     if kind in ("choice", "column of tables", "weight of fine cells"):
@@ -267,8 +314,9 @@ def planned_again(step: Step, n_columns: int, n_classes: int, choices: Mapping[s
     norms = {
         "gradients": (l1, squared * (2 if signed else 1)),
         "sum of residuals": (l1, squared * (2 if signed else 1)),
+        "strengths of columns": (2 * l1, 2 * l1**2 * (2 if signed else 1)),
         "sums of the target": (TARGET_LEVELS, TARGET_LEVELS**2),
-        "class counts of tables": (int(choices["tables"]),) * 2,
+        "class counts of tables": (len(choices["tables"]),) * 2,
         "classes by column": (n_columns, n_columns),
     }
     l1, squared = (1, 1) if kind in ONE_COUNT else norms[kind]
@@ -279,16 +327,16 @@ def chosen_loss(columns: Sequence[CellColumn], n_classes: int, n_rows: int | Non
     """Return the loss that is spent: with a delta, pure epsilon all the same where so few steps come that it is more.
 
     By prices: rounds of equal parts are worth more under rho from as many on as (whole by epsilon / whole by rho)^2.
+    Without a number of rows it is not known how many come: pure epsilon, which is never worse than without the delta
+    (a small table would lose far more by rho than a large one gains: 13 points beside 4, measured at epsilon 1).
     """
     loss = asked.loss
     if loss.delta == 0 or loss.epsilon is None:
         return loss
     pure = Loss.pure(loss.epsilon)
     alone, together = Purse(pure, asked.neighbours), Purse(loss, asked.neighbours)
-    if n_classes and alone.whole >= RICH_WITH_DELTA:  # fine cells take pure epsilon
+    if n_rows is None or (n_classes and alone.whole >= RICH_WITH_DELTA):  # fine cells take pure epsilon
         return pure
-    if n_rows is None:
-        return loss
     outputs = 2 if n_classes > 2 else 1
     n_rounds, _ = schedule(float(n_rows), together, 1.0, outputs)
     n_steps = float(n_rounds)
@@ -323,6 +371,13 @@ def in_words(columns: Sequence[CellColumn], n_classes: int, n_rows: int, purse: 
     return "; then ".join(said)
 
 
+def _to_expect(schema: Schema, n_rows: int, price: float, loss: Loss) -> str:
+    """Say how good predictions were for such a table; nothing is known of fits without noise."""
+    if not loss.is_bounded:
+        return ""
+    return f". What to expect: {expected_quality(schema.task, n_rows, len(schema.features), price)}"
+
+
 def _released(plan: Plan) -> str:
     kinds: dict[str, int] = {}
     for step in plan.steps:
@@ -331,8 +386,8 @@ def _released(plan: Plan) -> str:
     return ", ".join(f"{kind} ({times} times)" if times > 1 else kind for kind, times in kinds.items()) + ", with noise"
 
 
-def merged(learned: Learned) -> list[tuple[CellTable, Floats, Floats]]:
-    """Add up steps about the same columns: tables, their values, and the variances of these."""
+def merged(learned: Learned) -> list[tuple[CellTable, Floats]]:
+    """Add up steps about the same columns: tables and their values."""
     steps: dict[tuple[int, ...], list[int]] = {}
     for number, table in enumerate(learned.tables):
         steps.setdefault(tuple(sorted(table.features)), []).append(number)
@@ -341,7 +396,7 @@ def merged(learned: Learned) -> list[tuple[CellTable, Floats, Floats]]:
         parts = [[_axis_of(learned.tables[i], feature) for i in numbers] for feature in features]
         axes, places = zip(*map(_joined, parts), strict=True)
         table = CellTable(tuple(axes))
-        values, variances = np.zeros((table.n_cells, len(learned.start))), np.zeros((table.n_cells, len(learned.start)))
+        values = np.zeros((table.n_cells, len(learned.start)))
         for at, number in enumerate(numbers):
             mine = learned.tables[number]
             group = {feature: place[at] for feature, place in zip(features, places, strict=True)}
@@ -350,8 +405,7 @@ def merged(learned: Learned) -> list[tuple[CellTable, Floats, Floats]]:
                 shape = [len(group[feature]) if feature == axis.feature else 1 for feature in features]
                 cell = cell * axis.size + group[axis.feature].reshape(shape)
             values += learned.values[number][cell.ravel()]
-            variances += learned.errors[number][cell.ravel()] ** 2
-        found.append((table, values, variances))
+        found.append((table, values))
     return found
 
 
@@ -377,10 +431,22 @@ def _cells(arrays: Arrays, encoding: Encoding) -> Grown:
     grown = Grown(forest, _numbers(own, "values", (forest.n_leaves, n_classes)), _numbers(own, "start", (n_classes,)))
     shares = grown.values.sum(axis=1)
     if grown.additive and abs(np.logaddexp.reduce(grown.start)) > 1e-9:
-        raise ModelFileError("what was learned from fine cells is no logarithms of class shares.")
+        raise ModelFileError("what was learned from fine cells does not consist of logarithms of class shares.")
     if not grown.additive and (grown.values.min() < 0 or shares.max() > 1 + 1e-9 or shares.min() <= 0):
-        raise ModelFileError("what was learned from fine cells is no shares of classes.")
+        raise ModelFileError("what was learned from fine cells does not consist of class shares.")
     return grown
+
+
+def _told(arrays: Arrays, encoding: Encoding, width: int) -> Told:
+    """Check what explanations are read off: a tree for each column, and for some pairs."""
+    own = {name.removeprefix("effects_"): array for name, array in arrays.items() if name.startswith("effects_")}
+    forest = Forest.from_arrays(own, encoding.n_codes)
+    if forest.n_trees > len(encoding.columns) + MOST_PAIRS:
+        raise ModelFileError("the model explains more than there are columns and pairs.")
+    values, errors = (_numbers(own, name, (forest.n_leaves, width)) for name in ("values", "errors"))
+    if errors.min(initial=0) < 0:
+        raise ModelFileError("errors of what the model explains are below 0.")
+    return Told(forest, values, errors)
 
 
 def _numbers(arrays: Arrays, name: str, shape: tuple[int, ...]) -> Floats:

@@ -26,6 +26,7 @@ from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.forests.adaptive.cell_tables import Axis, CellTable
 from veilwood.forests.adaptive.columns import CellColumn
 from veilwood.privacy.entropy import words
+from veilwood.trees.counting import HAVE_NUMBA
 
 GRADIENT_UNITS: Final = 1 << 12
 SCORE_UNITS: Final = 1 << 10
@@ -43,11 +44,11 @@ _SECOND: Final = np.rint(
 
 Ints: TypeAlias = NDArray[np.int64]
 Step: TypeAlias = tuple[CellTable, NDArray[np.int32]]
-Question: TypeAlias = "Callable[[Rows], Ints]"
+Question: TypeAlias = "Callable[[ScoredRows], Ints]"
 
 
 @dataclass(repr=False)
-class Rows:
+class ScoredRows:
     """Rows in memory. Private."""
 
     cells: NDArray[np.uint8] | NDArray[np.uint16]  # one row for each column
@@ -55,7 +56,7 @@ class Rows:
     scores: NDArray[np.int32]  # one column for each output
 
     @classmethod
-    def of(cls, columns: Sequence[CellColumn], batches: Iterable[Batch], n_outputs: int) -> Rows:
+    def of(cls, columns: Sequence[CellColumn], batches: Iterable[Batch], n_outputs: int) -> ScoredRows:
         """Read batches once."""
         dtype = np.uint8 if all(column.n_cells <= 256 for column in columns) else np.uint16
         cells, target = [np.empty((len(columns), 0), dtype)], [np.empty(0, np.int32)]
@@ -69,9 +70,9 @@ class Rows:
         scores = np.zeros((len(joined), n_outputs), np.int32)
         return cls(np.concatenate(cells, axis=1), joined, scores)
 
-    def some(self, kept: NDArray[np.bool_]) -> Rows:
+    def some(self, kept: NDArray[np.bool_]) -> ScoredRows:
         """Return some of the rows."""
-        return Rows(self.cells[:, kept], self.target[kept], self.scores[kept])
+        return ScoredRows(self.cells[:, kept], self.target[kept], self.scores[kept])
 
     def add(self, table: CellTable, values: NDArray[np.int32]) -> None:
         """Add what a step gives each cell to the scores."""
@@ -83,9 +84,9 @@ class HeldRows:
     """Asks rows that are held in memory, with their scores. Private."""
 
     def __init__(self, columns: Sequence[CellColumn], source: Source, n_outputs: int) -> None:
-        self._rows = Rows.of(columns, source.batches(), n_outputs)
-        self._held_back: Rows | None = None
-        self._judges: NDArray[np.bool_] | None = None
+        self._rows = ScoredRows.of(columns, source.batches(), n_outputs)
+        self._held_back: ScoredRows | None = None
+        self._judges: ScoredRows | None = None
 
     def ask(self, question: Question) -> Ints:
         """Return the answer, added up over all rows."""
@@ -93,15 +94,15 @@ class HeldRows:
 
     def add(self, table: CellTable, values: NDArray[np.int32]) -> None:
         """Take a step."""
-        self._rows.add(table, values)
-        if self._held_back is not None:
-            self._held_back.add(table, values)
+        for rows in (self._rows, self._held_back, self._judges):
+            if rows is not None:
+                rows.add(table, values)
 
     def ask_some(self, question: Question, share: float) -> tuple[Ints, float]:
         """Ask about a share of the rows, drawn once by secret coins, one for each row; return the share too."""
         if self._judges is None:
-            self._judges = self._drawn(share)
-        return question(self._rows.some(self._judges)), share
+            self._judges = self._rows.some(self._drawn(share))
+        return question(self._judges), share
 
     def hold_back(self, share: float) -> None:
         """Set rows apart by secret coins, one for each row: no question reaches them but the last one."""
@@ -162,9 +163,9 @@ class Walk:
     def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Ints:
         """Return the sum of the answers."""
         assert self.question is not None
-        total = self.question(Rows.of(self.columns, (), self.n_outputs))
+        total = self.question(ScoredRows.of(self.columns, (), self.n_outputs))
         for batch in batches:
-            rows = Rows.of(self.columns, [batch], self.n_outputs)
+            rows = ScoredRows.of(self.columns, [batch], self.n_outputs)
             for table, values in self.steps:
                 rows.add(table, values)
             total = total + self.question(rows)
@@ -174,45 +175,45 @@ class Walk:
 # -- questions: what one row adds is bounded, whatever the row -----------------------------------------------------
 
 
-def n_rows(rows: Rows) -> Ints:
+def n_rows(rows: ScoredRows) -> Ints:
     """Count the rows."""
     return np.array([len(rows.target)], np.int64)
 
 
-def class_counts(n_classes: int, rows: Rows) -> Ints:
+def class_counts(n_classes: int, rows: ScoredRows) -> Ints:
     """Count the rows of each class."""
     return np.bincount(rows.target, minlength=n_classes).astype(np.int64)
 
 
-def target_histogram(rows: Rows) -> Ints:
+def target_histogram(rows: ScoredRows) -> Ints:
     """Count the rows in equal cells of a numeric target."""
     cell = rows.target.astype(np.int64) * TARGET_CELLS // (TARGET_LEVELS + 1)
     return np.bincount(cell, minlength=TARGET_CELLS).astype(np.int64)
 
 
-def target_sums(rows: Rows) -> Ints:
+def target_sums(rows: ScoredRows) -> Ints:
     """Add up the target, and what it lacks of its upper bound, in levels: together ``TARGET_LEVELS`` for each row."""
     up = int(rows.target.sum(dtype=np.int64))
     return np.array([up, TARGET_LEVELS * len(rows.target) - up], np.int64)
 
 
-def residual_histogram(marks: Ints, rows: Rows) -> Ints:
+def residual_histogram(marks: Ints, rows: ScoredRows) -> Ints:
     """Count the rows whose absolute residual is at most a mark and above the one before; the last takes the rest."""
     away = np.abs(rows.target.astype(np.int64) * LEVEL_UNITS - rows.scores[:, 0])
     return np.bincount(np.minimum(np.searchsorted(marks, away), len(marks) - 1), minlength=len(marks)).astype(np.int64)
 
 
-def histogram(column: int, n_cells: int, rows: Rows) -> Ints:
+def histogram(column: int, n_cells: int, rows: ScoredRows) -> Ints:
     """Count the rows in the first cells of a column; missing values are in none of them."""
     return np.bincount(rows.cells[column], minlength=n_cells)[:n_cells].astype(np.int64)
 
 
-def rows_by_cell(table: CellTable, rows: Rows) -> Ints:
+def rows_by_cell(table: CellTable, rows: ScoredRows) -> Ints:
     """Count the rows in each cell of a table."""
     return np.bincount(table.cells(rows.cells), minlength=table.n_cells).astype(np.int64)
 
 
-def classes_by_cell(tables: Sequence[CellTable], n_classes: int, rows: Rows) -> Ints:
+def classes_by_cell(tables: Sequence[CellTable], n_classes: int, rows: ScoredRows) -> Ints:
     """Count the rows of each class in each cell of several tables, one below the other."""
     parts = [
         np.bincount(table.cells(rows.cells) * np.int64(n_classes) + rows.target, minlength=table.n_cells * n_classes)
@@ -221,16 +222,43 @@ def classes_by_cell(tables: Sequence[CellTable], n_classes: int, rows: Rows) -> 
     return np.concatenate(parts).reshape(-1, n_classes).astype(np.int64)
 
 
-def gradient_sums(tables: Sequence[CellTable], n_classes: int, limit: int, rows: Rows) -> Ints:
+def gradient_sums(
+    tables: Sequence[CellTable], n_classes: int, limit: int, rows: ScoredRows, *, fast: bool = HAVE_NUMBA
+) -> Ints:
     """Add up gradients in each cell of several tables, one below the other."""
+    units = gradients(rows.scores, rows.target, n_classes, limit)
+    if fast:
+        return _fast_sums(tables, rows.cells, units)
     # Sums of whole numbers below 2^53 are exact in floating point.
-    units = gradients(rows.scores, rows.target, n_classes, limit).astype(np.float64)
-    by_output = [np.ascontiguousarray(units[:, output]) for output in range(units.shape[1])]
+    by_output = [np.ascontiguousarray(units[:, output], np.float64) for output in range(units.shape[1])]
     parts = []
     for table in tables:
         cell = table.cells(rows.cells).astype(np.intp)
         parts.append(np.stack([np.bincount(cell, weights, table.n_cells) for weights in by_output], axis=1))
     return np.concatenate(parts).astype(np.int64)
+
+
+def _fast_sums(tables: Sequence[CellTable], cells: NDArray[Any], units: NDArray[np.int32]) -> Ints:
+    from veilwood.forests.adaptive import row_kernels
+
+    axes = list({id(axis): axis for table in tables for axis in table.axes}.values())
+    number = {id(axis): place for place, axis in enumerate(axes)}
+    most = max((len(table.axes) for table in tables), default=0)
+    groups = np.zeros((len(axes), max((len(axis.groups) for axis in axes), default=1)), np.uint16)
+    for place, axis in enumerate(axes):
+        groups[place, : len(axis.groups)] = axis.groups
+    mine, strides = np.full((len(tables), most), -1, np.int32), np.zeros((len(tables), most), np.uint32)
+    for place, table in enumerate(tables):
+        stride = table.n_cells
+        for at, axis in enumerate(table.axes):
+            stride //= axis.size
+            mine[place, at], strides[place, at] = number[id(axis)], stride
+    sizes = np.array([table.n_cells for table in tables])
+    starts = (np.cumsum(sizes) - sizes).astype(np.uint32)
+    sums = np.zeros((int(sizes.sum()), units.shape[1]), np.int64)
+    features = np.array([axis.feature for axis in axes], np.int64)
+    row_kernels.add_gradients(cells, features, groups, mine, strides, starts, units, sums)
+    return sums
 
 
 def gradients(scores: NDArray[np.int32], target: NDArray[Any], n_classes: int, limit: int) -> NDArray[np.int32]:

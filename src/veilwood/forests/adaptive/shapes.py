@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many columns tables of class counts should have, in which shape, at what part of the budget.
 
-Chosen from public facts alone: cells of columns, classes, the noisy number of rows, the price of a step. Columns are
-unlike: the i-th best is taken to have the i-th part of the best one's effect on the log-odds, and each further column
-of an interaction leaves ``INTERACTS`` of it. An effect is worth what is left of it after sampling and noise.
+Chosen from public facts alone: cells of columns, classes, the noisy number of rows, the price of a step, and how strong
+columns are if that has been asked. Columns are unlike: unasked, the i-th best is taken to have the i-th part of the
+squared effect of the best one on the log-odds, and each further column of an interaction leaves ``INTERACTS`` of it. An
+effect is worth what is left of it after sampling and noise.
 
 | letter | meaning |
 |---|---|
@@ -14,12 +15,14 @@ of an interaction leaves ``INTERACTS`` of it. An effect is worth what is left of
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from veilwood.forests.adaptive.columns import CellColumn
+from veilwood.forests.adaptive.purse import Purse
 
 INTERACTS: Final = 0.05  # measured on the development suite beside 0.2
 SHOWN: Final = 1.5  # b groups show 1 - b^-SHOWN of a numeric column's effect; not varied
@@ -30,7 +33,28 @@ MOST_TABLE_COLUMNS: Final = 4
 MOST_CELLS: Final = 1 << 14
 LARGEST_SIZE: Final = 64  # of a column, as far as its size counts in the mean size
 PARTS: Final = (1, 0.75, 0.5, 0.35, 0.25, 0.17, 0.12, 0.08, 0.05, 0.03, 0.02, 0.01)  # of the columns, tried as m
+STRONG: Final = 0.4  # what a column of effect 1 explains: E|p - 1/2| / (1/2) for log-odds of deviation 1
+MOST_EFFECT: Final = 2.0  # deviations of log-odds that one column can have
+POWERS: Final = np.linspace(0.0, 3.0, 31)  # tried for the power law of strengths
+LEAST_ROUNDS: Final = 250.0  # rows times e below which no round is worth it after tables; measured beside 200 and 400
+SETS: Final = (4, 8)  # groups of a numeric column in a set of columns, at least and at most
 SHARES: Final = np.geomspace(0.05, 1.0, 25)  # of the budget, tried for tables
+
+Floats = NDArray[np.float64]
+
+
+class Strengths(NamedTuple):
+    """What the best column explains of all there is to explain, and the mean of all columns, as parts of 1."""
+
+    best: float
+    mean: float
+
+    def effects(self, n_columns: int) -> Floats:
+        """Effects on the squared log-odds, from the best column on: as a power law that has this mean."""
+        place = np.arange(1.0, n_columns + 1)
+        wanted = min(max(self.mean / max(self.best, 1e-9), 1 / n_columns), 1.0)
+        power = next((power for power in POWERS if (place**-power).mean() <= wanted), POWERS[-1])
+        return np.asarray(min(max(self.best, 0.0) / STRONG, MOST_EFFECT) ** 2 * place ** (-2 * power))
 
 
 class Shape(NamedTuple):
@@ -50,8 +74,16 @@ class Shape(NamedTuple):
 class Shapes:
     """Chooses shapes for one schema and number of rows."""
 
-    def __init__(self, columns: Sequence[CellColumn], n_classes: int, n_rows: float, gaussian: bool) -> None:
+    def __init__(
+        self,
+        columns: Sequence[CellColumn],
+        n_classes: int,
+        n_rows: float,
+        gaussian: bool,
+        effects: Floats | None = None,
+    ) -> None:
         self._n, self._k, self._gaussian = n_rows, n_classes, gaussian
+        self._effects = 1 / np.arange(1.0, len(columns) + 1) if effects is None else effects
         self._numeric = float(np.mean([column.ordered for column in columns]))
         self._columns = columns
         self._shapes = [
@@ -83,7 +115,7 @@ class Shapes:
         tables, cells = -(-m // g), self._usual[b]
         noise = 2 * tables ** (1 if self._gaussian else 2) / price**2
         shown = self._numeric * (1 - b**-SHOWN) + 1 - self._numeric
-        effects = 1 / np.arange(1.0, m + 1)
+        effects = self._effects[:m]
         total = 0.0
         for size, count in ((g, m // g), (m % g, int(m % g > 0))):
             for order in range(1, size + 1):
@@ -98,3 +130,37 @@ class Shapes:
                 kept = signal_of_all / (signal_of_all + rows + others)
                 total += count * math.comb(size, order) * effect * kept * shown**order
         return total
+
+
+def division(
+    columns: Sequence[CellColumn], n_classes: int, n_rows: float, purse: Purse, strengths: Strengths | None = None
+) -> tuple[Shape, float]:
+    """Return the shape of tables, and the part of what is left that they get; the rest goes to rounds."""
+    effects = strengths.effects(len(columns)) if strengths else None
+    shapes, left = Shapes(columns, n_classes, n_rows, purse.gaussian, effects), purse.left
+
+    def best(part: float) -> Shape:
+        return shapes.best(purse.price(left * part), purse.price(left * part * (1 - SELECT)))
+
+    # As much as is needed for nearly all of the worth.
+    wanted = ENOUGH * best(1.0).worth
+    part = float(next(part for part in SHARES if part == 1 or best(part).worth >= wanted))
+    if n_rows * purse.price(left * (1 - part)) < LEAST_ROUNDS * (2 if n_classes > 2 else 1):
+        part = 1.0
+    return best(part), part
+
+
+def triples(chosen: Iterable[tuple[int, ...]], n_columns: int) -> list[tuple[int, ...]]:
+    """Pairs that were chosen, each with one column more.
+
+    >>> triples([(3,), (2, 0)], 4)
+    [(0, 1, 2), (0, 2, 3)]
+    """
+    pairs = {tuple(sorted(columns)) for columns in chosen if len(columns) == 2}
+    return sorted({tuple(sorted({*pair, j})) for pair in pairs for j in range(n_columns) if j not in pair})
+
+
+def groups_in_set(bins: int, size: int) -> int:
+    """Groups of a numeric column beside others, where it has so many alone: an even number, so that halves are told."""
+    low, high = SETS
+    return bins if size == 1 else min(max(2 * (bins // 4), low), high) if size == 2 else low

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -21,7 +22,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn import datasets as bundled
 
-import veilwood as vw
+from veilwood.data.schema import Schema
 
 Suite: TypeAlias = Literal["development", "validation"]
 Floats: TypeAlias = NDArray[np.float64]
@@ -47,7 +48,7 @@ REAL: Final[dict[Suite, tuple[str, ...]]] = {
 class SuiteTable(NamedTuple):
     """A table with its public schema."""
 
-    schema: vw.Schema
+    schema: Schema
     X: pd.DataFrame
     y: pd.Series[Any]
 
@@ -76,11 +77,12 @@ def load(suite: Suite, name: str, folder: Path | None) -> SuiteTable:
         return MADE[suite][name](np.random.default_rng(zlib.crc32(name.encode())))
     if folder is None:
         raise ValueError(f"table {name!r} is read from a folder: give it with --data")
-    schema = vw.Schema.load(folder / f"{name}.json")
+    schema = Schema.load(folder / f"{name}.json")
     frame = pd.read_csv(folder / f"{name}.csv.gz", keep_default_na=False, dtype=str)
     if len(frame) > MOST_ROWS and name not in LONG:
         frame = frame.sample(MOST_ROWS, random_state=0).reset_index(drop=True)
-    facts, columns = schema.to_dict(), {}
+    # The tables are public, and so are bounds that were read off them.
+    facts, columns = replace(schema, inferred=False).to_dict(), {}
     for entry in facts["columns"]:
         values = frame[entry["name"]]
         if entry["kind"] == "numeric":
@@ -88,7 +90,7 @@ def load(suite: Suite, name: str, folder: Path | None) -> SuiteTable:
             if values.isna().any():
                 entry["nullable"] = True
         columns[entry["name"]] = values
-    schema = vw.Schema.from_dict(facts)
+    schema = Schema.from_dict(facts)
     y = columns.pop(schema.target.name)
     return SuiteTable(schema, pd.DataFrame(columns), y)
 
@@ -121,7 +123,7 @@ def _table(
     else:
         entries.append({"name": "y", "kind": "numeric", "lower": goal[0], "upper": goal[1]})
         y = pd.Series(np.asarray(target, float))
-    schema = vw.Schema.from_dict({"name": name, "task": task, "target": "y", "columns": entries})
+    schema = Schema.from_dict({"name": name, "task": task, "target": "y", "columns": entries})
     return SuiteTable(schema, pd.DataFrame({column: values for column, (values, _) in columns.items()}), y)
 
 

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write what a PrivateForest showed on the development suite as the table that plans read (``adaptive.quality``).
+
+    python benchmarks/quality_table.py CACHE.csv -o src/veilwood/forests/adaptive/quality.json
+
+Rows and columns of tables that need a folder are read with ``--data DIR``; without it, those of the present file are
+kept. Only pure epsilon counts, and only tables on which a plain forest has skill.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from veilwood.bench.scoring import split
+from veilwood.bench.suite import LEAST_GAP, done, skills
+from veilwood.bench.tables import MADE, load
+
+
+def size_of(name: str, folder: Path | None, present: dict[str, Any]) -> dict[str, Any]:
+    """Return task, training rows and columns of a table."""
+    if name not in MADE["development"] and folder is None:
+        if name not in present:
+            raise SystemExit(f"the size of {name!r} is not known: give the folder of the real tables with --data")
+        return {key: present[name][key] for key in ("task", "rows", "columns")}
+    table = load("development", name, folder)
+    train, _ = split(len(table.y), 0)
+    return {"task": table.schema.task, "rows": len(train), "columns": len(table.schema.features)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cache", type=Path, nargs="+")
+    parser.add_argument("--data", type=Path, help="folder of real tables: NAME.csv.gz and NAME.json")
+    parser.add_argument("-o", "--out", type=Path, required=True)
+    given = parser.parse_args()
+    present = json.loads(given.out.read_text())["tables"] if given.out.exists() else {}
+    found = done(*given.cache)
+    told = skills(found[found.suite == "development"])
+    told = told[(told.estimator == "PrivateForest") & (told.delta == 0) & (told.gap >= LEAST_GAP)]
+    means = told.groupby(["table", "epsilon"]).skill.mean()
+    tables = {
+        str(name): {
+            **size_of(str(name), given.data, present),
+            "skill": {f"{epsilon:g}": round(float(means[name, epsilon]), 3) for epsilon in means[name].index},
+        }
+        for name in sorted(told.table.unique())
+    }
+    seeds = int(told.groupby(["table", "epsilon"]).seed.nunique().min())
+    facts = {"made_by": "benchmarks/quality_table.py", "suite": "development", "seeds": seeds, "tables": tables}
+    given.out.write_text(json.dumps(facts, indent=1) + "\n")
+    print(f"{len(tables)} tables, at least {seeds} seeds each: {given.out}")
+
+
+if __name__ == "__main__":
+    main()

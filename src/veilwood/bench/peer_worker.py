@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fits forests of another library, inside an environment that has it: this file is run there, by its path.
+
+It knows nothing of Veilwood. ``python peer_worker.py FOLDER`` reads FOLDER/table.json and FOLDER/table.npz, fits each
+job in turn, writes FOLDER/N.npz for the N-th, and prints its number and CPU seconds, or why it was refused, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def fit(peer: str, facts: dict[str, Any], X: Any, y: Any, job: dict[str, Any]) -> Any:
+    """Fit one model; ValueError says what a library cannot do."""
+    columns, n_classes = facts["columns"], facts["n_classes"]
+    if peer == "DP-EBM":
+        from interpret.privacy import DPExplainableBoostingClassifier, DPExplainableBoostingRegressor
+
+        if n_classes > 2:
+            raise ValueError("takes two classes only")
+        if job["delta"] <= 0:
+            raise ValueError("needs a delta above 0")
+        given = {
+            "feature_types": ["continuous" if column["bounds"] else "nominal" for column in columns],
+            "privacy_bounds": {i: tuple(column["bounds"]) for i, column in enumerate(columns) if column["bounds"]},
+            "epsilon": job["epsilon"], "delta": job["delta"], "random_state": job["seed"], "n_jobs": 1,
+        }  # fmt: skip
+        frame = np.array(X, dtype=object)
+        for i, column in enumerate(columns):
+            if not column["bounds"]:
+                frame[:, i] = [f"v{int(code)}" for code in X[:, i]]
+        if n_classes:
+            return Readable(DPExplainableBoostingClassifier(**given).fit(frame, y), columns)
+        low, high = facts["target"]
+        model = DPExplainableBoostingRegressor(**given, privacy_target_min=low, privacy_target_max=high)
+        return Readable(model.fit(frame, y), columns)
+    from diffprivlib.models import RandomForestClassifier  # pure epsilon, which a delta only weakens
+
+    if not n_classes:
+        raise ValueError("has no regression")
+    lower = [column["bounds"][0] if column["bounds"] else 0 for column in columns]
+    upper = [column["bounds"][1] if column["bounds"] else column["n_values"] - 1 for column in columns]
+    model = RandomForestClassifier(
+        epsilon=job["epsilon"], bounds=(lower, upper), classes=list(range(n_classes)), random_state=job["seed"],
+        shuffle=True,
+    )  # fmt: skip
+    return model.fit(X, y)
+
+
+class Readable:
+    """A model that takes categories as codes."""
+
+    def __init__(self, model: Any, columns: list[dict[str, Any]]) -> None:
+        self.model, self.columns = model, columns
+        self.classes_ = getattr(model, "classes_", None)
+
+    def _named(self, X: Any) -> Any:
+        frame = np.array(X, dtype=object)
+        for i, column in enumerate(self.columns):
+            if not column["bounds"]:
+                frame[:, i] = [f"v{int(code)}" for code in X[:, i]]
+        return frame
+
+    def predict(self, X: Any) -> Any:
+        """Predict."""
+        return self.model.predict(self._named(X))
+
+    def predict_proba(self, X: Any) -> Any:
+        """Return shares of classes."""
+        return self.model.predict_proba(self._named(X))
+
+
+def main(folder: Path) -> None:
+    """Do all jobs of a folder."""
+    warnings.simplefilter("ignore")
+    facts = json.loads((folder / "table.json").read_text())
+    with np.load(folder / "table.npz") as arrays:
+        table = dict(arrays)
+    X, y = table["X"], table["y"]
+    for number, job in enumerate(facts["jobs"]):
+        train, test, began = table[f"train{job['seed']}"], table[f"test{job['seed']}"], time.process_time()
+        told: dict[str, Any] = {"job": number}
+        try:
+            model = fit(facts["peer"], facts, X[train], y[train], job)
+            predicted = np.asarray(model.predict(X[test]), float)
+            shares = np.zeros((0, 0))
+            if facts["n_classes"]:
+                shares = np.zeros((len(test), facts["n_classes"]))
+                shares[:, np.asarray(model.classes_, int)] = model.predict_proba(X[test])
+            np.savez(folder / f"{number}.npz", predicted=predicted, shares=shares)
+            told["cpu_s"] = time.process_time() - began
+        except ImportError:
+            raise
+        except Exception as error:  # whatever another library says no with
+            told["refused"] = f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
+        print(json.dumps(told), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What steps say about each column and pair, without the caution that predictions need; public numbers only.
+
+Steps are shrunk and damped, so that noise does no harm: effects read off them would be too small. Here each step is
+read once more. What was measured in a cell, together with what had been predicted there before, tells the share of each
+class, or the mean of the target, in that cell: an estimate without shrinking, whose error is known from the noise and
+the number of rows. How effects are shown is in ``effects``.
+
+Shares are averages over all other columns, and an average of shares is nearer to the middle than the share of the
+average. So the effect of a cell is the number that, added to what other columns do in ``DRAWS`` made-up rows, gives the
+share that was seen. In made-up rows columns are independent, each with the rows that steps saw in its cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import qmc
+
+from veilwood.forests.adaptive.cell_tables import Axis, CellTable
+from veilwood.forests.adaptive.shrinking import probabilities
+
+__all__ = ["MOST_PAIRS", "Estimate", "Seen", "Step", "estimates"]
+
+RAKED: Final = 3  # sweeps that fit the mass of cells to the rows of all steps; more change nothing that is seen
+DRAWS: Final = 256  # 512 were not better
+UNSURE: Final = 0.25  # of what averaging over others has taken away and is given back, its error: it is an estimate too
+PASSES: Final = 12  # over all columns, each with the estimates of the one before; fewer where they settle,
+SETTLED: Final = 0.05  # that is, move by less than this part of their standard errors
+SOLVED: Final = 2  # iterations of Newton's method in a pass; the next one goes on from there
+SETTLING: Final = 3  # passes for pairs, with columns as they are
+LEAST_PULL: Final = 0.05
+SPREAD: Final = 0.3  # of a gradient of numbers, its variance: that of a bell whose limit ``loop`` sets
+MOST_PAIRS: Final = 10
+TINY: Final = 1e-12
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Features = tuple[int, ...]
+
+
+class Seen(NamedTuple):
+    """What a step let out about the cells of a table.
+
+    Attributes
+    ----------
+    sums : ndarray, shape (n_cells, n_outputs)
+        Class counts, or sums of gradients.
+    noise : float
+        The variance of the noise on each.
+    rows : ndarray or None
+        Rows of each cell; None where ``sums`` are class counts.
+    rows_noise : float
+        The variance of the noise on these.
+    limit : float
+        What a gradient of 1 is in units of scores, where the target is a number.
+    """
+
+    sums: Floats
+    noise: float
+    rows: Floats | None = None
+    rows_noise: float = 0.0
+    limit: float = 1.0
+
+    @property
+    def counted(self) -> Floats:
+        """Rows of each cell."""
+        return np.asarray(self.sums.sum(axis=1)) if self.rows is None else self.rows
+
+
+class Step(NamedTuple):
+    """A table, the scores that were added in its cells, and what had been seen of it."""
+
+    table: CellTable
+    values: Floats
+    seen: Seen
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """What one column does, or two beyond what each does: a table with values and their standard errors."""
+
+    table: CellTable
+    values: Floats
+    errors: Floats
+
+    @property
+    def strength(self) -> float:
+        """The mean square that is more than the errors explain."""
+        return float((self.values**2).mean() - (self.errors**2).mean())
+
+    def moved(self, earlier: Estimate) -> float:
+        """How far this is from an earlier estimate, in standard errors."""
+        return float(np.abs(self.values - earlier.values).max() / max(self.errors.mean(), TINY))
+
+    def shrunk(self) -> Estimate:
+        """Return an estimate that varies as much as the truth does, not as much as truth and errors together."""
+        size = float((self.values**2).mean())
+        return replace(self, values=self.values * (max(self.strength, 0.0) / max(size, TINY)) ** 0.5)
+
+
+def estimates(steps: Sequence[Step], start: Floats, n_classes: int) -> list[Estimate]:
+    """Return an estimate for each column that was measured, and for the strongest pairs that were."""
+    if not steps:
+        return []
+    rows = _MadeUpRows(steps)
+    columns = sorted({feature for step in steps for feature in step.table.features})
+    pairs = sorted({pair for step in steps for pair in combinations(sorted(step.table.features), 2)})
+    readers = [_Reader(steps, start, n_classes, rows, (feature,)) for feature in columns]
+    beside = _Beside(rows, len(start))
+    alone: list[Estimate] = []
+    for _ in range(PASSES if n_classes else 1):  # what other columns do is itself only known from estimates
+        earlier, alone = alone, [reader.estimate(beside.without(reader.features)) for reader in readers]
+        beside = _Beside(rows, len(start), [one.shrunk() for one in alone])
+        if earlier and max(new.moved(old) for new, old in zip(alone, earlier, strict=True)) < SETTLED:
+            break
+    together = [_Reader(steps, start, n_classes, rows, pair) for pair in pairs]
+    nothing = _Beside(rows, len(start)).without(())
+    strongest = sorted(together, key=lambda reader: -reader.estimate(nothing).strength)[:MOST_PAIRS]
+    for _ in range(SETTLING):
+        told = [reader.estimate(beside.without(reader.features)) for reader in strongest]
+    return [*alone, *told]
+
+
+class _MadeUpRows:
+    """Rows in which columns are independent, as cells of columns; the same ones whenever a column is looked at."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self._mass: dict[int, Floats] = {}
+        for _ in range(RAKED):  # iterative fitting to the rows that each step saw in groups of a column
+            for table, _, seen in steps:
+                for axis in table.axes:
+                    held = self._mass.setdefault(axis.feature, np.ones(len(axis.groups)))
+                    there = _folded(seen.counted[:, None], table, CellTable((axis,)))[:, 0]
+                    there = np.maximum(there, max(float(there.sum()), 1.0) * 1e-4)
+                    held *= (there / np.maximum(np.bincount(axis.groups, held, axis.size), TINY))[axis.groups]
+        spread = qmc.Sobol(len(self._mass), rng=0).random(DRAWS).T  # columns, and pairs of them, evenly filled
+        self._place = dict(zip(self._mass, spread, strict=True))
+
+    def drawn(self, feature: int) -> Ints:
+        """Return cells of a column, shape (1, DRAWS)."""
+        ends = np.cumsum(self._mass[feature])
+        cells: Ints = np.minimum(np.searchsorted(ends, self._place[feature] * ends[-1]), len(ends) - 1)[None]
+        return cells
+
+    def inside(self, axis: Axis) -> Ints:
+        """Return cells of a column inside each of its groups, shape (groups, DRAWS)."""
+        order = np.argsort(axis.groups, kind="stable")
+        ends = np.append(0.0, np.cumsum(self._mass[axis.feature][order]))
+        last = np.searchsorted(axis.groups[order], np.arange(axis.size), side="right")
+        first = np.append(0, last[:-1])
+        at = ends[first][:, None] + self._place[axis.feature] * (ends[last] - ends[first])[:, None]
+        found = np.searchsorted(ends, at, side="right") - 1
+        return np.asarray(order[np.clip(found, first[:, None], last[:, None] - 1)])
+
+    def scores(self, known: Sequence[Step | Estimate], given: Mapping[int, Ints], n_outputs: int) -> Floats:
+        """Add up what tables say of rows whose cells are ``given`` for some columns and drawn for the others."""
+        total: Floats = np.zeros((1, DRAWS, n_outputs))
+        for one in known:
+            cell = np.zeros((1, DRAWS), np.int64)
+            for axis in one.table.axes:
+                cells = given[axis.feature] if axis.feature in given else self.drawn(axis.feature)
+                cell = cell * axis.size + axis.groups[cells]
+            total = total + one.values[cell]
+        return total
+
+
+class _Beside:
+    """What columns add in made-up rows, by estimates of them."""
+
+    def __init__(self, rows: _MadeUpRows, n_outputs: int, known: Sequence[Estimate] = ()) -> None:
+        self._parts = {one.table.features: rows.scores([one], {}, n_outputs) for one in known}
+        self._all: Floats = sum(self._parts.values(), np.zeros((1, DRAWS, n_outputs)))
+
+    def without(self, features: Features) -> Floats:
+        """Leave some columns out."""
+        return self._all - sum(self._parts[feature,] for feature in features if (feature,) in self._parts)
+
+
+class _Reading(NamedTuple):
+    """What one step says of cells: counts of classes, or means of a target, and variances of their logarithms."""
+
+    table: CellTable
+    said: Floats
+    noise: Floats
+    sampling: Floats
+
+    @property
+    def worth(self) -> float:
+        """How much it tells: precision of all cells, less what coarse cells cannot show."""
+        return float((1 / np.maximum(self.noise + self.sampling, TINY)).sum() * (1 - self.table.n_cells**-2.0))
+
+    @property
+    def key(self) -> tuple[bytes, ...]:
+        """Which cells of columns are told apart."""
+        return tuple(axis.groups.tobytes() for axis in self.table.axes)
+
+
+class _Reader:
+    """Reads what steps say about a column, or a pair, by the grouping of its cells that tells most."""
+
+    def __init__(
+        self, steps: Sequence[Step], start: Floats, n_classes: int, rows: _MadeUpRows, features: Features
+    ) -> None:
+        self._start, self._k, self._rows, self.features = start, n_classes, rows, features
+        readings = [
+            self._read(steps[:number], step)
+            for number, step in enumerate(steps)
+            if set(features) <= set(step.table.features)
+        ]
+        best = max(readings, key=lambda reading: reading.worth)
+        self._alike = [reading for reading in readings if reading.key == best.key]
+        self._found: list[Floats | None] = [None] * len(self._alike)
+
+    def estimate(self, beside: Floats) -> Estimate:
+        """Put the readings together, given what other columns add in made-up rows."""
+        solved = [self._solved(reading, beside, found) for reading, found in zip(self._alike, self._found, strict=True)]
+        self._found = [one[0] for one in solved]
+        scores, noise, sampling, pull = (np.stack(part) for part in zip(*solved, strict=True))
+        weight = 1 / np.maximum(noise, TINY)
+        weight /= weight.sum(axis=0)
+        variance = (weight**2 * noise).sum(axis=0) + sampling.min(axis=0)  # the rows are the same
+        table = self._alike[0].table
+        values, variance = (part.reshape(*table.shape, -1) for part in ((weight * scores).sum(axis=0), variance))
+        for axis in range(len(table.shape)):
+            values, variance = _centred(values, variance, axis)
+        variance += (UNSURE * (1 - pull.mean()) * values) ** 2
+        flat = (table.n_cells, len(self._start))
+        return Estimate(table, values.reshape(flat), np.sqrt(variance).reshape(flat))
+
+    def _read(self, before: Sequence[Step], step: Step) -> _Reading:
+        table, _, seen = step
+        cells = CellTable(tuple(_axis(table, feature) for feature in self.features))
+        merged = table.n_cells // cells.n_cells  # cells of the table in one of ours
+        sums, noise = _folded(seen.sums, table, cells), merged * seen.noise
+        if seen.rows is None:
+            counts = np.maximum(sums, max(noise**0.5, 1.0))
+            return self._of_counts(cells, counts, noise / counts**2)
+        rows, by_rows = _folded(seen.rows[:, None], table, cells), merged * seen.rows_noise
+        scores = self._start + self._rows.scores(before, self._given(cells), len(self._start))
+        if not self._k:
+            moved = seen.limit * sums / rows
+            noisy = (seen.limit**2 * noise + moved**2 * by_rows) / rows**2
+            return _Reading(cells, scores.mean(axis=1) + moved, noisy, seen.limit**2 * SPREAD / rows)
+        shares = _shares(scores).mean(axis=1)
+        sums = np.column_stack([-sums, sums]) if self._k == 2 else sums
+        least = np.minimum(max(noise**0.5, 1.0), rows / (2 * self._k))
+        counts = np.maximum(rows * shares + sums, least)
+        by_count = by_rows * (shares - counts / counts.sum(axis=1, keepdims=True)) ** 2
+        return self._of_counts(cells, counts, (noise + by_count) / counts**2, opposed=True)
+
+    def _of_counts(self, cells: CellTable, counts: Floats, noise: Floats, opposed: bool = False) -> _Reading:
+        """Say how far log-odds can be trusted; ``opposed``: the noise of two classes is one, with opposite signs."""
+        sampling = 1 / counts
+        if self._k == 2:
+            roots = np.sqrt(noise).sum(axis=1, keepdims=True)
+            noise = roots**2 if opposed else noise.sum(axis=1, keepdims=True)
+            return _Reading(cells, counts, noise, sampling.sum(axis=1, keepdims=True))
+        return _Reading(cells, counts, _centred(counts, noise, 1)[1], _centred(counts, sampling, 1)[1])
+
+    def _given(self, cells: CellTable) -> dict[int, Ints]:
+        """Cells of our columns in each cell of a table over them, shape (cells, DRAWS)."""
+        groups = np.unravel_index(np.arange(cells.n_cells), cells.shape)
+        return {axis.feature: self._rows.inside(axis)[group] for axis, group in zip(cells.axes, groups, strict=True)}
+
+    def _solved(self, reading: _Reading, beside: Floats, found: Floats | None) -> tuple[Floats, Floats, Floats, Floats]:
+        """Go on to find the scores that, beside what other columns add, give the shares that were seen (Newton).
+
+        Return them with their variances, and the part of a change that is seen in shares.
+        """
+        if not self._k:
+            return *reading[1:], np.ones_like(reading.said)
+        wanted = reading.said / reading.said.sum(axis=1, keepdims=True)
+        scores = self._as_scores(np.log(wanted)) if found is None else found
+        for _ in range(SOLVED):
+            shares = _shares(scores[:, None, :] + beside)
+            mean = np.clip(shares.mean(axis=1), TINY, 1 - TINY)
+            # A share moves by so much less when averaged over other columns.
+            pull = np.clip((shares * (1 - shares)).mean(axis=1) / (mean * (1 - mean)), LEAST_PULL, 1.0)
+            pull = pull[:, 1:] if self._k == 2 else pull
+            scores = scores + self._as_scores(np.log(wanted / mean)) / pull
+        return scores, reading.noise / pull**2, reading.sampling / pull**2, pull
+
+    def _as_scores(self, logs: Floats) -> Floats:
+        return logs[:, 1:] - logs[:, :1] if self._k == 2 else logs - logs.mean(axis=1, keepdims=True)
+
+
+def _shares(scores: Floats) -> Floats:
+    """Turn scores, in the last dimension, into shares of classes."""
+    return probabilities(scores.reshape(-1, scores.shape[-1])).reshape(*scores.shape[:-1], -1)
+
+
+def _axis(table: CellTable, feature: int) -> Axis:
+    return next(axis for axis in table.axes if axis.feature == feature)
+
+
+def _folded(values: Floats, table: CellTable, cells: CellTable) -> Floats:
+    """Add up the cells of a table over the columns that are not in ``cells``."""
+    places = [table.features.index(feature) for feature in cells.features]
+    others = tuple(i for i in range(len(table.axes)) if i not in places)
+    held = np.transpose(values.reshape(*table.shape, -1), (*places, *others, len(table.axes)))
+    return np.asarray(held.sum(axis=tuple(range(len(places), len(table.axes)))).reshape(cells.n_cells, -1))
+
+
+def _centred(values: Floats, variances: Floats, axis: int) -> tuple[Floats, Floats]:
+    """Subtract the mean along an axis; entries are independent."""
+    n = values.shape[axis]
+    mean = variances.mean(axis=axis, keepdims=True)
+    return values - values.mean(axis=axis, keepdims=True), variances * (1 - 2 / n) + mean / n

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The accuracy suite: its tables, its cache, its skills, and other libraries in environments of their own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from veilwood.bench import peers, suite, tables
+from veilwood.bench.peers import PeerError, environment, fit_elsewhere
+from veilwood.bench.scoring import Job, split
+from veilwood.cli.main import main
+
+FOREST = """
+from sklearn.ensemble import RandomForestClassifier as Plain
+def RandomForestClassifier(epsilon, bounds, classes, random_state, shuffle):
+    if epsilon > 10:
+        raise RuntimeError("too much")
+    return Plain(10, random_state=random_state)
+"""
+CHEAP = """
+class Cheap:
+    def __init__(self, schema, epsilon, delta, random_state):
+        self.note_ = f"{epsilon}"
+    def fit(self, X, y):
+        self.most = y.mode()[0] if y.dtype == object else y.mean()
+        with open("fits", "a") as file:
+            file.write("x")
+        return self
+    def predict(self, X):
+        return [self.most] * len(X)
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cheap.py").write_text(CHEAP)
+    return tmp_path
+
+
+def test_no_table_is_in_both_suites_and_each_has_25() -> None:
+    both = [{*tables.REAL[name], *tables.MADE[name]} for name in ("development", "validation")]
+    assert both[0] & both[1] == set()
+    assert min(map(len, both)) >= 25
+
+
+def test_a_split_keeps_test_rows_away_from_training() -> None:
+    train, test = split(1_000, 3)
+    assert not set(train) & set(test)
+    assert len(train) == 750
+    assert len(split(100_000, 3)[1]) == suite.MOST_TESTED
+
+
+def test_what_is_in_the_cache_is_not_computed_again(here: Path) -> None:
+    jobs = [Job("development", "iris", "cheap.py:Cheap", epsilon, 0.0, seed) for epsilon in (1, 2) for seed in (0, 1)]
+    suite.compute(jobs[:3], None, here / "cache.csv")
+    assert (here / "fits").read_text() == "xxx"
+    suite.compute(jobs, None, here / "cache.csv")
+    assert (here / "fits").read_text() == "xxxx"
+    assert len(suite.done(here / "cache.csv")) == 4
+
+
+def test_skill_is_none_for_the_floor_and_all_for_the_best_plain_forest() -> None:
+    free = {"floor": 0.5, "ExtraTrees": 0.8, "HistGradientBoosting": 0.9}
+    scores = {**free, "a": 0.5, "b": 0.9, "c": 0.7}
+    rows = [("development", "t", name, np.inf if name in free else 1.0, 0.0, 0, scores[name]) for name in scores]
+    found = pd.DataFrame(rows, columns=list(suite.FIELDS[:7]))
+    told = suite.skills(found).set_index("estimator").skill
+    assert told.to_dict() == pytest.approx({"a": 0.0, "b": 1.0, "c": 0.5})
+    text = suite.report(found, "development", 0.0)
+    assert "| c | 0.500 |" in text
+    assert "no skill" in suite.report(found[found.estimator == "a"], "development", 0.0)
+
+
+def test_caches_are_merged(here: Path) -> None:
+    for number, epsilon in enumerate((1.0, 2.0)):
+        suite.compute([Job("development", "iris", "cheap.py:Cheap", epsilon, 0.0, 0)], None, here / f"{number}.csv")
+    assert sorted(suite.done(here / "0.csv", here / "1.csv").epsilon) == [1.0, 2.0]
+
+
+# -- other libraries ------------------------------------------------------------------------------------------------
+
+
+def use_fake(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let our own interpreter be the environment, with a library of that name that is none."""
+    (folder / "diffprivlib").mkdir()
+    (folder / "diffprivlib" / "__init__.py").write_text("")
+    (folder / "diffprivlib" / "models.py").write_text(FOREST)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setattr(peers, "environment", lambda peer, say=print: Path(sys.executable))
+
+
+def test_a_peer_learns_and_is_tested_on_our_splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_fake(monkeypatch, tmp_path)
+    table = tables.load("development", "iris", None)
+    jobs = [Job("development", "iris", "diffprivlib", epsilon, 0.0, seed) for seed, epsilon in ((0, 1.0), (1, 20.0))]
+    good, bad = fit_elsewhere("diffprivlib", jobs, table)
+    assert good["score"] > 0.8
+    assert good["log_loss"] < 0.6
+    assert (bad["score"], bad["note"]) == ("", "refused: RuntimeError: too much")
+
+
+def test_a_peer_that_cannot_do_a_table_is_refused_and_one_that_breaks_is_left_out(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_fake(monkeypatch, here)
+    lines: list[str] = []
+    regression = Job("development", "few-rows-regression", "diffprivlib", 1.0, 0.0, 0)
+    nulls = Job("development", "nulls", "diffprivlib", 1.0, 0.0, 0)
+    missing = Job("development", "iris", "DP-EBM", 1.0, 1e-6, 0)
+    (here / "interpret").mkdir()
+    (here / "interpret" / "__init__.py").write_text("")  # an installation that lacks what is needed
+    suite.compute([regression, nulls, missing], None, here / "cache.csv", say=lines.append)
+    found = suite.done(here / "cache.csv").set_index("table").note
+    assert found["few-rows-regression"] == "refused: has no regression"
+    assert found["nulls"] == "refused: takes no missing values"
+    assert "iris" not in found
+    assert any("DP-EBM is left out: its worker stopped" in line for line in lines)
+
+
+def fails_in(step: str) -> Callable[..., Any]:
+    def call(command: Any) -> None:
+        if step in command:
+            raise PeerError(f"{step} failed: no route to the index")
+
+    return call
+
+
+def test_an_environment_that_cannot_be_made_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(peers.PLACE, str(tmp_path / "peers"))
+    monkeypatch.setattr(peers, "_call", fails_in("install"))
+    lines: list[str] = []
+    with pytest.raises(PeerError, match="no route to the index"):
+        environment("diffprivlib", lines.append)
+    assert lines[0].startswith("making an environment for diffprivlib in ")
+    assert not list(tmp_path.rglob("ready"))
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(peers.PLACE, str(tmp_path / "file" / "below"))
+    with pytest.raises(PeerError, match=r"cannot be made.*VEILWOOD_PEERS"):
+        environment("diffprivlib", lines.append)
+
+
+def test_an_environment_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(peers.PLACE, str(tmp_path / "peers"))
+    calls: list[Any] = []
+
+    def call(command: Any) -> None:
+        calls.append(command)
+        for name in command:
+            if name.startswith(str(tmp_path)) and not name.endswith("python"):
+                Path(name).mkdir(parents=True, exist_ok=True)
+
+    monkeypatch.setattr(peers, "_call", call)
+    python = environment("diffprivlib", lambda line: None)
+    assert len(calls) == 3
+    assert environment("diffprivlib", lambda line: None) == python
+    assert len(calls) == 3
+
+
+# -- the command ----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_measures_reports_and_goes_on(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", "accuracy", "--table", "iris", "--seeds", "1", "--epsilon", "4", "--estimator", "cheap.py:Cheap"]
+    assert main([*words, "-o", "skill.md"]) == 0
+    assert "| cheap.py:Cheap | 0.000 |" in capsys.readouterr().out
+    assert "## iris" in (here / "skill.md").read_text()
+    assert (here / "fits").read_text() == "x"
+    assert main([*words, "-o", "skill.md", "--force"]) == 0
+    assert (here / "fits").read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--suite", "other"], "development or validation"),
+        (["--table", "adult"], "no table 'adult' here"),
+        (["--estimator", "Forest"], "no estimator 'Forest'"),
+        (["--data", "nowhere"], "not a folder"),
+    ],
+)
+def test_words_that_are_not_understood(
+    words: list[str], says: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "accuracy", *words]) == 2
+    assert says in capsys.readouterr().err
+    assert not (here / "accuracy.csv").exists()

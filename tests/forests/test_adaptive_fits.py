@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PrivateForest: what it learns, from odd tables too, and how it is saved and explained."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import veilwood as vw
+from fixtures.clinic import COLUMNS, TARGETS, forest_of, schema_of, small_table, table_of
+from veilwood.data.batches import Batch
+from veilwood.data.encoding import Encoding
+from veilwood.forests.adaptive import rows as asked
+from veilwood.forests.adaptive.loop import first_step
+from veilwood.forests.adaptive.private_forest import in_words
+from veilwood.forests.adaptive.purse import Purse
+from veilwood.forests.adaptive.rows import GRADIENT_UNITS, ScoredRows, Walk
+from veilwood.privacy.entropy import seeded_for_tests
+from veilwood.privacy.loss import requested_loss
+from veilwood.privacy.neighbours import Neighbours, unit_of
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
+    pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning"),
+]
+
+# -- what is learned -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("task", "epsilon", "least"), [("two", 2.0, 0.85), ("three", 2.0, 0.75), ("regression", 1.0, 0.7)]
+)
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_it_learns(task: str, epsilon: float, least: float, delta: float) -> None:
+    X, y = table_of(task, 5000)
+    with seeded_for_tests(1):
+        forest = forest_of(task, epsilon=epsilon, delta=delta).fit(X, y)
+    assert forest.score(*table_of(task, 2000, seed=1)) > least
+
+
+@pytest.mark.parametrize("task", ["two", "three", "regression"])
+def test_files_in_batches_equal_a_table_in_memory(task: str, tmp_path: Path) -> None:
+    X, y = table_of(task, 900)
+    whole = X.assign(target=y)
+    for part in range(3):
+        whole[part * 300 : (part + 1) * 300].to_parquet(tmp_path / f"{part}.parquet", index=False)
+    fits = []
+    for given_rows in (whole, str(tmp_path)):
+        with seeded_for_tests(4):
+            fits.append(forest_of(task, epsilon=2.0).fit(given_rows))
+    assert np.array_equal(fits[0].leaf_values_, fits[1].leaf_values_)
+    assert fits[0].plan_.steps == fits[1].plan_.steps
+
+
+def test_streamed_rows_answer_as_held_ones() -> None:
+    rng = np.random.default_rng(0)
+    encoding = Encoding(schema_of("three"))
+    X, y = table_of("three", 500)
+    codes, target = encoding.encode(X), encoding.encode_target(y)
+    batches = [Batch(codes[:200], target[:200], 0, 0), Batch(codes[200:], target[200:], 0, 200)]
+    table = small_table()
+    values = rng.integers(-500, 500, (table.n_cells, 3)).astype(np.int32)
+    question = partial(asked.gradient_sums, [table], 3, GRADIENT_UNITS)
+    held = ScoredRows.of(COLUMNS, batches, 3)
+    held.add(table, values)
+    walk = Walk(COLUMNS, 3, ((table, values),), question)
+    assert (walk(batches) == question(held)).all()
+    assert (walk(batches[:1]) + walk(batches[1:]) == question(held)).all()
+
+
+@pytest.mark.parametrize("task", ["two", "regression"])
+@pytest.mark.parametrize("epsilon", [1.0, 30.0])  # with 30, of classes, fine cells too
+def test_a_saved_forest_predicts_and_explains_the_same(task: str, epsilon: float, tmp_path: Path) -> None:
+    X, y = table_of(task, 800)
+    forest = forest_of(task, epsilon=epsilon).fit(X, y)
+    vw.save(forest, tmp_path / "forest.veilwood")
+    loaded = vw.load(tmp_path / "forest.veilwood")
+    assert (loaded.predict(X) == forest.predict(X)).all()
+    assert loaded.explain().to_dict() == forest.explain().to_dict()
+
+
+def test_fine_cells_are_chosen_by_rows_that_were_held_back() -> None:
+    """A parity of three columns that no pair shows: only fine cells learn it, and the rows held back see that."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 2, (4000, 6)).astype(str)
+    y = np.array(["no", "yes"])[(X[:, :3] == "1").sum(axis=1) % 2]
+    columns = [{"name": f"x{i}", "kind": "categorical", "values": ["0", "1"]} for i in range(6)]
+    schema = vw.Schema.from_dict({
+        "name": "parity", "task": "classification", "target": "y",
+        "columns": [*columns, {"name": "y", "kind": "categorical", "values": ["no", "yes"]}],
+    })  # fmt: skip
+    frame = pd.DataFrame(X, columns=[f"x{i}" for i in range(6)])
+    with seeded_for_tests(1):
+        forest = vw.PrivateForestClassifier(schema, epsilon=6.0, random_state=0).fit(frame, y)
+    names = [step.name for step in forest.plan_.steps]
+    assert names[-3:] == ["classes by column", "fine cells", "weight of fine cells"]
+    assert forest.model_.weight > 0
+    assert forest.score(frame, y) > 0.95
+
+
+@pytest.mark.parametrize("task", ["two", "three", "regression"])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("epsilon", [0.1, 20.0, float("inf")])
+def test_tables_of_a_few_rows(task: str, n: int, epsilon: float) -> None:
+    X, y = table_of(task, n)
+    forest = forest_of(task, epsilon=epsilon).fit(X, y)
+    predicted = forest.predict(X)
+    if task == "regression":
+        assert ((predicted >= -5) & (predicted <= 15)).all()
+    else:
+        assert np.allclose(forest.predict_proba(X).sum(axis=1), 1)
+    assert forest.explain() is not None
+
+
+def test_one_class_in_the_data_is_predicted_and_a_constant_target_too() -> None:
+    X, _ = table_of("two", 2000)
+    with seeded_for_tests(2):
+        forest = forest_of("two", epsilon=1.0).fit(X, np.full(2000, "yes"))
+        number = forest_of("regression", epsilon=1.0).fit(X, np.full(2000, 3.0))
+    assert (forest.predict(X) == "yes").all()
+    assert np.abs(number.predict(X) - 3).max() < 0.5
+
+
+def test_bounds_a_thousand_times_too_wide_do_no_harm() -> None:
+    rng = np.random.default_rng(0)
+    x, noise = rng.lognormal(0, 1, 8000), rng.normal(0, 0.3, 8000)
+    y = np.where(np.log(x) + noise > 0, "yes", "no")
+    schema = vw.Schema.numeric((0, 1000.0), classes=["no", "yes"], n_features=1)
+    with seeded_for_tests(1):
+        forest = vw.PrivateForestClassifier(schema, epsilon=1.0, random_state=0).fit(x[:, None], y)
+    assert forest.score(x[:, None], y) > 0.85
+
+
+def test_many_categories_and_missing_ones() -> None:
+    rng = np.random.default_rng(0)
+    values = [f"v{i}" for i in range(1000)]
+    place = rng.integers(0, 1000, 20_000)
+    x = np.array(values, dtype=object)[place]
+    x[rng.random(20_000) < 0.2] = None
+    y = np.where(pd.isna(x), "yes", "no")
+    schema = vw.Schema.from_dict({
+        "name": "many", "task": "classification", "target": "y", "columns": [
+            {"name": "x", "kind": "categorical", "values": values, "nullable": True}, TARGETS["two"] | {"name": "y"},
+        ]})  # fmt: skip
+    with seeded_for_tests(1):
+        forest = vw.PrivateForestClassifier(schema, epsilon=1.0, random_state=0).fit(pd.DataFrame({"x": x}), y)
+    missing, there = forest.predict_proba(pd.DataFrame({"x": [None, "v1"]}))
+    assert missing[1] > 0.6
+    assert there[1] < 0.4
+
+
+def test_effects_show_what_columns_do_and_pairs_that_act_together() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (20_000, 4))
+    y = np.where((X[:, 0] * X[:, 1] > 0) ^ (rng.random(20_000) < 0.05), "yes", "no")
+    schema = vw.Schema.numeric((-1, 1), classes=["no", "yes"], n_features=4)
+    with seeded_for_tests(1):
+        told = vw.PrivateForestClassifier(schema, epsilon=2.0, random_state=0).fit(X, y).explain()
+    names = schema.feature_names
+    assert set(told.interactions[0].columns) == {names[0], names[1]}
+    assert told.interactions[0].strength > 3 * told.interactions[0].noise
+    table, numbers = table_of("regression", 20_000)
+    with seeded_for_tests(1):
+        main = {one.column: one for one in forest_of("regression", epsilon=2.0).fit(table, numbers).explain().main}
+    ward = main["ward"]
+    slope = ward.effect[ward.groups.index("C"), 0] - ward.effect[ward.groups.index("A"), 0]
+    assert slope == pytest.approx(8, abs=1.5)  # two steps of 4
+    assert main["ward"].strength > main.get("debt", main["ward"]).strength or "debt" not in main
+
+
+def test_words_and_first_steps_need_no_data() -> None:
+    purse = Purse(requested_loss(1, 0), Neighbours("add-remove", unit_of("row")))
+    assert in_words(COLUMNS, 2, 10, purse)
+    assert first_step(Purse(requested_loss(1, 0), Neighbours()), 0, 10**6).name == "histogram of the target"

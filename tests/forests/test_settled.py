@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The constants of PrivateForest are those that were settled on the suite of tables.
+
+Each of them makes another forest, and none breaks a guarantee, so nothing else would notice a slip. Who changes one
+measures it on the suite (benchmarks/private_forest.py) and writes the new values down:
+``python tests/forests/test_settled.py``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from veilwood.forests import adaptive
+from veilwood.forests.adaptive import loop
+
+FILE = Path(__file__).parents[1] / "fixtures" / "settled.json"
+
+
+def constants() -> dict[str, Any]:
+    """Every number, and every tuple or array of numbers, that a module of the method names in capitals."""
+    found = {}
+    for module in pkgutil.iter_modules(adaptive.__path__):
+        home = importlib.import_module(f"{adaptive.__name__}.{module.name}")
+        for name, value in vars(home).items():
+            if name.isupper() and isinstance(value, int | float | tuple | np.ndarray):
+                found[f"{module.name}.{name}"] = json.loads(json.dumps(_plain(value)))
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and value.size > 100:  # a table of a function
+        return [value.size, float(value.sum())]
+    if isinstance(value, tuple | list | np.ndarray):
+        return [_plain(each) for each in value]
+    return round(float(value), 12) if isinstance(value, int | float | np.number) else repr(value)
+
+
+def test_the_constants_are_those_that_were_settled() -> None:
+    assert constants() == json.loads(FILE.read_text())
+
+
+def test_a_changed_constant_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "START", loop.START * 1.01)
+    settled = json.loads(FILE.read_text())
+    assert {name for name, value in constants().items() if settled[name] != value} >= {"loop.START"}
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(constants(), indent=1) + "\n")
