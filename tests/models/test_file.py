@@ -91,7 +91,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     "plain": lambda: fitted_classifier(random_state=3),
     "threshold voting": lambda: fitted_classifier(voting="threshold", leaves="empirical-bayes"),
     "probabilistic voting": lambda: fitted_classifier(voting="probabilistic", random_state=np.int64(7)),
-    "disjoint, Gaussian": lambda: fitted_classifier(trees="disjoint", delta=1e-6, epsilon=0.5),
+    "many trees, Gaussian": lambda: fitted_classifier(n_estimators=40, delta=1e-6, epsilon=0.5),
     "exact epsilon": lambda: fitted_classifier(epsilon=Fraction(1, 3), adjacency="replace-one"),
     "three rows": lambda: fitted_classifier(privacy_unit=vw.Rows(3), random_state=np.random.default_rng(0)),
     "numpy parameters": lambda: fitted_classifier(n_estimators=np.int64(3), epsilon=np.float64(0.7), n_jobs=2),
@@ -101,7 +101,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     "boolean classes": lambda: fitted_classifier(classes=[False, True]),
     "float classes": lambda: fitted_classifier(classes=[0.5, 1.5]),
     "regressor": lambda: fitted_regressor(random_state=0),
-    "regressor, shrunk": lambda: fitted_regressor(leaves="empirical-bayes", delta=1e-6),
+    "regressor, shrunk": lambda: fitted_regressor(leaves="empirical-bayes", epsilon=0.1, delta=0.01),
     "in memory ledger": lambda: fitted_regressor(ledger=vw.MemoryLedger()),
 }
 

@@ -8,6 +8,7 @@ import json
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,11 @@ from safetensors.numpy import save as write_safetensors
 
 import veilwood as vw
 from fixtures.hostile import HOSTILE, LONG, SCHEMA, in_time
+from veilwood.audit.model_file import check_file
 from veilwood.models import file as model_file
+from veilwood.privacy.certificate import chosen_in
 from veilwood.privacy.plan import Plan
+from veilwood.privacy.steps import counting_step
 from veilwood.trees.forest import MAX_DEPTH, Forest, _window_maxima
 
 pytestmark = [
@@ -70,7 +74,7 @@ def fitted(kind: Any, **parameters: Any) -> Any:
 
 MODELS: dict[str, Callable[[], Any]] = {
     "random trees": lambda: fitted(vw.RandomTreesClassifier, n_estimators=2, max_depth=2),
-    "Gaussian": lambda: fitted(vw.MedianForestClassifier, n_estimators=2, max_depth=2, delta=1e-6),
+    "Gaussian": lambda: fitted(vw.MedianForestClassifier, n_estimators=40, max_depth=1, delta=1e-6, trees="shared"),
     "matrix": lambda: fitted(vw.MatrixForestClassifier, n_estimators=2, max_depth=2),
     "cells": lambda: fitted(vw.PrivateForestClassifier, epsilon=20.0),
     "tables": lambda: fitted(vw.PrivateForestClassifier, n_rows=200),
@@ -156,6 +160,56 @@ def test_forged_model_files_are_refused_or_work(name: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("name", MODELS)
 def test_many_forged_model_files_are_refused_or_work(name: str, tmp_path: Path) -> None:
     try_forgeries(name, 10_000, tmp_path / "model")
+
+
+def stands(path: Path) -> bool:
+    """Whether a file is loaded and every check of the audit holds."""
+    try:
+        return all(check.holds for check in check_file(path))
+    except vw.ModelFileError:
+        return False
+
+
+FORGED_TABLES: dict[str, Callable[[list[list[int]]], Any]] = {
+    "one forgotten": lambda tables: tables[:2],
+    "two as one": lambda tables: [[*tables[0], *tables[1]], tables[2]],
+    "threes": lambda tables: [[*tables[0], tables[1][0]], [tables[1][1], *tables[2]]],
+    "in another order": lambda tables: [[tables[0][0], *tables[2]], [tables[0][1], *tables[1]]],
+    "a column twice": lambda tables: [[*tables[0], 0], [*tables[1], 0]],
+    "none": lambda tables: [],
+    "a number": lambda tables: 1,
+    "a text": lambda tables: "x",
+    "lists": lambda tables: [[[0]], [[1]]],
+}
+
+
+@pytest.mark.parametrize("name", FORGED_TABLES)
+def test_tables_that_a_row_counts_in_cannot_be_forgotten(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A forger sells noise for fewer tables than were counted, in a file in which everything fits together."""
+    car = vw.datasets.car()
+    fits = (vw.PrivateForestClassifier(car.schema, epsilon=5.0, random_state=0).fit(car.X, car.y) for _ in range(20))
+    forest = next(fit for fit in fits if [len(table) for table in fit.plan_.choices["tables"]] == [2, 2, 2])
+    plan = forest.plan_
+    vw.save(forest, tmp_path / "honest")
+    assert stands(tmp_path / "honest")
+    kept = FORGED_TABLES[name](plan.choices["tables"])
+    n_tables = len(kept) if isinstance(kept, list) and kept else 1
+    steps = tuple(
+        counting_step(step.name, step.shape, step.loss, plan.neighbours, l1=n_tables, squared_l2=n_tables)
+        if step.name == "class counts of tables" else step
+        for step in plan.steps
+    )  # fmt: skip
+    forest.plan_ = replace(plan, steps=steps, choices={**plan.choices, "tables": kept})
+    forest.privacy_ = replace(
+        forest.privacy_, composition=tuple(step.to_dict() for step in steps), chosen=chosen_in(forest.plan_),
+        mechanism=forest.plan_.mechanism,
+    )  # fmt: skip
+    monkeypatch.setattr(model_file, "_as_planned", lambda model: True)  # a forger writes what he likes
+    vw.save(forest, tmp_path / "forged")
+    monkeypatch.undo()
+    assert not stands(tmp_path / "forged")
 
 
 def test_a_model_file_of_a_few_bytes_does_not_hang(tmp_path: Path) -> None:

@@ -222,20 +222,3 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
         export_onnx(nothing, tmp_path / "m")
     with pytest.raises(vw.ModelFileError, match="cannot write"):
         export_onnx(fitted("classification"), tmp_path / "nowhere" / "m")
-
-
-@pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning")
-def test_median_forests_are_exported_and_multiway_trees_refused(tmp_path: Path) -> None:
-    car = vw.datasets.car()
-    path = tmp_path / "car.onnx"
-    median = vw.MedianForestClassifier(car.schema, epsilon=5.0, random_state=0).fit(car.X, car.y)
-    export_onnx(median, path)
-    session = pytest.importorskip("onnxruntime").InferenceSession(path)
-    columns = {name: car.X[[name]].to_numpy().astype(object) for name in car.X}
-    assert (session.run(None, columns)[0].ravel() == median.predict(car.X)).all()
-    greedy = vw.GreedyForestClassifier(car.schema, epsilon=5.0, random_state=0).fit(car.X, car.y)
-    with pytest.raises(vw.VeilwoodError, match="multiway"):
-        export_onnx(greedy, path)
-    private = vw.PrivateForestClassifier(car.schema, n_rows=1728, random_state=0).fit(car.X, car.y)
-    with pytest.raises(vw.VeilwoodError, match=r"PrivateForestClassifier has no ONNX export.*random trees"):
-        export_onnx(private, path)

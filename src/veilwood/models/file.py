@@ -26,11 +26,11 @@ from sklearn.utils.validation import check_is_fitted
 from veilwood import estimators
 from veilwood._version import __version__
 from veilwood.atomic_file import write_file
-from veilwood.bounded import read_json
+from veilwood.bounded import read_file, read_json
 from veilwood.data.canonical import texts_of
 from veilwood.data.encoding import class_labels
 from veilwood.data.schema import Schema
-from veilwood.errors import FileError, ModelFileError, SignatureError, VeilwoodError
+from veilwood.errors import FileError, ModelFileError, SignatureError, UnreadableError, UseError, VeilwoodError
 from veilwood.estimators.base import BaseForest, plain_value
 from veilwood.privacy.certificate import PrivacyStatement, chosen_in
 from veilwood.privacy.loss import SAMPLING_DELTA, Loss
@@ -84,12 +84,12 @@ def save(estimator: BaseForest, path: str | PathLike[str]) -> None:
     """
     name = type(estimator).__name__
     if _FAMILIES.get(name) is not type(estimator):
-        raise VeilwoodError(f"{name} cannot be saved. Hint: save one of {', '.join(_FAMILIES)}, outside any pipeline.")
+        raise UseError(f"{name} cannot be saved. Hint: save one of {', '.join(_FAMILIES)}, outside any pipeline.")
     check_is_fitted(estimator, "privacy_")
     if not hasattr(estimator, "model_"):
-        raise VeilwoodError(f"{name} cannot be saved: it holds more than was released.")
+        raise UseError(f"{name} cannot be saved: it holds more than was released.")
     if not _as_promised(estimator, estimator.plan_) or not _as_planned(estimator):
-        raise VeilwoodError(
+        raise UseError(
             f"parameters of {name} were changed after the fit: they ask for another guarantee or model. Hint: fit."
         )
     arrays = {key: np.ascontiguousarray(array) for key, array in estimator.model_.arrays().items()}
@@ -124,7 +124,7 @@ def _reproducible(content: bytes) -> bytes:
 def load(path: str | PathLike[str], *, signed_by: PublicKey | None = None) -> BaseForest:
     """Read a model that ``save`` wrote: parse, check, and only then construct.
 
-    The check sum inside finds accidents and careless edits. It is no signature: take models from those you trust,
+    The check sum inside finds accidents and careless edits. It is not a signature: take models from those you trust,
     as with any claim of privacy, or ask for a signature. No file can run code.
 
     Parameters
@@ -181,15 +181,15 @@ class _Parts(NamedTuple):
 
 def _read(path: Path) -> bytes:
     try:
-        if not path.exists() or path.is_file() or path.is_dir():
-            return path.read_bytes()
+        return read_file(path)
     except FileNotFoundError:
         raise ModelFileError("there is no such file. Hint: check the path.") from None
+    except UnreadableError as error:
+        raise ModelFileError(f"{error}. Hint: give the path of a model file.") from None
     except OSError as error:
         raise ModelFileError(f"{error.strerror or error}. Hint: give the path of a readable model file.") from None
     except ValueError:
-        raise ModelFileError("that is no path. Hint: give the path of a model file.") from None
-    raise ModelFileError("it is no ordinary file and may have no end. Hint: give the path of a model file.")
+        raise ModelFileError("that is not a path. Hint: give the path of a model file.") from None
 
 
 def _parse(content: bytes) -> _Parts:

@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from veilwood.bounded import read_file
 from veilwood.errors import PlanError, SignatureError, VeilwoodError
 from veilwood.models import file as model_file
 from veilwood.privacy import signature
@@ -74,10 +75,9 @@ def verify(
 
 
 def _plan_in(path: str | PathLike[str]) -> Plan | None:
-    """Return the plan in a file, or None where it is no JSON, as a model is not."""
+    """Return the plan in a file, or None where it is not JSON, as a model is not."""
     try:
-        with open(path, "rb") as file:
-            is_text = file.read(1) == b"{"
+        is_text = read_file(path, 0) == b"{"
     except (OSError, ValueError):
         return None  # the model file says it better
     if not is_text:
