@@ -10,6 +10,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
@@ -72,6 +73,12 @@ NS = pd.Timestamp("2026-01-31 09:30:00.000000001")
         ([NS, str(NS), NS.to_datetime64()], "2026-01-31 09:30:00.000000001"),
         ([pd.Timestamp("2026-01-31", tz="Europe/Paris"), "2026-01-31 00:00:00+01:00", "2026-01-30T23:00:00.000Z"],
          "2026-01-30 23:00:00+00:00"),
+        ([pd.Timestamp("1890-01-01", tz=ZoneInfo("Europe/Paris")), "1890-01-01 00:00:00+00:09:21",
+          "1889-12-31T23:50:39Z",
+          datetime.datetime(1890, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(seconds=561)))],
+         "1889-12-31 23:50:39+00:00"),
+        ([datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(microseconds=5))),
+          "2025-12-31 23:59:59.999995+00:00"], "2025-12-31 23:59:59.999995+00:00"),
         (["2026-99-99 00:00:00Z"], "2026-99-99 00:00:00Z"),
         ([pd.Interval(0, 1)], "(0, 1]"),
         ([pd.Timedelta(days=1), datetime.timedelta(1), np.timedelta64(24, "h")], "1 days 00:00:00"),

@@ -17,6 +17,8 @@ from sklearn.metrics import accuracy_score
 
 import veilwood as vw
 from veilwood import estimators
+from veilwood.data.encoding import target_cells
+from veilwood.data.frames import category_codes
 from veilwood.models import file as model_file
 from veilwood.privacy.entropy import seeded_for_tests
 
@@ -35,6 +37,7 @@ def schema(values: list[Any], **more: Any) -> vw.Schema:
 
 
 WITH_OTHER = schema([0, 1, 9], other=9)
+WITH_OTHER_TARGET = WITH_OTHER.to_dict()["columns"][1:]
 X = pd.DataFrame({"x": [0.25, 0.5, 0.75, 0.9]})
 COMMON: list[Any] = [0, 1, 1]
 
@@ -124,6 +127,38 @@ def test_booleans() -> None:
         model = fitted("RandomTreesClassifier", declared, X, y)
         assert model.classes_.dtype == bool
         assert model.predict(X).dtype == bool
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        pl.Series([2**53 + 1, None, 2**53]),
+        pl.Series([2**53 + 1, None, 2**53], dtype=pl.Int128),
+        pd.array([2**53 + 1, None, 2**53], dtype="Int64"),
+        pa.array([2**53 + 1, None, 2**53]),
+        [2**53 + 1, None, 2**53],
+    ],
+    ids=["polars", "polars of 128 bits", "pandas", "Arrow", "list"],
+)
+def test_a_null_does_not_round_the_labels_of_others(y: Any) -> None:
+    codes, texts = category_codes(target_cells(y))
+    assert [texts[code] if code >= 0 else None for code in codes] == [str(2**53 + 1), None, str(2**53)]
+
+
+@pytest.mark.parametrize("y", [pd.array([True, None, False], dtype="boolean"), pl.Series([True, None, False])])
+def test_a_null_does_not_make_numbers_of_booleans(y: Any) -> None:
+    codes, texts = category_codes(target_cells(y))
+    assert [texts[code] if code >= 0 else None for code in codes] == ["True", None, "False"]
+
+
+def test_whole_numbers_of_128_bits_are_read() -> None:
+    frame = pl.DataFrame(
+        {"x": pl.Series([0, 1, None], dtype=pl.Int128), "y": pl.Series([2**70, 1, 0], dtype=pl.Int128)}
+    )
+    nullable = vw.Schema.from_dict(
+        WITH_OTHER.to_dict() | {"columns": [COLUMN | {"nullable": True}, *WITH_OTHER_TARGET]}
+    )
+    assert fitted("RandomTreesClassifier", nullable, frame, None).classes_.tolist() == [0, 1, 9]
 
 
 def test_frames_of_a_cluster_get_the_same_types() -> None:

@@ -282,6 +282,27 @@ def test_empty_partitions_do_not_matter_and_empty_frames_are_refused(here: None,
         fitted("shared", holes[holes["age"] > 2])
 
 
+def with_misfits() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """A table in which some rows do not fit, in every partition, and those that do."""
+    frame, rows = table(), np.arange(N)
+    frame.loc[rows % 7 == 0, "ward"] = "elsewhere"
+    frame.loc[rows % 11 == 0, "ill"] = None
+    return frame, frame[(rows % 7 > 0) & (rows % 11 > 0)]
+
+
+def assert_drops(rows: Any, none: Any, fits: pd.DataFrame) -> None:
+    """Rows that do not fit leave no trace, and where no row fits nothing is said either."""
+    assert_same(fitted("shared", rows, invalid="drop"), fitted("shared", fits))
+    assert_same(fitted("shared", none, invalid="drop"), fitted("shared", none, invalid="drop"))
+    with pytest.raises(OutOfSchemaError, match="'ward'"):
+        fitted("shared", rows)
+
+
+def test_dask_drops_what_does_not_fit(here: None) -> None:
+    frame, fits = with_misfits()
+    assert_drops(as_dask(frame), as_dask(frame[::7]), fits)
+
+
 def test_what_is_no_frame_is_refused(here: None) -> None:
     frame = as_dask(table())
     with pytest.raises(OutOfSchemaError, match="y was given"):
@@ -290,7 +311,7 @@ def test_what_is_no_frame_is_refused(here: None) -> None:
         FORESTS["shared"]().fit(frame[["age", "ward"]])
     with pytest.raises(OutOfSchemaError, match="column 'more'"):
         FORESTS["shared"]().fit(frame.assign(more=1))
-    with pytest.raises(OutOfSchemaError, match="no table of Dask"):
+    with pytest.raises(OutOfSchemaError, match="not a table of Dask"):
         FORESTS["shared"]().fit(frame["age"].to_dask_array())
     with pytest.raises(VeilwoodError, match="stay on the cluster"):
         vw.MatrixForestPredictor(CLINIC, max_depth=2).fit(frame)
@@ -411,3 +432,10 @@ def test_all_engines_keep_the_same_rows_of_a_person(spark: Any, ray: Any, here: 
     first, *others = [fitted("median", rows, privacy_unit=CAPPED) for rows in frames]
     for other in others:
         assert_same(first, other)
+
+
+@pytest.mark.slow
+def test_spark_and_ray_drop_what_does_not_fit(spark: Any, ray: Any) -> None:
+    frame, fits = with_misfits()
+    assert_drops(spark.createDataFrame(frame), spark.createDataFrame(frame[::7]), fits)
+    assert_drops(as_ray(ray, frame), as_ray(ray, frame[::7]), fits)

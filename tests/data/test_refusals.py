@@ -146,6 +146,19 @@ def test_all_columns_and_kinds_are_told_at_once(tmp_path: Path) -> None:
         assert f"'{column}'" in str(refusal)
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_all_files_and_batches_are_told_at_once(ending: str, tmp_path: Path) -> None:
+    """What is wrong in a later file or batch is told too, and always in the order of the schema."""
+    rows = [(31.0, "A", "no"), (31.0, "A", "maybe"), (31.0, "C", "no"), (None, "A", "no")]
+    for name, file in (("1", rows[:2]), ("2", rows[2:])):
+        frame = pd.DataFrame(file * 3, columns=["age", "ward", "ill"])
+        path = tmp_path / f"{name}.{ending}"
+        frame.to_csv(path, index=False) if ending == "csv" else frame.to_parquet(path)
+    assert refusal_of(tmp_path).problems == (
+        ("age", "missing value"), ("ward", "unknown category"), ("ill", "unknown category"),
+    )  # fmt: skip
+
+
 def test_the_data_holder_may_ask_for_values(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text(BAD)
     with showing_values():
@@ -180,3 +193,28 @@ def test_refusals_stand_in_the_ledger(form: Any, tmp_path: Path) -> None:
     spent = vw.MemoryLedger(epsilon="0.1")
     with pytest.raises(vw.BudgetExceededError):  # nobody asks for refusals without a budget
         forest(ledger=spent).fit(form(with_cell("ward", "Peter Private"), tmp_path))
+
+
+def test_refusals_of_a_part_stand_in_the_ledger() -> None:
+    ledger = vw.MemoryLedger(epsilon=3)
+    parts = forest(ledger=ledger).partial_fit(as_frame(GOOD, Path()))
+    for _ in range(2):
+        with pytest.raises(vw.OutOfSchemaError):
+            parts.partial_fit(as_frame(with_cell("ward", "Peter Private"), Path()))
+    assert [entry.resolution for entry in ledger.entries()] == ["'ward': unknown category"] * 2
+    assert parts.release().privacy_.epsilon == 1.0
+    assert [entry.state for entry in ledger.entries()] == ["cancelled", "cancelled", "committed"]
+
+
+def test_refusals_of_a_predictor_stand_in_the_ledger() -> None:
+    ledger = vw.MemoryLedger(epsilon=1)
+    predictor = vw.MatrixForestPredictor(SCHEMA, n_estimators=2, max_depth=1, ledger=ledger)
+    with pytest.raises(vw.OutOfSchemaError):
+        predictor.fit(as_frame(with_cell("ward", "Peter Private"), Path()))
+    assert [(entry.state, entry.resolution) for entry in ledger.entries()] == [
+        ("cancelled", "'ward': unknown category")
+    ]
+    predictor.fit(as_frame(GOOD, Path())).answer(pd.DataFrame(GOOD)[["age", "ward"]])
+    for cells in (GOOD, with_cell("ward", "Peter Private")):  # the budget is spent: whether rows fit is not told
+        with pytest.raises(vw.BudgetExceededError):
+            predictor.fit(as_frame(cells, Path()))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,10 @@ import pytest
 
 from veilwood.data.batches import Source
 from veilwood.data.columns import Column
-from veilwood.data.draft import draft
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.data.schema import Schema
-from veilwood.data.tables import read_features, read_table
+from veilwood.data.tables import feature_batches, read_features, read_table
 from veilwood.errors import OutOfSchemaError, VeilwoodError
 from veilwood.privacy.neighbours import Rows, RowsOf
 
@@ -118,7 +116,7 @@ def test_the_target_may_come_apart_and_as_numbers_or_texts() -> None:
 @pytest.mark.parametrize(
     ("text", "says", "column"),
     [
-        ("code,size,class\n7,x,1\n", "column 'size' (should hold numbers|has a cell that is no number)", "size"),
+        ("code,size,class\n7,x,1\n", "column 'size' (should hold numbers|has a cell that is not a number)", "size"),
         ("code,size,class\n7,1\n", "more or fewer cells than the header", None),
         ("", "[Ee]mpty", None),
         ("code,class\n7,1\n", "no column 'size'", "size"),
@@ -246,34 +244,23 @@ def test_read_table_gives_plain_values(tmp_path: Path, name: str) -> None:
     pd.testing.assert_frame_equal(read_features(tmp_path / f"bare_{name}", SCHEMA), X)
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
+def test_features_in_batches_are_those_of_the_whole_table(tmp_path: Path, name: str) -> None:
+    path, encoding = write(make_frame(), tmp_path / name), Encoding(SCHEMA)
+    batches = list(feature_batches(path, SCHEMA, ["size"], batch_rows=7))
+    assert max(rows.n_rows for rows, _ in batches) <= 7
+    codes = np.concatenate([encoding.encode(rows) for rows, _ in batches])
+    np.testing.assert_array_equal(codes, encoding.encode(read_features(path, SCHEMA)))
+    kept = pd.concat([kept for _, kept in batches], ignore_index=True)
+    pd.testing.assert_frame_equal(kept, make_frame()[["size"]])
+
+
 def test_read_table_of_a_regression(tmp_path: Path) -> None:
     schema = Schema.numeric((0, 1), target_bounds=(0, 9), names=["x"])
     (tmp_path / "r.csv").write_text("x,target\n0.5,3\n1,4\n")
     X, y = read_table(tmp_path / "r.csv", schema.to_dict())
     assert (X["x"].tolist(), y.tolist()) == ([0.5, 1.0], [3.0, 4.0])
     assert y.dtype == np.float64
-
-
-def test_draft_is_marked_and_loads(tmp_path: Path) -> None:
-    with gzip.open(tmp_path / "shop.csv.gz", "wt") as file:
-        file.write("day,flag,size,code,class\n")
-        file.writelines(f"2020-01-{i % 28 + 1:02d},true,{i},{'NA' if i % 2 else '?'},{i % 2}\n" for i in range(60))
-    found = draft(tmp_path / "shop.csv.gz")
-    assert found["name"] == "shop"
-    assert found["notes"].startswith("DRAFT")
-    assert all(column["bounds"].startswith("from data: review") for column in found["columns"])
-    schema = Schema.from_dict(found)
-    assert [column.kind for column in schema.features] == ["categorical", "categorical", "numeric", "categorical"]
-    assert schema.features[1].values == ("True",)
-    assert (schema.classes, schema.target.labels) == (("0", "1"), (0, 1))
-    X, y = read_table(tmp_path / "shop.csv.gz", schema)
-    assert y.dtype == np.int64
-    Encoding(schema).encode(X)
-    assert draft(tmp_path / "shop.csv.gz", "size")["task"] == "regression"
-    with pytest.raises(OutOfSchemaError, match="Did you mean 'class'"):
-        draft(tmp_path / "shop.csv.gz", "clas")
-    with pytest.raises(OutOfSchemaError, match="column names"):
-        draft(np.zeros((2, 2)))
 
 
 @pytest.mark.parametrize("union", [False, True])

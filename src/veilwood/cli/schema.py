@@ -1,26 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands about schemas: draft one from a table, and check a table against one."""
+"""The commands about schemas: draft one and review it, or discover one privately, and check a table against it."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from veilwood.cli.options import AsJson, Force, ShowValues, check_output, say
+from veilwood.cli.ledger import existing_ledger
+from veilwood.cli.options import (
+    AsJson,
+    Decimal,
+    Delta,
+    Encoding,
+    Epsilon,
+    Force,
+    Sep,
+    ShowValues,
+    check_output,
+    read_value,
+    say,
+    with_dialect,
+)
+from veilwood.cli.review import walk
 from veilwood.data.check import check_files
+from veilwood.data.dialect import Dialect
 from veilwood.data.draft import draft
 from veilwood.data.private_text import showing_values
+from veilwood.data.review import Review, written
 from veilwood.data.schema import Schema
-from veilwood.errors import OutOfSchemaError
+from veilwood.discover import discover
+from veilwood.errors import OutOfSchemaError, UseError
 
 __all__ = ["SchemaPath", "Table", "schemas"]
 
-schemas = typer.Typer(help="Draft or check what is public of a table.", rich_markup_mode=None)
+schemas = typer.Typer(help="Draft, review, discover or check what is public of a table.", rich_markup_mode=None)
 
-Table = Annotated[str, typer.Argument(metavar="TABLE", help="CSV (also .gz), Parquet or Arrow; a folder or a glob.")]
+Table = Annotated[
+    str, typer.Argument(metavar="TABLE", help="CSV (also .gz), Parquet, Arrow or a spreadsheet; a folder or a glob.")
+]
 SchemaPath = Annotated[Path, typer.Option("--schema", "-s", metavar="SCHEMA", help="The schema, a JSON file.")]
 
 
@@ -29,39 +50,147 @@ def schema_draft(
     table: Table,
     target: Annotated[str | None, typer.Option(metavar="COLUMN", help="The target; the last column if unsaid.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Where to; else printed.")] = None,
+    dates: Annotated[
+        str | None, typer.Option(metavar="PARTS", help="Parts of dates to use: year,month,weekday,hour.")
+    ] = None,
+    sep: Sep = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Read a table and draft a schema for a person to review.
 
-    Bounds and categories in the draft come from the data. Replace them by what is publicly known and delete the
-    marks (each column's "bounds", "notes", "inferred"); until then every model made with it is NOT PRIVATE.
+    Leaves out, with a reason, what looks like an id, a date, free text or names. Bounds and categories come from the
+    data: go through them with schema review, until then every model made with the draft is NOT PRIVATE. How a CSV
+    file is written is guessed here and nowhere else; the draft says it.
 
     \b
     Example:
       veilwood schema draft visits.csv --target ill -o visits.json
+      veilwood schema draft visits.csv --sep ";" --decimal , --encoding latin-1 --dates month,weekday -o visits.json
     """
     if out is not None:
         check_output(out, force)
-    found = draft(table, target)
-    columns = ",\n".join(f"  {json.dumps(column, ensure_ascii=False)}" for column in found["columns"])
-    head = json.dumps({key: value for key, value in found.items() if key != "columns"}, indent=1, ensure_ascii=False)
-    text = f'{head[:-2]},\n "columns": [\n{columns}\n ]\n}}'  # a column a line: easier to review
+    parts = [part.strip() for part in (dates or "").split(",") if part.strip()]
+    sep = "\t" if sep == "tab" else sep
+    found = draft(table, target, dates=parts, sep=sep, decimal=decimal, encoding=encoding)
+    text = written(found)
     if out is None:
         print(text)
         return
     out.write_text(text + "\n", encoding="utf-8")
-    n_features, goal = len(found["columns"]) - 1, found["target"]
+    n_features, goal, left_out = len(found["columns"]) - 1, found["target"], found.get("left_out", {})
+    reasons = "".join(f"\n  {name!r}: {reason}" for name, reason in left_out.items())
     say(
         as_json,
-        {"schema": str(out), "task": found["task"], "target": goal},
-        f"Wrote {out}: {found['task']} of {goal!r} from {n_features} columns. It was read off the data: review every "
-        'bound and category, and delete the marks: "bounds" of each column, "notes" and "inferred".',
+        {"schema": str(out), "task": found["task"], "target": goal, "left_out": left_out},
+        f"Wrote {out}: {found['task']} of {goal!r} from {n_features} columns."
+        + (f"\nLeft out:{reasons}" if reasons else "")
+        + f"\nIt was read off the data. Go on with: veilwood schema review {out}",
     )
 
 
+@schemas.command("review")
+def schema_review(
+    draft_path: Annotated[Path, typer.Argument(metavar="DRAFT", help="A draft, also one reviewed in part.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Where to; else the draft.")] = None,
+    force: Force = False,
+) -> None:
+    """Go through a draft, column by column, until every bound is public knowledge.
+
+    One key accepts usual bounds of the catalogue (age 0 to 120). A bound read off the data keeps its mark unless you
+    type from where it is publicly known. Each answer is saved: stop with q and go on later.
+
+    \b
+    Example:
+      veilwood schema review visits.json
+    """
+    if out is not None:
+        check_output(out, force)
+    review, out = Review.load(draft_path), draft_path if out is None else out
+    if review.open and not sys.stdin.isatty():
+        raise UseError("a review needs a terminal. Hint: or edit the draft and delete the marks.")
+    done = walk(review, out)
+    left = len(review.open)
+    rest = f"{left} column{'s' * (left != 1)} left; go on with: veilwood schema review {out}"
+    print(f"Reviewed: {out} has no mark left." if done else f"Saved {out}: {rest}")
+
+
+@schemas.command("discover")
+def schema_discover(
+    table: Table,
+    epsilon: Epsilon,
+    delta: Delta,
+    target: Annotated[str | None, typer.Option(metavar="COLUMN", help="The target; the last column if unsaid.")] = None,
+    ledger: Annotated[
+        str | None, typer.Option(metavar="LEDGER", help="Charge this ledger; else the spend is not recorded.")
+    ] = None,
+    unit: Annotated[
+        str | None, typer.Option("--privacy-unit", metavar="UNIT", help='Whom to protect: 3, {"id": "patient", ...}.')
+    ] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option("--ignore", metavar="COLUMN", help="Do not measure it; a pattern; repeat.")
+    ] = None,
+    dialect: Annotated[
+        str | None, typer.Option(metavar="JSON", help='More of how CSV is written: {"nulls": ["NA"], "money": true}.')
+    ] = None,
+    bounds_only: Annotated[bool, typer.Option("--bounds-only", help="Numbers alone; delta may then be 0.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Where to; else printed.")] = None,
+    sep: Sep = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what a schema needs where it is not public: at a price, with a certificate.
+
+    Frequent categories and bounds of numbers that stand out of the noise come out; what one person has stays hidden but
+    for a probability of delta. Names of columns are taken to be public. Ignore columns you do not need: each one adds
+    noise to the others. The schema needs no review.
+
+    \b
+    Example:
+      veilwood schema discover visits.csv --target ill --epsilon 0.5 --delta 1e-6 --ignore "note*" \\
+        --privacy-unit '{"id": "patient", "at_most": 3}' --ledger visits.db -o visits.json
+    """
+    if out is not None:
+        check_output(out, force)
+    given = {"sep": "\t" if sep == "tab" else sep, "decimal": decimal, "encoding": encoding}
+    more = {} if dialect is None else read_value(dialect)
+    if not isinstance(more, dict):
+        raise UseError('--dialect is not understood. Hint: {"thousands": ".", "nulls": ["NA"], "money": true}.')
+    way = Dialect.from_dict(more | {key: value for key, value in given.items() if value is not None})
+    found = discover(
+        table,
+        target,
+        epsilon=epsilon,
+        delta=delta,
+        ledger=None if ledger is None else existing_ledger(ledger),
+        privacy_unit="row" if unit is None else read_value(unit),
+        ignore=ignore or (),
+        bounds_only=bounds_only,
+        dialect=way,
+    )
+    text = written(found.to_dict())
+    if out is None:
+        print(text)
+        return
+    out.write_text(text + "\n", encoding="utf-8")
+    data = {"schema": str(out), "certificate": found.privacy.to_dict()}
+    say(as_json, data, f"{found.schema}\n\nCertificate: {found.privacy}\nSchema: {out}")
+
+
 @schemas.command("check")
-def schema_check(table: Table, schema: SchemaPath, show_values: ShowValues = False, as_json: AsJson = False) -> None:
+def schema_check(
+    table: Table,
+    schema: SchemaPath,
+    sep: Sep = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
+    show_values: ShowValues = False,
+    as_json: AsJson = False,
+) -> None:
     """Check that every row of a table fits a schema, before any budget is spent.
 
     Lists every column and kind of problem, and how many rows have it. Such counts are private: this command is for
@@ -72,7 +201,7 @@ def schema_check(table: Table, schema: SchemaPath, show_values: ShowValues = Fal
       veilwood schema check visits.csv --schema visits.json
       veilwood schema check visits.csv --schema visits.json --show-values
     """
-    declared = Schema.load(schema)
+    declared = with_dialect(Schema.load(schema), sep, decimal, encoding)
     with showing_values(show_values):
         misfits = check_files(table, declared)
     data = {

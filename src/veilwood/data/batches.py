@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One pass over private rows: batches of them, and sums of whatever is counted in each.
 
-Where batches come from is in ``sources`` and ``cluster``, what is counted in ``counting`` and ``histograms``.
+Where batches come from is in ``open_rows`` and ``cluster``, what is counted in ``trees``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from joblib import effective_n_jobs
 
-from veilwood.errors import VeilwoodError
+from veilwood.errors import UseError
 from veilwood.progress import track
 
 __all__ = ["AddUp", "Batch", "Count", "Source"]
@@ -112,7 +112,7 @@ class Source:
     def check_passes(self, several: bool, who: str) -> None:
         """Refuse, before anything is spent, rows that can be read once where they are needed several times."""
         if self.once and several:
-            raise VeilwoodError(
+            raise UseError(
                 f"{who} reads the rows several times, and an iterator of batches can be read once. "
                 "Hint: write the batches to a folder of Parquet files and pass the folder."
             )

@@ -23,6 +23,7 @@ Details that matter:
 * A text is a number where it has the form -12.50e+3: no plus sign, no spaces, no zeros in front. An exponent needs a
   point or a sign of its own, as programs write it: ``1.0E7`` and ``1e+16`` are numbers, ``12e4`` may be a hash.
 * Numbers whose last digit is beyond 400 places from the point are written with an exponent: work stays bounded.
+* Half of a pair of code units is written as programs escape it, so it has the text of that escape: ``\\ud800``.
 * As a number, the text 250.10 is 250.1. Where they are two codes, put a letter in front.
 * An id must be exact: a float of 2^53 or more (2^24 in 32 bits), or its text, was rounded and is refused as an id.
 """
@@ -35,12 +36,13 @@ import uuid
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from enum import Enum
+from functools import cache
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pandas as pd
 
-__all__ = ["Nothing", "Read", "id_of", "text_of", "texts_of"]
+__all__ = ["PARTS", "Nothing", "Read", "id_of", "part_reader", "prefix_reader", "text_of", "texts_of"]
 
 _MOST_ZEROS: Final = 400  # enough for every float of 64 bits
 _LONG: Final = 10**_MOST_ZEROS
@@ -50,8 +52,10 @@ _FIRST_ROUNDED: Final = str(2**53)  # below it a float of 64 bits holds every wh
 _NUMBER: Final = re.compile(r"(-?)(0|[1-9][0-9]*)(?:\.([0-9]+))?(?:[eE]([+-]?)([0-9]{1,20}))?")
 _MOMENT: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]([0-9]{2}:[0-9]{2})(?::([0-9]{2})(?:\.([0-9]+))?)?"
-    r"(Z|[+-][0-9]{2}(?::?[0-9]{2})?)?"
+    r"(Z|[+-][0-9]{2}(?::?[0-9]{2}(?::?[0-9]{2})?)?)?"
 )
+_YEAR_FIRST: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_DAY_FIRST: Final = re.compile(r"([0-9]{1,2})\.([0-9]{1,2})\.([0-9]{4})(?: ([0-9]{2}:[0-9]{2}(?::[0-9]{2})?))?")
 _WORDS: Final = {"true": "True", "false": "False"}
 
 
@@ -93,7 +97,7 @@ def text_of(cell: Any) -> str | Nothing:
         case bytes() | bytearray() | memoryview():
             return _of_text(_decoded(cell))
         case datetime.datetime() if cell is not pd.NaT:  # pd.Timestamp is one
-            return _of_text(str(cell))
+            return _of_text(str(_in_utc(cell)))
         case datetime.date() if cell is not pd.NaT:
             return cell.isoformat()
         case np.datetime64() if not np.isnat(cell):
@@ -114,6 +118,59 @@ def id_of(cell: Any) -> str | Nothing:
     """
     text = text_of(cell)
     return Nothing.UNUSABLE if isinstance(text, str) and _may_be_rounded(cell, text) else text
+
+
+@cache
+def prefix_reader(length: int) -> Read:
+    """Return what reads the beginning of a cell's text, which is a text by the same rule.
+
+    Examples
+    --------
+    >>> [prefix_reader(2)(cell) for cell in ("01067", 99084, None)]
+    ['01', '99', <Nothing.MISSING: -1>]
+    """
+
+    def read(cell: Any) -> str | Nothing:
+        text = text_of(cell)
+        return text_of(text[:length]) if isinstance(text, str) else text
+
+    return read
+
+
+@cache
+def part_reader(part: str) -> Read:
+    """Return what reads the year, month, weekday or hour of a date; what is no date is unusable.
+
+    Examples
+    --------
+    >>> [part_reader(part)("2026-01-31 09:30") for part in PARTS]
+    ['2026', '1', '6', '9']
+    >>> part_reader("month")("31.1.2026"), part_reader("year")("soon")
+    ('1', <Nothing.UNUSABLE: -2>)
+    """
+
+    def read(cell: Any) -> str | Nothing:
+        text = text_of(cell)
+        if isinstance(text, Nothing):
+            return text
+        if day := _DAY_FIRST.fullmatch(text):
+            text = f"{day[3]}-{day[2]:0>2}-{day[1]:0>2} {day[4] or '00:00'}"
+        elif not _YEAR_FIRST.match(text):
+            return Nothing.UNUSABLE
+        try:
+            return str(PARTS[part](datetime.datetime.fromisoformat(text)))
+        except ValueError:  # no such day
+            return Nothing.UNUSABLE
+
+    return read
+
+
+PARTS: Final[dict[str, Callable[[datetime.datetime], int]]] = {
+    "year": lambda moment: moment.year,
+    "month": lambda moment: moment.month,
+    "weekday": lambda moment: moment.isoweekday(),
+    "hour": lambda moment: moment.hour,
+}
 
 
 def texts_of(cells: Iterable[Any], read: Read = text_of) -> list[str | Nothing]:
@@ -223,6 +280,14 @@ def _of_moment(text: str, day: str, minutes: str, seconds: str | None, fraction:
     elif time == "00:00:00" and not rest:
         return day
     return f"{day} {time}{'.' + rest if rest else ''}{'+00:00' if zone is not None else ''}"
+
+
+def _in_utc(moment: datetime.datetime) -> datetime.datetime:
+    """Turn a zone into UTC here: it may be away by seconds and their parts, which no text has."""
+    try:
+        return moment if moment.tzinfo is None else moment.astimezone(datetime.UTC)
+    except (ValueError, OverflowError):  # before the first year
+        return moment
 
 
 def _written_out(moment: np.datetime64) -> str:

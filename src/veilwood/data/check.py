@@ -42,21 +42,21 @@ class Misfit:
 def check_files(path: str | PathLike[str], schema: Schema) -> list[Misfit]:
     """Read a file, folder or glob whole, and return every column and kind of problem; nothing where all rows fit."""
     encoding, found, n_rows = Encoding(schema), dict[tuple[str, Problem], Misfit](), 0
-    wanted = [*schema.feature_names, schema.target.name]
+    wanted = list(schema.sources)
     files = find_files(path, schema, as_bytes=True, skip_rows=False)
     for file in files:
         file.check(schema)
         first_row = 0
         for table in file.batches(wanted, _BATCH_ROWS):
-            cells = {name: encoding.cells(table, name) for name in wanted}
-            _, problems = encoding.read(table, parse=file.is_csv)
-            problems.add(schema.target.name, encoding.read_target(cells[schema.target.name], parse=file.is_csv)[1])
+            _, problems = encoding.read(table, parse=file.is_text)
+            target = encoding.cells(table, schema.target.name)
+            problems.add(schema.target.name, encoding.read_target(target, parse=file.is_text)[1])
             for column, kind, rows in problems.each():
                 misfit = found.setdefault((column.name, kind), Misfit(column.name, kind))
                 misfit.rows += len(rows)
                 for row in rows[: _MOST_SHOWN - len(misfit.examples)].tolist() if may_show_values() else ():
                     where = f"{file.where}, " if len(files) > 1 else ""
-                    cell = cell_of(cells[column.name], row)
+                    cell = cell_of(encoding.cells(table, column.name), row)
                     text = cell.decode("utf-8", "backslashreplace") if isinstance(cell, bytes) else cell
                     misfit.examples.append(f"{where}row {first_row + row + 1}: {shown(text)}")
             first_row += table.n_rows

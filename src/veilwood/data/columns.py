@@ -10,11 +10,12 @@ import difflib
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from veilwood.data.canonical import Nothing, text_of
+from veilwood.data.canonical import PARTS, Nothing, Read, part_reader, prefix_reader, text_of
 from veilwood.data.frames import Floats
 from veilwood.errors import SchemaError
 from veilwood.wording import shown
@@ -72,6 +73,13 @@ class Column:
         Scale on which the range is divided evenly.
     other : str, optional, categorical only
         The category that stands for every value not in ``values``; itself one of ``values``.
+    prefix : int, optional, categorical only
+        Only so many characters at the beginning of a cell count: the first two of a postcode, say.
+    part : {"year", "month", "weekday", "hour"}, optional
+        Cells are dates, written as 2026-01-31 or 31.1.2026, and this part of them counts: a number, or a category. Days
+        of the week are 1 (Monday) to 7.
+    of : str, optional
+        The column of the table to read, where it has another name: so one date can give a year and a month.
 
     Attributes
     ----------
@@ -99,6 +107,9 @@ class Column:
     cutoffs: tuple[float, ...] = ()
     transform: str | None = None
     other: str | None = None
+    prefix: int | None = None
+    part: str | None = None
+    of: str | None = None
     labels: tuple[Label, ...] = field(init=False, default=())
     label_type: LabelType = field(init=False, default="text")
 
@@ -107,6 +118,12 @@ class Column:
             raise SchemaError(f"a column name must be a non-empty text, not {shown(self.name)}.")
         if not isinstance(self.nullable, bool):
             raise self._error(f"'nullable' is {shown(self.nullable)}", "use true or false")
+        if self.of is not None and (not isinstance(self.of, str) or not self.of):
+            raise self._error(f"'of' is {shown(self.of)}", "name the column of the table to read")
+        if self.part is not None and (not isinstance(self.part, str) or self.part not in PARTS):
+            raise self._error(f"unknown part {shown(self.part)}", f"use one of {list(PARTS)}")
+        if self.prefix is not None and (self.part is not None or type(self.prefix) is not int or self.prefix < 1):
+            raise self._error(f"prefix={shown(self.prefix)}", "use a whole number of 1 or more, and no part")
         if self.kind == "categorical":
             self._check_categorical()
         elif self.kind == "numeric":
@@ -114,7 +131,19 @@ class Column:
         else:
             raise self._error(f"unknown kind {shown(self.kind)}", "use 'categorical' or 'numeric'")
 
+    @cached_property
+    def source(self) -> str:
+        """Name of the table's column that is read."""
+        return self.name if self.of is None else self.of
+
     @property
+    def read(self) -> Read:
+        """What turns a cell into the text that is compared: all of it, its beginning, or a part of a date."""
+        if self.part is not None:
+            return part_reader(self.part)
+        return text_of if self.prefix is None else prefix_reader(self.prefix)
+
+    @cached_property
     def bounds(self) -> tuple[float, float]:
         """Lower and upper bound of a numeric column."""
         if self.lower is None or self.upper is None:
@@ -168,8 +197,8 @@ class Column:
                 )
 
     def _check_numeric(self) -> None:
-        if self.values != () or self.other is not None:
-            key = "other" if self.other is not None else "values"
+        if self.values != () or self.other is not None or self.prefix is not None:
+            key = "other" if self.other is not None else "values" if self.values != () else "prefix"
             raise self._error(f"{key!r} belongs to categorical columns", "remove it, or set kind to 'categorical'")
         lower, upper = self._number("lower", self.lower), self._number("upper", self.upper)
         if lower >= upper:
@@ -231,11 +260,13 @@ class Column:
             words.append(", ".join(self.values[:8]))
             words += [f"... ({len(self.values)})"] * (len(self.values) > 8)
             words += [f"unknown is {self.other!r}"] * (self.other is not None)
+            words += [f"first {self.prefix} characters"] if self.prefix else []
         else:
             words.append(f"{self.lower:g} to {self.upper:g}")
             words += [self.transform] if self.transform else []
             words += [f"{self.bins} bins"] if self.bins else []
             words += ["cut at " + ", ".join(f"{c:g}" for c in self.cutoffs)] if self.cutoffs else []
+        words += [f"{self.part} of {self.source!r}" if self.part else f"in {self.of!r}"] * bool(self.part or self.of)
         return ", ".join(words + ["nullable"] * self.nullable)
 
     def __repr__(self) -> str:

@@ -48,7 +48,7 @@ def encode_rows(
     "drop", whether a row fits is a function of that row alone, and nothing is raised or told about rows.
     """
     name, drop = encoding.schema.target.name, invalid == "drop"
-    y = table.named(name) if y is None else y
+    y = table.named(encoding.schema.target.source) if y is None else y
     if y is None:
         raise OutOfSchemaError(
             "fit requires y to be passed, but the target y is None. "
@@ -60,10 +60,11 @@ def encode_rows(
     target, kinds = encoding.read_target(cells, parse=drop)
     if len(codes) != len(target):
         raise OutOfSchemaError("X and y have inconsistent numbers of samples. Hint: pass one target for each row.")
-    problems.add(name, kinds)
-    if not drop:
+    if kinds is not None:
+        problems.add(name, kinds)
+    if problems.found and not drop:
         problems.refuse(lambda column: cells if column == name else encoding.cells(table, column), first_row)
-    return Batch(codes, target, partition, first_row), problems.kept(len(codes))
+    return Batch(codes, target, partition, first_row), problems.kept(len(codes)) if problems.found else None
 
 
 def kept_of(batch: Batch, *masks: npt.NDArray[np.bool_] | None) -> Batch:

@@ -19,8 +19,9 @@ import pandas as pd
 import pyarrow as pa
 from sklearn.utils.validation import column_or_1d
 
+from veilwood.data.canonical import Nothing
 from veilwood.data.columns import TRANSFORMS, Column, closest
-from veilwood.data.frames import Cells, Floats, Table, category_codes
+from veilwood.data.frames import Cells, Floats, Table, category_codes, series_of
 from veilwood.data.numbers import numbers_of
 from veilwood.data.problems import Kinds, Problem, Problems
 from veilwood.data.schema import Schema
@@ -92,23 +93,28 @@ class _Coder:
         if self.column.kind == "categorical":
             codes[:], kinds = _category_places(self.column, values)
             return kinds
+        if self.column.part is not None:
+            found, kinds = _parts(self.column, values)
+            codes[:] = self.encode_numbers(found)
+            return self.mark_missing(found, codes, kinds)
         if isinstance(values, pa.ChunkedArray) and self.edges is None and HAVE_NUMBA and _is_plain_number(values.type):
             from veilwood.data.encoding_kernels import grid_codes
 
-            lower, upper = self.column.bounds
             array = _one_chunk(values).to_numpy(zero_copy_only=False)  # nulls are NaN
-            missing = grid_codes(array, lower, GRID_CELLS / (upper - lower), float(GRID_CELLS - 1), codes)
-            return self._mark_missing(array, codes, None) if missing else None
+            missing = grid_codes(array, *self.grid, float(GRID_CELLS - 1), codes)
+            return self.mark_missing(array, codes, None) if missing else None
         found, kinds = numbers_of(values, parse)
         codes[:] = self.encode_numbers(found)
-        return self._mark_missing(found, codes, kinds)
+        return self.mark_missing(found, codes, kinds)
 
-    def read_numbers(self, values: Floats, codes: Codes) -> Kinds | None:
-        """Do the same for a block of an array of numbers."""
-        codes[:] = self.encode_numbers(values)
-        return self._mark_missing(values, codes, None)
+    @property
+    def grid(self) -> tuple[float, float]:
+        """The lower bound, and the number of cells in a unit, where all cells have the same width."""
+        lower, upper = self.column.bounds
+        return lower, GRID_CELLS / (upper - lower)
 
-    def _mark_missing(self, values: Any, codes: Codes, kinds: Kinds | None) -> Kinds | None:
+    def mark_missing(self, values: Any, codes: Codes, kinds: Kinds | None = None) -> Kinds | None:
+        """Give missing numbers their code, or say that none may be missing."""
         missing = np.isnan(values)
         if not missing.any():
             return kinds
@@ -123,13 +129,7 @@ class _Coder:
         """Encode numbers; infinities are clamped like everything outside the bounds, and NaN gets any code."""
         if self.edges is not None:
             return np.searchsorted(self.edges, values, side="right").astype(np.uint16)
-        # Each step is monotone after rounding, so the code never falls as the number grows.
-        lower, upper = self.column.bounds
-        with np.errstate(over="ignore", invalid="ignore"):
-            cells = values - lower
-            cells *= GRID_CELLS / (upper - lower)
-            np.clip(cells, 0, GRID_CELLS - 1, out=cells)
-            return cells.astype(np.uint16)
+        return _grid_codes(values, *self.grid)
 
     def thresholds(self, wanted: npt.NDArray[np.integer[Any]]) -> Floats:
         """Return, for each code, the smallest float64 that gets this code or a higher one (-inf for 0)."""
@@ -147,6 +147,16 @@ class _Coder:
             reached, below = np.where(enough, middle, reached), np.where(enough, below, middle)
         exact = _flip(reached).view(np.float64) + 0.0  # + 0.0: no negative zero
         return np.where(wanted == 0, -np.inf, exact)
+
+
+def _grid_codes(values: Floats, lower: float | Floats, scale: float | Floats) -> Codes:
+    """Encode numbers on a grid of equal cells, or a column of them for each pair of ``lower`` and ``scale``."""
+    # Each step is monotone after rounding, so the code never falls as the number grows.
+    with np.errstate(over="ignore", invalid="ignore"):
+        cells = values - lower
+        cells *= scale
+        np.clip(cells, 0, GRID_CELLS - 1, out=cells)
+        return cells.astype(np.uint16)
 
 
 def _equal_edges(column: Column, cells: int) -> Floats:
@@ -262,25 +272,33 @@ class Encoding:
         )
         for feature, (coder, place) in enumerate(zip(self._coders, places, strict=True)):
             column = coder.column
-            if table.array is None or column.kind == "categorical":
+            if table.array is None or column.kind == "categorical" or column.part is not None:
                 cells = table.column(place) if table.arrow is None else table.arrow.column(place)
-                problems.add(column.name, coder.read(cells, codes[:, feature], parse))
+                kinds = coder.read(cells, codes[:, feature], parse)
+                if kinds is not None:
+                    problems.add(column.name, kinds)
         if table.array is not None:
             self._read_array(table.array, codes, problems)
         return codes, problems
 
     def _read_array(self, array: npt.NDArray[Any], codes: Codes, problems: Problems) -> None:
-        ordered = [feature for feature, column in enumerate(self.columns) if column.ordered]
-        kinds = {
-            feature: np.zeros(len(array), np.uint8) for feature in ordered if not self._coders[feature].column.nullable
-        }
+        numeric = [i for i, each in enumerate(self._coders) if each.column.kind == "numeric" and not each.column.part]
+        grid = [i for i in numeric if self._coders[i].edges is None]
+        lower, scale = np.array([self._coders[i].grid for i in grid]).reshape(-1, 2).T
+        kinds: dict[int, Kinds] = {}
         for start in range(0, len(array), _BLOCK_ROWS):
             rows = slice(start, start + _BLOCK_ROWS)
-            block = array[rows]
-            for feature in ordered:
-                with np.errstate(over="ignore"):
-                    values = block[:, feature].astype(np.float64)
-                found = self._coders[feature].read_numbers(values, codes[rows, feature])
+            with np.errstate(over="ignore"):
+                values = array[rows][:, numeric].astype(np.float64)
+            if grid:
+                inside = values if len(grid) == len(numeric) else values[:, [numeric.index(i) for i in grid]]
+                codes[rows, grid] = _grid_codes(inside, lower, scale)
+            missing = np.asarray(np.isnan(values).any(axis=0))
+            for place, feature in enumerate(numeric):
+                coder = self._coders[feature]
+                if coder.edges is not None:
+                    codes[rows, feature] = coder.encode_numbers(values[:, place])
+                found = coder.mark_missing(values[:, place], codes[rows, feature]) if missing[place] else None
                 if found is not None:
                     kinds.setdefault(feature, np.zeros(len(array), np.uint8))[rows] = found
         for feature, wrong in kinds.items():
@@ -290,7 +308,8 @@ class Encoding:
         """Return the column of a feature or of the target."""
         if table.names is None:
             return table.column(self.schema.feature_names.index(name))
-        found = table.named(name)
+        (column,) = (column for column in (*self.schema.features, self.schema.target) if column.name == name)
+        found = table.named(column.source)
         assert found is not None  # places() has seen it
         return found
 
@@ -305,7 +324,7 @@ class Encoding:
                 )
             return list(range(len(names)))
         check_names(self.schema, table.names, allowed_extra=allowed_extra)
-        return [table.names.index(name) for name in names]
+        return [table.names.index(column.source) for column in self.schema.features]
 
     def encode_target(self, y: Any) -> npt.NDArray[np.int32]:
         """Encode the target: class numbers, or integers 0 to ``TARGET_LEVELS`` for regression."""
@@ -365,23 +384,29 @@ def _viewed(X: Any) -> Table:
 def check_names(
     schema: Schema, names: Collection[str], *, allowed_extra: Collection[str] = (), target: bool = False
 ) -> None:
-    """Refuse a table that lacks a feature (or the target), or has a column the schema does not know."""
-    allowed = {*schema.feature_names, schema.target.name, *allowed_extra}
-    for name in (*schema.feature_names, schema.target.name) if target else schema.feature_names:
-        if name not in names:
-            hint = closest(name, [other for other in names if other not in allowed])
-            raise OutOfSchemaError(
-                f"the table has no column {name!r}.{hint} Hint: columns are matched by name; "
-                f"the schema has {', '.join(schema.feature_names[:20])}.",
-                column=name,
-            )
-    for name in names:
-        if name not in allowed:
-            raise OutOfSchemaError(
-                f"the table has a column {name!r} that the schema does not. "
-                "Hint: drop it from the table, or add it to the schema.",
-                column=name,
-            )
+    """Refuse a table that lacks a feature (or the target), or has a column the schema does not know; name all."""
+    wanted = [column.source for column in schema.features] + [schema.target.source] * target
+    allowed = {*schema.sources, *allowed_extra}
+    unknown = [name for name in names if name not in allowed and not schema.allows(name)]
+    lacking = [name for name in dict.fromkeys(wanted) if name not in names]
+    told = []
+    if lacking:
+        told.append(
+            f"the table has no {_columns(lacking)}.{closest(lacking[0], unknown)} Hint: columns are matched by name; "
+            f"the schema has {', '.join(schema.feature_names[:20])}."
+        )
+    if unknown:
+        told.append(
+            f"the table has {'a ' * (len(unknown) == 1)}{_columns(unknown)} that the schema does not. "
+            'Hint: list what is not used in the schema, "ignore": [...], or add it to its columns.'
+        )
+    if told:
+        raise OutOfSchemaError(" ".join(told), column=[*lacking, *unknown][0])
+
+
+def _columns(names: list[str]) -> str:
+    more = f" and {len(names) - 20} more" * (len(names) > 20)
+    return f"column{'s' * (len(names) > 1)} {', '.join(repr(name) for name in names[:20])}{more}"
 
 
 def class_labels(schema: Schema) -> npt.NDArray[Any]:
@@ -408,6 +433,8 @@ def target_cells(y: Any, *, total: bool = False) -> Cells:
         return pa.chunked_array([y])
     if isinstance(y, np.ma.MaskedArray):
         raise OutOfSchemaError("y is a masked array. Hint: drop the masked rows and pass y.data.")
+    if (column := series_of(y)) is not None:
+        return column
     if isinstance(y, list | tuple) and (total or not (len(y) and isinstance(y[0], list | tuple | np.ndarray))):
         return pd.Series(list(y), dtype=object)  # numpy would turn all of them into one type
     try:
@@ -419,7 +446,7 @@ def target_cells(y: Any, *, total: bool = False) -> Cells:
 
 def _category_places(column: Column, values: Cells) -> tuple[npt.NDArray[np.int32], Kinds | None]:
     """Return the place of each value among the column's categories, missing values after the last, and problems."""
-    codes, texts = category_codes(values)
+    codes, texts = category_codes(values, column.read)
     known = {text: place for place, text in enumerate(column.values)}
     default = -Problem.UNKNOWN if column.other is None else known[column.other]
     places = [known.get(text, default) for text in texts]
@@ -429,6 +456,14 @@ def _category_places(column: Column, values: Cells) -> tuple[npt.NDArray[np.int3
     if not out.size or out.min() >= 0:
         return out, None
     return np.maximum(out, 0), np.maximum(-out, 0).astype(np.uint8)
+
+
+def _parts(column: Column, values: Cells) -> tuple[Floats, Kinds | None]:
+    """Return the part of each date as a number, NaN where there is none, and what is wrong where it is not missing."""
+    codes, texts = category_codes(values, column.read)
+    numbers = np.array([*map(float, texts), np.nan, np.nan])  # the last two serve the codes -2 and -1
+    unusable = codes == Nothing.UNUSABLE.value
+    return numbers[codes], unusable.astype(np.uint8) * np.uint8(Problem.UNUSABLE) if unusable.any() else None
 
 
 def _one_chunk(values: pa.ChunkedArray) -> Any:

@@ -21,7 +21,7 @@ from scipy import sparse
 from veilwood.data.canonical import Nothing, Read, text_of, texts_of
 from veilwood.errors import OutOfSchemaError
 
-__all__ = ["NO_CELL", "Table", "category_codes", "cells_of", "to_pandas"]
+__all__ = ["NO_CELL", "Table", "category_codes", "cells_of", "series_of", "to_pandas"]
 
 Floats = npt.NDArray[np.float64]
 Cells: TypeAlias = "pd.Series[Any] | pa.ChunkedArray"
@@ -87,7 +87,9 @@ def _of_frame(native: Any, frame: nw.DataFrame[Any]) -> Table:
     if 0 < n_text < len(names):
         raise OutOfSchemaError("some column names are texts and some are not. Hint: X.columns = X.columns.astype(str)")
     if isinstance(native, pd.DataFrame):
-        return Table(tuple(names) if n_text else None, *native.shape, lambda place: native.iloc[:, place])
+        if n_text:  # names are of one column each, and by name columns are found fastest
+            return Table(tuple(names), *native.shape, lambda place: native[names[place]])
+        return Table(None, *native.shape, lambda place: native.iloc[:, place])
     return Table(tuple(names), *frame.shape, lambda place: _to_pandas(frame[:, place]))
 
 
@@ -96,8 +98,18 @@ def to_pandas(values: pa.ChunkedArray) -> pd.Series[Any]:
     return _to_pandas(nw.from_native(values, series_only=True))
 
 
+def series_of(values: Any) -> pd.Series[Any] | None:
+    """View one column of pandas, polars and others, each cell as it is; None where it is none."""
+    if isinstance(values, pd.api.extensions.ExtensionArray):
+        return pd.Series(values)
+    column = nw.from_native(values, allow_series=True, pass_through=True)
+    return _to_pandas(column) if isinstance(column, nw.Series) else None
+
+
 def _to_pandas(column: nw.Series[Any]) -> pd.Series[Any]:
     """Convert a column; whole numbers stay whole beside a null, which would make all of them floats by default."""
+    if column.dtype in (nw.Int128, nw.UInt128):  # pandas and Arrow have no such type
+        return pd.Series(column.to_list(), dtype=object)
     if column.dtype.is_integer() and column.null_count():
         nullable: Any = str(column.dtype)  # Int8 to UInt64 are called the same in pandas
         return pd.Series(pd.array(column.to_list(), dtype=nullable))

@@ -11,14 +11,22 @@ from veilwood.data.batches import Batch, Source
 from veilwood.data.encode_rows import encode_rows, kept_of, view
 from veilwood.data.encoding import Encoding
 from veilwood.data.problems import Invalid
-from veilwood.data.row_cap import choose_rows, no_id
+from veilwood.data.row_cap import Keeps, choose_rows, no_id
 from veilwood.privacy.neighbours import RowsOf
 
 __all__ = ["open_memory"]
 
 
 def open_memory(
-    X: Any, y: Any, encoding: Encoding, *, cap: RowsOf | None, invalid: Invalid, batch_rows: int, estimator: str
+    X: Any,
+    y: Any,
+    encoding: Encoding,
+    *,
+    cap: RowsOf | None,
+    invalid: Invalid,
+    batch_rows: int,
+    estimator: str,
+    keeps: Keeps | None = None,
 ) -> Source:
     """Encode a table and its target."""
     table = view(X, encoding, invalid)
@@ -29,7 +37,7 @@ def open_memory(
         ids = table.named(cap.id)
         if ids is None:
             raise no_id(cap)
-        (chosen,) = choose_rows([[ids]], cap, invalid)
+        (chosen,) = choose_rows([[ids]], cap, invalid, keeps)
     codes, target, *_ = kept_of(batch, chosen, fits)
 
     def read() -> Iterator[Callable[[], Batch]]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches of encoded rows out of whatever the user has: tables, files, folders, datasets, iterators, clusters.
 
-A pass over them is in ``batches``, counting in ``counting``. A source is private data: no fitted object, file or
+A pass over them is in ``batches``, counting in ``trees.counting``. A source is private data: no fitted object, file or
 message may hold one.
 """
 
@@ -20,8 +20,9 @@ from veilwood.data.encoding import Encoding
 from veilwood.data.files import open_files
 from veilwood.data.memory import open_memory
 from veilwood.data.problems import Invalid
+from veilwood.data.row_cap import Keeps
 from veilwood.data.streams import open_stream
-from veilwood.errors import OutOfSchemaError, ParameterError
+from veilwood.errors import OutOfSchemaError, ParameterError, UseError
 from veilwood.privacy.neighbours import RowsOf, Unit
 
 __all__ = ["open_rows"]
@@ -36,6 +37,7 @@ def open_rows(
     invalid: Invalid = "refuse",
     batch_rows: int = 65536,
     estimator: str = "the schema",
+    keeps: Keeps | None = None,
 ) -> Source:
     """Make a source of a table and its target.
 
@@ -66,6 +68,8 @@ def open_rows(
         The most rows in a batch.
     estimator : str
         Who is asking, for the error message.
+    keeps : callable, optional
+        Which ids are there at all, where a part of the units was set aside; for tables and files.
 
     Examples
     --------
@@ -82,21 +86,25 @@ def open_rows(
     if not isinstance(invalid, str) or invalid not in get_args(Invalid):
         raise ParameterError("invalid", invalid, "is not known", "'refuse' or 'drop'")
     cap = unit if isinstance(unit, RowsOf) else None
+    if isinstance(X, str | PathLike | pa.dataset.Dataset):
+        if y is not None:
+            raise OutOfSchemaError("y was given beside a file. Hint: files hold the target column themselves.")
+        return open_files(X, encoding, cap=cap, invalid=invalid, batch_rows=batch_rows, keeps=keeps)
     engine = engine_of(X)
+    if keeps is not None and (engine is not None or isinstance(X, Iterator)):
+        raise UseError("units are set aside by id in tables and files only. Hint: write the rows to Parquet files.")
     if engine is not None:
         if y is not None:
             raise OutOfSchemaError(
                 f"y was given beside a {engine.name} frame. Hint: the frame holds the target column."
             )
         return open_frame(engine, X, encoding, cap=cap, invalid=invalid)
-    if isinstance(X, str | PathLike | pa.dataset.Dataset):
-        if y is not None:
-            raise OutOfSchemaError("y was given beside a file. Hint: files hold the target column themselves.")
-        return open_files(X, encoding, cap=cap, invalid=invalid, batch_rows=batch_rows)
     if isinstance(X, Iterator):
         if y is not None:
             raise OutOfSchemaError(
                 "y was given beside an iterator. Hint: let it give tables with the target, or (X, y)."
             )
         return open_stream(X, encoding, cap=cap, invalid=invalid)
-    return open_memory(X, y, encoding, cap=cap, invalid=invalid, batch_rows=batch_rows, estimator=estimator)
+    return open_memory(
+        X, y, encoding, cap=cap, invalid=invalid, batch_rows=batch_rows, estimator=estimator, keeps=keeps
+    )

@@ -7,10 +7,11 @@ same kind are refused in the same words. Finding problems is in ``encoding`` and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Final, Literal, TypeAlias
+from functools import partial
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from veilwood.data.private_text import may_show_values
 from veilwood.errors import OutOfSchemaError
 from veilwood.wording import shorten, shown
 
-__all__ = ["Invalid", "Kinds", "Problem", "Problems"]
+__all__ = ["Invalid", "Kinds", "Problem", "Problems", "Told", "refuse"]
 
 Invalid: TypeAlias = Literal["refuse", "drop"]
 """What becomes of rows that do not fit the schema."""
@@ -89,24 +90,50 @@ class Problems:
 
     def refuse(self, cells: Callable[[str], Any], first_row: int = 0) -> None:
         """Raise if anything is wrong; ``cells`` gives a column by name, for the case that values may be shown."""
-        if not self.found:
-            return
-        problems, hints, told, value = [], [], [], None
-        for column, kind, rows in self.each():
-            problem, hint = _words(column, kind, is_target=column is self.target)
-            if may_show_values():
-                values = [cell_of(cells(column.name), int(row)) for row in rows[:_MOST_SHOWN]]
-                problem += f" ({examples(column, values, (rows + first_row).tolist())})"
-                value = values[0] if value is None else value
-            problems.append(problem)
-            hints.append(hint)
-            told.append((column.name, kind.in_short))
+        refuse(self.told(cells, first_row))
+
+    def told(self, cells: Callable[[str], Any], first_row: int = 0) -> list[Told]:
+        """Put in words what is wrong."""
+        return [
+            Told.of(column, kind, (rows + first_row).tolist(), partial(_values, cells, column.name, rows), self.target)
+            for column, kind, rows in self.each()
+        ]
+
+
+class Told(NamedTuple):
+    """One column and kind of problem, in words; and a value, where values may be shown."""
+
+    column: str
+    kind: Problem
+    words: str
+    hint: str
+    value: Any = None
+
+    @classmethod
+    def of(
+        cls, column: Column, kind: Problem, rows: list[int], values: Callable[[], list[Any]], target: Column
+    ) -> Told:
+        """Say what is wrong with some rows of a column."""
+        words, hint = _words(column, kind, is_target=column is target)
+        if not may_show_values():
+            return cls(column.name, kind, words, hint)
+        found = values()
+        return cls(column.name, kind, f"{words} ({examples(column, found, rows)})", hint, found[0])
+
+
+def refuse(told: Sequence[Told]) -> None:
+    """Raise if anything is wrong, and name every column and kind of problem."""
+    if told:
         raise OutOfSchemaError(
-            f"{'; '.join(problems)}. Hint: {'; '.join(dict.fromkeys(hints))}.",
-            column=told[0][0],
-            value=value,
-            problems=tuple(told),
+            f"{'; '.join(each.words for each in told)}. Hint: {'; '.join(dict.fromkeys(each.hint for each in told))}.",
+            column=told[0].column,
+            value=next((each.value for each in told if each.value is not None), None),
+            problems=tuple((each.column, each.kind.in_short) for each in told),
         )
+
+
+def _values(cells: Callable[[str], Any], name: str, rows: npt.NDArray[np.intp]) -> list[Any]:
+    return [cell_of(cells(name), int(row)) for row in rows[:_MOST_SHOWN]]
 
 
 def cell_of(column: Any, row: int) -> Any:
@@ -149,11 +176,17 @@ def _words(column: Column, kind: Problem, *, is_target: bool) -> tuple[str, str]
             )
         case Problem.NO_NUMBER:
             return (
-                f"{where} should hold numbers and has a cell that is none",
-                "convert it before, for example with pandas.to_numeric, or declare it categorical",
+                f"{where} should hold numbers and has a cell that is not one",
+                "convert it before, for example with pandas.to_numeric, or declare it categorical; decimal commas and "
+                "currency signs of a file belong into the schema's dialect",
             )
         case Problem.TOO_LARGE:
             return f"{where} has a number that no float can hold", "clip it to the bounds of the schema"
+        case Problem.UNUSABLE if column.part is not None:
+            return (
+                f"{where} has a cell that is no date as 2026-01-31 or 31.1.2026",
+                "write such dates as 2026-01-31",
+            )
         case Problem.UNUSABLE:
             return (
                 f"{where} has a cell that is neither text nor number nor date, such as a list",

@@ -6,7 +6,7 @@ When two ids are the same is decided in ``canonical``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,10 @@ from veilwood.errors import OutOfSchemaError
 from veilwood.privacy import entropy
 from veilwood.privacy.neighbours import RowsOf
 
-__all__ = ["NOBODY", "choose_rows", "first_rows", "id_codes", "no_id"]
+__all__ = ["NOBODY", "Keeps", "choose_rows", "first_rows", "id_codes", "no_id"]
 
+Keeps = Callable[[str], bool]
+"""Whether an id, by its canonical text, is in a part of the units."""
 NOBODY = -1  # whose row cannot be told: never kept
 
 
@@ -41,15 +43,24 @@ def first_rows(person: npt.NDArray[np.int64], order: npt.NDArray[np.uint64], at_
     return kept
 
 
-def choose_rows(partitions: Iterable[Iterable[Cells]], cap: RowsOf, invalid: Invalid) -> list[npt.NDArray[np.bool_]]:
-    """Choose at random which rows of each id to keep, given the id columns of all partitions."""
+def choose_rows(
+    partitions: Iterable[Iterable[Cells]], cap: RowsOf, invalid: Invalid, keeps: Keeps | None = None
+) -> list[npt.NDArray[np.bool_]]:
+    """Choose at random which rows of each id to keep, given the id columns of all partitions.
+
+    ``keeps`` says which ids are there at all, where a part of them was set aside.
+    """
     numbering: dict[str, int] = {}  # exact, as two ids that share a number would disturb each other
     columns: list[npt.NDArray[np.int64]] = []
     for partition in partitions:
         pieces = [np.empty(0, np.int64)]
         for values in partition:
             codes, texts = id_codes(values, cap, invalid)
-            ids = [numbering.setdefault(text, len(numbering)) for text in texts]
+            here = [keeps is None or keeps(text) for text in texts]
+            ids = [
+                numbering.setdefault(text, len(numbering)) if kept else NOBODY
+                for text, kept in zip(texts, here, strict=True)
+            ]
             pieces.append(np.array([*ids, NOBODY], np.int64)[codes])
         columns.append(np.concatenate(pieces))
     everyone = np.concatenate(columns)
@@ -64,7 +75,7 @@ def id_codes(values: Cells, cap: RowsOf, invalid: Invalid) -> tuple[npt.NDArray[
     worst = codes.min(initial=0)
     if worst < 0 and invalid == "refuse":
         missing = worst == Nothing.MISSING.value
-        problem = "a missing value" if missing else "an id that is no text or whole number"
+        problem = "a missing value" if missing else "an id that is neither text nor a whole number"
         rounded = "" if missing else " (floats beyond 2^53 are rounded)"
         kind = Problem.MISSING if missing else Problem.UNUSABLE
         raise OutOfSchemaError(

@@ -13,6 +13,8 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -25,20 +27,22 @@ from sklearn.utils.validation import column_or_1d
 from veilwood.bounded import read_json, read_text
 from veilwood.data.canonical import texts_of
 from veilwood.data.columns import COLUMN_KEYS, Column, closest
+from veilwood.data.dialect import DIALECT, Dialect
 from veilwood.data.frames import Table, category_codes
 from veilwood.data.numbers import numbers_of
 from veilwood.errors import SchemaError, UndeclaredSchemaError, VeilwoodError
+from veilwood.privacy.neighbours import RowsOf, Unit, unit_of
 from veilwood.wording import shown
 
-__all__ = ["UNREVIEWED", "Schema", "Task"]
+__all__ = ["UNREVIEWED", "Schema", "TaskKind", "is_unreviewed"]
 
-Task = Literal["classification", "regression"]
+TaskKind = Literal["classification", "regression"]
 
 UNREVIEWED: Final = "from data: review"
 """What a draft writes into ``bounds`` of each column; while one is left, the schema counts as read off the data."""
 
 _REQUIRED: Final = {"categorical": ("values",), "numeric": ("lower", "upper")}  # by the kind of a column
-_SCHEMA_KEYS: Final = ("name", "task", "target", "columns", "inferred")
+_SCHEMA_KEYS: Final = ("name", "task", "target", "columns", "inferred", "ignore", "privacy_unit", "dialect")
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,6 +61,13 @@ class Schema:
         The columns to predict it from.
     inferred : bool, default False
         Whether bounds and categories were read off the data, which voids every guarantee.
+    ignore : sequence of str
+        Columns that may be in the table and are not used: names, or patterns such as "note_*".
+    privacy_unit : optional
+        Whom a guarantee should protect, as in ``Neighbours``. The command line takes it where nothing else is said;
+        the column of its id may be in every table.
+    dialect : Dialect
+        How CSV files of this table are written.
 
     Notes
     -----
@@ -90,14 +101,27 @@ class Schema:
     """
 
     name: str
-    task: Task
+    task: TaskKind
     target: Column
     features: tuple[Column, ...]
     inferred: bool = False
+    ignore: tuple[str, ...] = ()
+    privacy_unit: Unit | None = None
+    dialect: Dialect = DIALECT
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise SchemaError(f"the schema's 'name' must be a text, not {shown(self.name)}.")
+        ignored = self.ignore
+        if (
+            isinstance(ignored, str)
+            or not isinstance(ignored, Sequence)
+            or not all(isinstance(n, str) for n in ignored)
+        ):
+            raise SchemaError("the schema's 'ignore' is not a list of names or patterns. Hint: write [\"note_*\"].")
+        object.__setattr__(self, "ignore", tuple(ignored))
+        if self.privacy_unit is not None:
+            object.__setattr__(self, "privacy_unit", unit_of(self.privacy_unit))
         object.__setattr__(self, "features", tuple(self.features))
         if not isinstance(self.task, str) or self.task not in ("classification", "regression"):
             raise SchemaError(f"unknown task {shown(self.task)}. Hint: use 'classification' or 'regression'.")
@@ -121,19 +145,29 @@ class Schema:
                 f"target {target.name!r} has one class only ({shown(target.values[0])}). "
                 "Hint: list every class that can occur; there must be two or more."
             )
-        for key in ("nullable", "bins", "cutoffs", "transform"):
+        for key in ("nullable", "bins", "cutoffs", "transform", "prefix", "part", "of"):
             if getattr(target, key):
                 raise SchemaError(f"target {target.name!r}: {key!r} is for features. Hint: remove it.")
 
-    @property
+    @cached_property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes; empty for regression."""
         return self.target.values
 
-    @property
+    @cached_property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the feature columns, in order."""
         return tuple(column.name for column in self.features)
+
+    @cached_property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the table's columns that are read, the target last."""
+        return tuple(dict.fromkeys(column.source for column in (*self.features, self.target)))
+
+    def allows(self, name: str) -> bool:
+        """Whether a column may be in a table without being read: the id of the privacy unit, or one to ignore."""
+        is_id = isinstance(self.privacy_unit, RowsOf) and self.privacy_unit.id == name
+        return is_id or any(name == pattern or fnmatchcase(name, pattern) for pattern in self.ignore)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Schema:
@@ -152,7 +186,16 @@ class Schema:
                 "Hint: the target needs an entry under 'columns' too."
             )
         features = [column for column in columns if column is not target[0]]
-        return cls(known["name"], known["task"], target[0], tuple(features), _is_draft(data))
+        return cls(
+            known["name"],
+            known["task"],
+            target[0],
+            tuple(features),
+            _is_draft(data),
+            known.get("ignore", ()),
+            known.get("privacy_unit"),
+            Dialect.from_dict(known.get("dialect", {})),
+        )
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Schema:
@@ -177,6 +220,13 @@ class Schema:
         out: dict[str, Any] = {"name": self.name, "task": self.task, "target": self.target.name}
         if self.inferred:
             out["inferred"] = True
+        if self.ignore:
+            out["ignore"] = list(self.ignore)
+        if self.privacy_unit is not None:
+            unit = self.privacy_unit
+            out["privacy_unit"] = {"id": unit.id, "at_most": unit.at_most} if isinstance(unit, RowsOf) else unit.k
+        if self.dialect != DIALECT:
+            out["dialect"] = self.dialect.to_dict()
         return out | {"columns": [column.to_dict() for column in (*self.features, self.target)]}
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -185,6 +235,10 @@ class Schema:
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the canonical JSON form: equal schemas, and only they, share it."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
         canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -264,7 +318,7 @@ class Schema:
         return cls("numeric", "regression", column, tuple(features))
 
     @classmethod
-    def infer(cls, X: Any, y: Any, task: Task, *, target: str = "target") -> Schema:
+    def infer(cls, X: Any, y: Any, task: TaskKind, *, target: str = "target") -> Schema:
         """Read a schema off the data, for experiments: what is made from it is NOT PRIVATE.
 
         Examples
@@ -290,16 +344,29 @@ class Schema:
         flag = "\n  INFERRED from the data: NOT PRIVATE" if self.inferred else ""
         head = f"Schema {self.name!r}: {self.task} of {self.target.name!r} ({self.target.describe()}){flag}"
         rows = [f"  {c.name:<{wide}}  {c.kind:<{kind}}  {c.describe()}" for c in self.features]
+        rows += [f"  not used: {', '.join(self.ignore)}"] if self.ignore else []
         return "\n".join([head, *rows])
 
 
 def _is_draft(data: Mapping[str, Any]) -> bool:
     """Whether any mark of a draft is left: on the whole, in its notes, or on a single column."""
-    marks = [column.get("bounds") for column in data["columns"]]
     notes = data.get("notes")
     noted = isinstance(notes, str) and notes.startswith("DRAFT")
-    marked = any(isinstance(mark, str) and mark.startswith(UNREVIEWED) for mark in marks)
+    marked = any(is_unreviewed(column) for column in data["columns"])
     return bool(data.get("inferred", False)) or noted or marked
+
+
+def is_unreviewed(column: Mapping[str, Any]) -> bool:
+    """Whether a column, in its JSON form, says that its bounds were read off the data, in whatever words.
+
+    Examples
+    --------
+    >>> is_unreviewed({"bounds": "from data (rounded)"}), is_unreviewed({"bounds": "public: the ward list"})
+    (True, False)
+    """
+    mark = column.get("bounds")
+    words = " ".join(mark.casefold().split()) if isinstance(mark, str) else ""
+    return words.startswith(("from data", "from the data")) or "unreviewed" in words
 
 
 def _known_keys(
@@ -329,7 +396,7 @@ def _column_from(entry: object, place: int) -> Column:
     return Column(**known)
 
 
-def _infer(X: Any, y: Any, task: Task, target: str) -> tuple[Column, tuple[Column, ...]]:
+def _infer(X: Any, y: Any, task: TaskKind, target: str) -> tuple[Column, tuple[Column, ...]]:
     """Read the target and the features off the data."""
     table = Table.of(X)
     names = table.names or tuple(f"x{place}" for place in range(table.n_columns))

@@ -12,7 +12,7 @@ from veilwood.data.encode_rows import encode_rows, kept_of, view
 from veilwood.data.encoding import Encoding
 from veilwood.data.frames import Table
 from veilwood.data.problems import Invalid
-from veilwood.errors import OutOfSchemaError, VeilwoodError
+from veilwood.errors import OutOfSchemaError, UseError
 from veilwood.privacy.neighbours import RowsOf
 
 __all__ = ["open_stream"]
@@ -21,7 +21,7 @@ __all__ = ["open_stream"]
 def open_stream(pieces: Iterator[Any], encoding: Encoding, *, cap: RowsOf | None, invalid: Invalid) -> Source:
     """Make a source of an iterator; whoever takes a piece encodes it."""
     if cap is not None:
-        raise VeilwoodError(
+        raise UseError(
             f"at most {cap.at_most} rows of each {cap.id!r} cannot be chosen while rows stream by. "
             "Hint: pass files or a table, which can be read twice."
         )

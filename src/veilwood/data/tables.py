@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -11,14 +13,16 @@ import numpy.typing as npt
 import pandas as pd
 
 from veilwood.data.canonical import Nothing
+from veilwood.data.columns import closest
 from veilwood.data.encoding import class_labels
 from veilwood.data.files import find_files
 from veilwood.data.frames import Cells, Table, category_codes
 from veilwood.data.numbers import numbers_of
 from veilwood.data.problems import Kinds, Problem, Problems
 from veilwood.data.schema import Schema
+from veilwood.errors import OutOfSchemaError
 
-__all__ = ["read_features", "read_table"]
+__all__ = ["feature_batches", "read_features", "read_table"]
 
 
 def read_table(
@@ -36,45 +40,85 @@ def read_table(
     Returns
     -------
     X : pandas.DataFrame
-        The features in the order of the schema: texts as plain ``str`` (object dtype), numbers as float64.
+        The features in the order of the schema: texts as plain ``str`` (object dtype), numbers as float64. Where
+        several features are parts of one column, that column stands there once.
     y : pandas.Series
         The target: floats, or classes as the schema declares them, which is how they are predicted.
     """
     schema = Schema.resolve(schema)
     frame = _read_frame(path, schema, target=True)
-    return frame[list(schema.feature_names)], frame[schema.target.name]
+    return frame.drop(columns=schema.target.name), frame[schema.target.name]
 
 
-def read_features(path: str | PathLike[str], schema: Schema | str | PathLike[str] | dict[str, Any]) -> pd.DataFrame:
+def read_features(
+    path: str | PathLike[str],
+    schema: Schema | str | PathLike[str] | dict[str, Any],
+    *,
+    allowed_extra: Collection[str] = (),
+) -> pd.DataFrame:
     """Read the features alone, from a table with or without the target, as ``read_table`` does."""
-    return _read_frame(path, Schema.resolve(schema), target=False)
+    return _read_frame(path, Schema.resolve(schema), target=False, allowed_extra=allowed_extra)
 
 
-def _read_frame(path: str | PathLike[str], schema: Schema, *, target: bool) -> pd.DataFrame:
-    columns = (*schema.features, schema.target) if target else schema.features
-    names = [column.name for column in columns]
+def feature_batches(
+    path: str | PathLike[str],
+    schema: Schema,
+    keep: Sequence[str] = (),
+    *,
+    allowed_extra: Collection[str] = (),
+    batch_rows: int = 65536,
+) -> Iterator[tuple[Table, pd.DataFrame]]:
+    """Read the features in batches, and beside them columns to carry along as they stand in the file, such as an id."""
+    features = list(dict.fromkeys(column.source for column in schema.features))
+    wanted = list(dict.fromkeys([*features, *keep]))
+    for file in find_files(path, schema, keep):
+        lacking = [name for name in keep if name not in file.names]
+        if lacking:
+            raise OutOfSchemaError(
+                f"{file.where}: the table has no column {lacking[0]!r}.{closest(lacking[0], file.names)}",
+                column=lacking[0],
+            )
+        file.check(schema, allowed_extra, target=False)
+        empty = True
+        for batch in file.batches(wanted, batch_rows):
+            assert batch.arrow is not None  # files are read by Arrow
+            yield Table.of(batch.arrow.select(features)), batch.arrow.select(list(keep)).to_pandas()
+            empty = False
+        if empty:
+            raise OutOfSchemaError(f"{file.where} holds no rows. Hint: check the path.")
+
+
+def _read_frame(
+    path: str | PathLike[str], schema: Schema, *, target: bool, allowed_extra: Collection[str] = ()
+) -> pd.DataFrame:
+    columns = {column.source: column for column in (*schema.features, *((schema.target,) if target else ()))}
     series: dict[str, pd.Series[Any]] = {}
     tables = []
     for file in find_files(path, schema):
-        file.check(schema, target=target)
-        tables.append(Table.of(file.load(names)))
-    for column in columns:
+        file.check(schema, allowed_extra, target=target)
+        tables.append(Table.of(file.load(list(columns))))
+    for name, column in columns.items():
         parts = []
         for table in tables:
-            cells = table.named(column.name)
+            cells = table.named(name)
             assert cells is not None  # the file was checked
-            values, kinds = _texts(cells) if column.kind == "categorical" else numbers_of(cells)
+            is_number = column.kind == "numeric" and column.part is None
+            values, kinds = numbers_of(cells) if is_number else _texts(cells)
             problems = Problems(schema.features, schema.target)
             problems.add(column.name, kinds)
-            problems.refuse(table.named)
+            problems.refuse(partial(_same, cells))
             parts.append(values)
         found: npt.NDArray[Any] = np.concatenate(parts)
         labels = class_labels(schema)
         known = dict(zip(column.values, labels, strict=True)) if column is schema.target and column.values else {}
         if known and known.keys() >= set(found.tolist()):  # others are for the estimator to refuse
             found = np.array([known[text] for text in found], dtype=labels.dtype)
-        series[column.name] = pd.Series(found, dtype=found.dtype)  # else pandas 3 makes texts its own type
+        series[name] = pd.Series(found, dtype=found.dtype)  # else pandas 3 makes texts its own type
     return pd.DataFrame(series)
+
+
+def _same(cells: Cells, name: str) -> Cells:
+    return cells
 
 
 def _texts(values: Cells) -> tuple[npt.NDArray[np.object_], Kinds | None]:

@@ -6,7 +6,6 @@ What is counted is in ``counting`` and ``histograms``; noise is drawn once, by t
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -35,7 +34,7 @@ from veilwood.data.encoding import Encoding, check_names
 from veilwood.data.private_text import may_show_values
 from veilwood.data.problems import Invalid
 from veilwood.data.row_cap import no_id
-from veilwood.errors import OutOfSchemaError, VeilwoodError
+from veilwood.errors import FileError, OutOfSchemaError, UnreadableError, UseError, VeilwoodError
 from veilwood.privacy import entropy
 from veilwood.privacy.neighbours import RowsOf
 
@@ -47,7 +46,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def open_frame(
-    engine: Engine, frame: Any, encoding: Encoding, *, cap: RowsOf | None, invalid: Invalid
+    engine: Cluster, frame: Any, encoding: Encoding, *, cap: RowsOf | None, invalid: Invalid
 ) -> ClusterSource:
     """Make a source of a frame of Dask, Spark or Ray, which must hold the target column (``open_rows``)."""
     names = engine.columns(frame)
@@ -74,36 +73,36 @@ def anywhere(method: Method) -> Method:
         engine = engine_of(X)
         if engine is None:
             return method(self, X)
-        model = copy.copy(self)
-        model.ledger, model.n_jobs = None, 1  # workers spend nothing, and each is a thread by itself
-        vars(model).pop("_unfinished", None)  # exact counts of a fit under way stay here
+        model = object.__new__(type(self))
+        own = {name: value for name, value in vars(self).items() if name != "_unfinished"}  # exact counts stay here
+        vars(model).update(own, ledger=None, n_jobs=1)  # workers spend nothing, and each is a thread by itself
         name = PROBABILITY if method.__name__ == "predict_proba" else PREDICTION
         return engine.predict(X, partial(method, model), model, name)
 
     return predict  # type: ignore[return-value]
 
 
-def engine_of(X: Any) -> Engine | None:
+def engine_of(X: Any) -> Cluster | None:
     """Find whose frame this is without importing any engine."""
     module = type(X).__module__.split(".")[0]
-    engines: dict[str, Engine] = {"dask": Dask(), "pyspark": Spark(), "ray": Ray()}
+    engines: dict[str, Cluster] = {"dask": Dask(), "pyspark": Spark(), "ray": Ray()}
     engine = engines.get(module)
     if engine is None:
         return None
     if not hasattr(X, engine.marker):
-        raise OutOfSchemaError(f"{type(X).__name__} is no table of {engine.name}. Hint: pass a {engine.frame}.")
+        raise OutOfSchemaError(f"{type(X).__name__} is not a table of {engine.name}. Hint: pass a {engine.frame}.")
     return engine
 
 
 def _wanted(encoding: Encoding, cap: RowsOf | None) -> list[str]:
     schema = encoding.schema
-    return list(dict.fromkeys([*schema.feature_names, schema.target.name, *(() if cap is None else (cap.id,))]))
+    return list(dict.fromkeys([*schema.sources, *(() if cap is None else (cap.id,))]))
 
 
 # -- the driver's side ------------------------------------------------------------------------------------------------
 
 
-class Engine(Protocol):
+class Cluster(Protocol):
     """What is asked of an engine: a few dozen lines each, below."""
 
     name: str
@@ -136,11 +135,11 @@ class ClusterSource(Source):
     _pass: Callable[[Count], Sums]
 
     @classmethod
-    def of(cls, engine: Engine, frame: Any, encoding: Encoding, cap: RowsOf | None, invalid: Invalid) -> ClusterSource:
+    def of(cls, engine: Cluster, frame: Any, encoding: Encoding, cap: RowsOf | None, invalid: Invalid) -> ClusterSource:
         """Take a frame that has no columns but those that are needed."""
 
         def read() -> Iterator[Any]:
-            raise VeilwoodError(
+            raise UseError(
                 f"the rows of a {engine.name} frame stay on the cluster, and they are needed here. "
                 "Hint: pass files, or a sample in memory."
             )
@@ -156,7 +155,7 @@ class ClusterSource(Source):
 
 
 def _pass(
-    engine: Engine,
+    engine: Cluster,
     frame: Any,
     encoding: Encoding,
     cap: RowsOf | None,
@@ -178,7 +177,7 @@ def _pass(
     except Exception as error:
         if may_show_values():
             raise
-        raise VeilwoodError(
+        raise UnreadableError(
             f"{engine.name} could not compute the frame ({type(error).__name__}). Its own words are left out, as they "
             "may hold rows. Hint: compute the frame by itself, or fit within veilwood.data.private_text.showing_values."
         ) from None
@@ -189,7 +188,7 @@ def _pass(
         raise OutOfSchemaError(f"the {engine.name} frame holds no rows. Hint: check how it was made.")
     # A row that changes its place between passes would be given to another tree (proofs/disjoint-trees.md).
     if seen and seen != total.seen:
-        raise VeilwoodError(
+        raise FileError(
             f"the rows of the {engine.name} frame changed between two passes, or came in another order. "
             "Hint: write it to files and read those."
         )

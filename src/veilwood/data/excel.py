@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spreadsheets as tables of text: the first sheet, with names in its first row; needs the extra ``excel``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset
+
+from veilwood.data.canonical import text_of
+from veilwood.errors import OutOfSchemaError, SetupError
+
+__all__ = ["excel_dataset"]
+
+
+def excel_dataset(path: Path, nulls: Collection[str] = ()) -> Any:
+    """Read the first sheet of a workbook whole; each cell becomes its text, whatever stands in other rows."""
+    try:
+        from python_calamine import CalamineError, CalamineWorkbook
+    except ImportError:
+        raise SetupError("spreadsheets need an extra. Hint: pip install 'veilwood[excel]', or save as CSV.") from None
+    try:
+        with CalamineWorkbook.from_path(str(path)) as book:
+            rows = book.get_sheet_by_index(0).to_python(skip_empty_area=False)
+    except CalamineError:  # its words may hold cells
+        raise OutOfSchemaError(f"cannot read {str(path)!r}: it is damaged or of another format.") from None
+    names = [str(name) for name in rows[0]] if rows else []
+    if not any(names):
+        raise OutOfSchemaError(f"cannot read {str(path)!r}: the first row of its first sheet must name the columns.")
+    if len(set(names)) < len(names):
+        raise OutOfSchemaError(f"cannot read {str(path)!r}: two columns share a name, or have none.")
+    columns = [[_text(row[place], nulls) for row in rows[1:]] for place in range(len(names))]
+    table = pa.table([pa.array(cells, pa.string()) for cells in columns], names=names)
+    return pa.dataset.dataset(table)
+
+
+def _text(cell: Any, nulls: Collection[str]) -> str | None:
+    text = text_of(cell)
+    return text if isinstance(text, str) and text not in nulls else None

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a column of a table looks like, for a draft: an id, a date, free text, numbers or categories.
+
+Everything here is read off the rows, hence private; a person reviews what a draft makes of it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from veilwood.data.canonical import Nothing, part_reader
+from veilwood.data.catalogue import usual_numbers, usual_values
+from veilwood.data.dialect import Dialect
+from veilwood.data.frames import Cells, Table, category_codes
+from veilwood.data.numbers import Floats, numbers_of
+from veilwood.data.schema import UNREVIEWED
+
+__all__ = ["FEWEST_UNITS", "Look", "column_of", "look_at", "unit_among"]
+
+FEWEST_UNITS: Final = 20
+"""A category that fewer people have does not come into a draft."""
+_MOST_VALUES: Final = 100
+_MOST_CLASSES_OF_NUMBERS: Final = 20
+_NEARLY_ALL: Final = 0.95
+_ID_NAMES: Final = re.compile(r"(?:^|[\W_])(?:id|ids|uuid|guid|mrn|nr|no|number|nummer|key|fallnummer|ssn|iban)$", re.I)
+_PEOPLE: Final = re.compile(
+    r"patient|person|people|customer|kunde|client|member|mitglied|user|subject|proband|mrn", re.I
+)
+_NAMED: Final = re.compile(
+    r"(?:^|[\W_])(?:name|vorname|nachname|firstname|lastname|surname|e?mail|phone|telefon|tel|address|adresse|stra(?:ss|ß)e"
+    r"|street|anschrift)(?:$|[\W_])",
+    re.I,
+)
+_DATE: Final = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{1,2}\.[0-9]{1,2}\.[0-9]{4}|[0-9]{1,2}/[0-9]{1,2}/[0-9]{2,4}"
+)
+_TIME: Final = re.compile(r"[0-9]{1,2}:[0-9]{2}(?::[0-9]{2})?")
+
+
+@dataclass(repr=False)  # it is as private as the rows
+class Look:
+    """What was seen of one column."""
+
+    name: str
+    kind: Literal["id", "date", "time", "text", "people", "unique", "number", "category", "nothing", "unnamed"]
+    nullable: bool
+    codes: npt.NDArray[np.intp]  # the category of each row, negative where there is none
+    texts: list[str]
+    numbers: Floats | None = None
+
+
+def look_at(name: str, table: Table, dialect: Dialect, *, is_target: bool) -> Look:
+    """Decide what a column looks like."""
+    found = table.named(name)
+    assert found is not None  # the name is the table's
+    codes, texts = _distinct(*category_codes(found))
+    there = codes >= 0
+    n_rows, n_values = int(there.sum()), len(texts)
+    nullable = int((codes == Nothing.MISSING.value).sum()) >= FEWEST_UNITS  # missing is a category too
+    numbers = _numbers(found, texts, there, dialect)
+
+    def is_of(kind: Any) -> Look:
+        return Look(name, kind, nullable, codes, texts, numbers)
+
+    if not name or not n_rows:
+        return is_of("nothing" if name else "unnamed")
+    if is_target:
+        few = numbers is None or n_values <= _MOST_CLASSES_OF_NUMBERS
+        return is_of("category" if few else "number")
+    shape = _shape(texts)
+    if shape is not None:
+        return is_of(shape)
+    many = n_values > _NEARLY_ALL * n_rows and n_values > FEWEST_UNITS
+    if _ID_NAMES.search(name) and n_values > _MOST_CLASSES_OF_NUMBERS:
+        return is_of("id")
+    if numbers is not None:
+        if many and usual_numbers(name) is None and _counts_up(numbers[there]):
+            return is_of("unique")
+        return is_of("category" if n_values <= 2 and usual_numbers(name) is None else "number")
+    if usual_values(name, texts) is not None:  # postcodes, say
+        return is_of("category")
+    if _NAMED.search(name) and n_values > FEWEST_UNITS:
+        return is_of("people")
+    lengths = [len(text) for text in texts]
+    if n_values > FEWEST_UNITS and np.mean(lengths) > 12 and np.mean([" " in text.strip() for text in texts]) > 0.5:
+        return is_of("text")
+    many = n_values > 0.5 * n_rows and n_values > FEWEST_UNITS
+    return is_of("unique" if many else "category")
+
+
+def _distinct(codes: npt.NDArray[np.intp], texts: list[str]) -> tuple[npt.NDArray[np.intp], list[str]]:
+    """Give every text one code."""
+    known = list(dict.fromkeys(texts))
+    places = {text: place for place, text in enumerate(known)}
+    moved = np.array([*(places[text] for text in texts), Nothing.UNUSABLE.value, Nothing.MISSING.value], np.intp)
+    return moved[codes], known
+
+
+def _numbers(values: Cells, texts: list[str], there: npt.NDArray[np.bool_], dialect: Dialect) -> Floats | None:
+    """Return the numbers of a column, or None where it holds something else, such as codes with leading zeros."""
+    if any(re.match("0[0-9]", text) for text in texts) or {"True", "False"} & set(texts):
+        return None
+    written = isinstance(values, pa.ChunkedArray) and pa.types.is_string(values.type)
+    found, kinds = numbers_of(dialect.numbers(values) if written else values, parse=True)
+    good = np.isfinite(found) & (kinds is None or kinds == 0)
+    return found if good[there].sum() >= _NEARLY_ALL * max(int(there.sum()), 1) and good.any() else None
+
+
+def _counts_up(numbers: Floats) -> bool:
+    """Whether different numbers look like those of rows or cards: whole, and without large gaps or very long."""
+    whole = bool((numbers == np.floor(numbers)).all())
+    low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
+    return whole and (high - low < 3 * len(numbers) or low >= 1e7)
+
+
+def _shape(texts: Sequence[str]) -> Literal["date", "time"] | None:
+    """Whether texts look like dates or times of the day."""
+    some = texts[:1000]
+    dates = [text for text in some if _DATE.match(text)]
+    if len(dates) >= _NEARLY_ALL * len(some):
+        read = part_reader("year")
+        return "date" if sum(isinstance(read(text), str) for text in dates) >= _NEARLY_ALL * len(dates) else "time"
+    return "time" if sum(bool(_TIME.fullmatch(text)) for text in some) >= _NEARLY_ALL * len(some) else None
+
+
+def unit_among(looks: Sequence[Look]) -> Look | None:
+    """Return the id whose rows belong together: that of people, or else the first whose values repeat."""
+    ids = [look for look in looks if look.kind == "id" or (look.kind == "unique" and _PEOPLE.search(look.name))]
+    people = [look for look in ids if _PEOPLE.search(look.name)]
+    repeated = [look for look in ids if len(look.texts) < _NEARLY_ALL * (look.codes >= 0).sum()]
+    return next(iter([*people, *repeated]), None)
+
+
+_REASONS: Final = {
+    "id": "looks like an id",
+    "date": "a date; its year, month or weekday can be used",
+    "time": "a date or time, in a form whose parts cannot be used",
+    "text": "free text",
+    "people": "names or addresses of people",
+    "unique": "nearly every row has a value of its own",
+    "nothing": "has no values",
+    "unnamed": "has no name",
+}
+
+
+def column_of(look: Look, unit: Look | None) -> dict[str, Any] | str:
+    """Return the JSON form of a column, marked as read off the data, or the reason why it is left out."""
+    if look.kind in _REASONS:
+        return _REASONS[look.kind]
+    nullable = {"nullable": True} if look.nullable else {}
+    if look.kind == "number":
+        assert look.numbers is not None
+        bounds, source = _bounds(look.name, look.numbers)
+        return {"name": look.name, "kind": "numeric"} | bounds | nullable | {"bounds": UNREVIEWED + source}
+    held = _holders(look, unit)
+    order = np.argsort(-held, kind="stable")[:_MOST_VALUES]
+    found = sorted(look.texts[place] for place in order if held[place] >= FEWEST_UNITS)
+    usual = usual_values(look.name, found or look.texts)
+    if not found and usual is None:
+        return f"no category is held by {FEWEST_UNITS} or more"
+    values = _plain(list(usual.values) if usual else found, look)
+    column: dict[str, Any] = {"name": look.name, "kind": "categorical", "values": values}
+    prefix = None if usual is None else usual.prefix
+    if prefix is not None:
+        column["prefix"] = prefix
+    known = set(usual.values if usual else found)
+    rest = sum(int(n) for text, n in zip(look.texts, held, strict=True) if text[:prefix] not in known)
+    column |= _with_other(values) if rest >= FEWEST_UNITS else {}
+    return column | nullable | {"bounds": UNREVIEWED + (f" (usual: {usual.title})" if usual else "")}
+
+
+def _holders(look: Look, unit: Look | None) -> npt.NDArray[np.int64]:
+    """Count the people who have each category; rows, where it is not known whose they are."""
+    rows = np.flatnonzero(look.codes >= 0)
+    people = rows if unit is None else unit.codes[rows]
+    pairs = np.unique(np.column_stack([look.codes[rows], people])[people >= 0], axis=0)
+    return np.bincount(pairs[:, 0].astype(np.int64), minlength=len(look.texts))
+
+
+def _with_other(values: list[Any]) -> dict[str, Any]:
+    """Let a category stand for those that are not listed."""
+    other = next(
+        (value for value in values if str(value).casefold() in ("other", "others", "andere", "sonstige")), None
+    )
+    return {"other": other} if other is not None else {"values": [*map(str, values), "other"], "other": "other"}
+
+
+def _plain(texts: list[str], look: Look) -> list[Any]:
+    """Write categories that are whole numbers as such, so that predictions are."""
+    whole = look.numbers is not None and all(re.fullmatch("-?(0|[1-9][0-9]{0,15})", text) for text in texts)
+    return sorted(int(text) for text in texts) if whole else texts
+
+
+def _bounds(name: str, numbers: Floats) -> tuple[dict[str, Any], str]:
+    """Take the usual bounds where nearly all numbers lie within; else such that no one's own number is a bound."""
+    found = np.sort(numbers[np.isfinite(numbers)])
+    usual = usual_numbers(name)
+    if usual is not None and usual.lower is not None and usual.upper is not None:
+        inside = (found >= usual.lower) & (found <= usual.upper)
+        if inside.mean() >= _NEARLY_ALL:
+            return usual.to_dict(), f" (usual: {usual.title})"
+    beyond = FEWEST_UNITS - 1 if len(found) >= 10 * FEWEST_UNITS else 0
+    low, high = float(found[beyond]), float(found[-1 - beyond])
+    step = 10.0 ** math.floor(math.log10(max(high - low, abs(high) / 10, 1e-9)))
+    lower, upper = math.floor(low / step) * step, math.ceil(high / step) * step
+    upper += step if lower == upper else 0
+    return {"lower": _short(lower), "upper": _short(upper)}, ""
+
+
+def _short(number: float) -> float | int:
+    rounded = float(f"{number:.6g}")
+    return int(rounded) if rounded == int(rounded) else rounded

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of the commands about schemas: draft, review, check and discover, and of predictions that carry an id along."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import typer
+
+import veilwood as vw
+from fixtures.messy import SURNAMES, WORDS, go_through, write_table
+from veilwood.cli import review as terminal
+from veilwood.cli.main import main
+from veilwood.data.schema import Schema
+
+ROOT = Path(__file__).parents[2]
+SMALL = ["--epsilon", "5", "--estimator", "random-trees", "--param", "n_estimators=2", "--param", "max_depth=2"]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    n = 120
+    pd.DataFrame({
+        "patient_id": [f"{row // 2:04d}" for row in range(n)], "age": [20 + row % 60 for row in range(n)],
+        "ward": ["A1", "B1"] * (n // 2), "note": [f"came on foot, number {row}" for row in range(n)],
+        "ill": ["no", "yes"] * (n // 2),
+    }).to_csv("visits.csv", index=False, sep=";")  # fmt: skip
+    return tmp_path
+
+
+class Person:
+    """Somebody at the terminal: keys, and what is typed where a line is asked for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, keys: str, lines: list[Any]) -> None:
+        self.keys, self.lines = list(keys), list(lines)
+        monkeypatch.setattr(typer, "getchar", lambda: self.keys.pop(0))
+        monkeypatch.setattr(typer, "prompt", lambda *words, **more: self.lines.pop(0))
+        monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+
+
+def test_from_a_draft_by_a_review_to_predictions_with_an_id(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["schema", "draft", "visits.csv", "-o", "visits.json"]) == 0
+    told = capsys.readouterr().out
+    assert "'patient_id': looks like an id, proposed as the privacy unit" in told
+    assert "'note': free text" in told
+    assert "came on foot" not in told + Path("visits.json").read_text()
+
+    # The first half, then q; ward has no usual values, so a key alone does not take its mark.
+    somebody = Person(monkeypatch, "aaq", [2])
+    assert main(["schema", "review", "visits.json"]) == 0
+    told = capsys.readouterr().out
+    assert "no usual bounds" in told
+    assert "2 columns left" in told
+    assert Schema.load("visits.json").inferred
+    assert main(["fit", "visits.csv", "--schema", "visits.json", *SMALL, "-o", "m.veilwood"]) == 0
+    assert "NOT PRIVATE" in capsys.readouterr().out
+    Path("m.veilwood").unlink()
+
+    somebody = Person(monkeypatch, "sea", ["", "A1, B1, C1", "the list of wards"])
+    assert main(["schema", "review", "visits.json"]) == 0
+    told = capsys.readouterr().out
+    assert "keeps its mark" in told
+    assert "has no mark left" in told
+    assert (somebody.keys, somebody.lines) == ([], [])
+    schema = Schema.load("visits.json")
+    assert not schema.inferred
+    assert schema.features[1].values == ("A1", "B1", "C1")
+    assert schema.privacy_unit == vw.RowsOf("patient_id", 2)
+
+    assert main(["schema", "check", "visits.csv", "--schema", "visits.json"]) == 0
+    assert main(["fit", "visits.csv", "--schema", "visits.json", *SMALL, "-o", "m.veilwood"]) == 0
+    assert "all rows of one patient_id (at most 2 used)" in capsys.readouterr().out
+    assert main(["predict", "m.veilwood", "visits.csv", "--keep", "patient_id", "-o", "out.csv"]) == 0
+    out = pd.read_csv("out.csv", dtype=str)
+    assert list(out) == ["patient_id", "prediction"]
+    assert out["patient_id"].tolist() == [f"{row // 2:04d}" for row in range(120)]
+    # New rows need neither the target nor the note, and may have the id.
+    bare = pd.read_csv("visits.csv", sep=";", dtype=str).drop(columns=["ill", "note"])
+    bare.to_csv("new.csv", index=False)
+    assert main(["predict", "m.veilwood", "new.csv", "--sep", ",", "-o", "new_out.csv"]) == 0
+    assert Path("new_out.csv").read_text().splitlines()[1:] == [line.split(",")[1] for line in out_lines("out.csv")]
+    for words, error in (
+        (["--keep", "patient"], "Did you mean 'patient_id'"),
+        (["--keep", "prediction"], "rename"),
+        (["--sep", ","], "separated by ';'"),
+    ):
+        assert main(["predict", "m.veilwood", "visits.csv", *words]) == 2
+        assert error in capsys.readouterr().err
+
+
+def out_lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines()[1:]
+
+
+def test_keys_of_a_review(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["schema", "draft", "visits.csv", "-o", "d.json"])
+    Person(monkeypatch, "zelxsq", [3, "0 to 130", "a registry", "some law"])
+    assert main(["schema", "review", "d.json", "-o", "half.json"]) == 0
+    told = capsys.readouterr().out
+    assert "keys are a, s, e, x, l, q" in told
+    half = json.loads(Path("half.json").read_text())
+    assert half["columns"][0] | {"bounds": ""} == {
+        "name": "age", "kind": "numeric", "lower": 0.0, "upper": 130.0, "bounds": "",
+    }  # fmt: skip
+    assert half["columns"][2]["bounds"] == "public: some law"  # after ward was put off, and the target not left out
+    assert "the target cannot be left out" in told
+    assert json.loads(Path("d.json").read_text())["inferred"]
+    Person(monkeypatch, "e\x1b", [1, "one"])
+    assert main(["schema", "review", "d.json"]) == 0  # the unit is asked for again, as nothing was answered
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
+    assert main(["schema", "review", "d.json"]) == 2
+    assert "needs a terminal" in capsys.readouterr().err
+
+
+def test_a_check_lists_all_problems_and_a_fit_names_them(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["schema", "draft", "visits.csv", "-o", "d.json"])
+    table = pd.read_csv("visits.csv", sep=";", dtype=str)
+    table.loc[3, "age"], table.loc[4, "age"], table.loc[5, "ward"], table.loc[6, "ill"] = (
+        "old",
+        None,
+        "Hidden",
+        "perhaps",
+    )
+    table.to_csv("odd.csv", index=False, sep=";")
+    capsys.readouterr()
+    assert main(["schema", "check", "odd.csv", "--schema", "d.json"]) == 2
+    told = capsys.readouterr().err
+    for problem in (
+        "'age': missing value in 1 row",
+        "'age': not a number in 1 row",
+        "'ward': unknown",
+        "'ill': unknown",
+    ):
+        assert problem in told
+    assert main(["fit", "odd.csv", "--schema", "d.json", *SMALL]) == 2
+    told = capsys.readouterr().err
+    for name in ("'age' has a missing value", "'age' should hold numbers", "'ward'", "'ill'"):
+        assert name in told
+    assert not any(value in told for value in ("old,", "Hidden", "perhaps", "in 1 row"))
+    assert main(["fit", "visits.csv", "--schema", "d.json", *SMALL, "--sep", "|"]) == 2
+    assert "separated by ';'" in capsys.readouterr().err
+
+
+def test_a_schema_is_discovered_at_a_price(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = pd.concat([pd.read_csv("visits.csv", sep=";", dtype=str)] * 20)
+    rows.to_csv("big.csv", index=False, sep=";")
+    main(["ledger", "create", "l.db", "--epsilon", "5", "--delta", "1e-5"])
+    words = ["schema", "discover", "big.csv", "--epsilon", "3", "--delta", "1e-6", "--sep", ";", "--ignore", "note",
+             "--ignore", "patient_id", "--ledger", "l.db"]  # fmt: skip
+    assert main([*words, "-o", "found.json"]) == 0
+    told = capsys.readouterr().out
+    assert "Certificate: epsilon=3, delta=1e-06" in told
+    assert Schema.load("found.json").dialect.sep == ";"
+    assert json.loads(Path("found.json").read_text())["certificate"]["ledger_entry"] == 2
+    assert main(["schema", "check", "big.csv", "--schema", "found.json"]) == 0
+    assert main(["fit", "big.csv", "--schema", "found.json", *SMALL]) == 0
+    assert main([*words, "-o", "again.json"]) == 3  # the budget is spent
+    assert not Path("again.json").exists()
+    assert main([*words[:-2], "--delta", "0"]) == 2
+    assert "cannot keep categories secret" in capsys.readouterr().err
+    assert main([*words[:-2], "--dialect", "german"]) == 2
+
+
+# -- the messy table, from CSV to predictions, by commands -------------------------------------------------------------
+
+
+def test_the_messy_table_from_csv_to_a_signed_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The example itself, on fewer rows; no note, name, id or amount of a patient is in what it prints or writes."""
+    monkeypatch.setattr(sys, "argv", ["messy_table.py", str(tmp_path), "1000"])
+    runpy.run_path(str(ROOT / "examples" / "messy_table.py"), run_name="__main__")
+    told = "".join(capfd.readouterr())
+    assert "Certificate: epsilon=1" in told
+    assert "NOT PRIVATE" not in told
+    assert "all rows of one patient_id (at most 3 used)" in told
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 1001
+    table = pd.read_csv(tmp_path / "visits.csv", sep=";", encoding="cp1252", dtype=str)
+    files = [tmp_path / f"visits.{end}" for end in ("json", "veilwood", "veilwood.sig", "db", "html")]
+    written = told.encode() + b"".join(path.read_bytes() for path in files)
+    private = {*table["fallnummer"], *table["patient_id"], *table["notiz"], *table["kosten"], *table["name"], *SURNAMES}
+    private |= set(table["plz"]) | set(table["geburtsdatum"])
+    assert [value for value in private if value.encode() in written and not value.isdigit()] == []
+    assert not any(word.encode() in written for word in WORDS if len(word) > 8)
+
+
+def test_a_review_by_script_leaves_no_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_table(Path("visits.csv"), 600, seed=1)
+    assert main(["schema", "draft", "visits.csv", "--target", "wiederaufnahme", "-o", "visits.json"]) == 0
+    assert len(Path("visits.json").read_bytes()) < 10_000
+    go_through(Path("visits.json"))
+    assert not Schema.load("visits.json").inferred
+    assert "from data" not in Path("visits.json").read_text()
+    assert terminal.__all__ == ["walk"]
