@@ -6,6 +6,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from numpy.typing import NDArray
 import veilwood as vw
 from veilwood.cli import main as cli
 from veilwood.errors import DomainTooLargeError, VeilwoodError
-from veilwood.tune import DECAY, expected_skill
+from veilwood.tune import BASICS, DECAY, expected_skill, facts, learned
 
 CAR = vw.datasets.car().schema
 QUICK: dict[str, Any] = {"n_ensembles": [1], "max_features": [6], "n_estimators": [16]}
@@ -140,7 +143,7 @@ def test_depth_grows_with_rows_and_epsilon() -> None:
 def test_result_is_what_the_plan_says() -> None:
     found = vw.tune(CAR, vw.MatrixForestClassifier, n=1000, epsilon=0.5, grid={**QUICK, "max_depth": [2, 7, 3]})
     assert len(found.settings) == 2  # 7 is deeper than there are features
-    assert list(found.table["skill"]) == sorted(found.table["skill"], reverse=True)
+    assert list(found.table["score"]) == sorted(found.table["score"], reverse=True)
     plan, first = found.best.plan(), found.settings[0]
     assert plan.loss.epsilon == 0.5
     assert plan.n_leaves == first.n_leaves == found.table["leaves"][0]
@@ -179,24 +182,30 @@ def test_disjoint_trees_hold_fewer_rows_with_less_noise() -> None:
 
 
 def test_gaussian_noise_is_planned_too() -> None:
-    grid = {**QUICK, "max_depth": [1]}
+    grid = {"n_estimators": [100], "max_depth": [1]}
     pure, gauss = (
-        vw.tune(CAR, vw.MatrixForestClassifier, n=1000, epsilon=1.0, delta=delta, grid=grid) for delta in (0.0, 1e-6)
+        vw.tune(CAR, vw.RandomTreesClassifier, n=1000, epsilon=1.0, delta=delta, grid=grid) for delta in (0.0, 1e-6)
     )
     assert gauss.best.delta == gauss.delta == 1e-6
-    assert pure.settings[0].noise_std != gauss.settings[0].noise_std
+    assert pure.settings[0].noise_std > 2 * gauss.settings[0].noise_std
 
 
 def test_default_search_covers_the_families_of_the_task() -> None:
     flat = vw.Schema.numeric((0, 1), target_bounds=(0, 10), n_features=3)
     found = vw.tune(flat, n=10_000, epsilon=1.0)
-    assert {s.estimator for s in found.settings} == {"RandomTreesRegressor"}
+    assert {s.estimator for s in found.settings} == {
+        "RandomTreesRegressor",
+        "MedianForestRegressor",
+        "GreedyForestRegressor",
+    }
     x = np.random.default_rng(0).random((200, 3))
     assert found.best.fit(x, x[:, 0] * 10).predict(x).shape == (200,)
     two = vw.Schema.numeric((0, 1), classes=["a", "b"], n_features=2)
     grid = {"n_estimators": [8], "max_depth": [1, 2]}
     both = vw.tune(two, n=1000, epsilon=1.0, grid=grid)
-    assert {s.estimator for s in both.settings} == {"MatrixForestClassifier", "RandomTreesClassifier"}
+    assert {s.estimator for s in both.settings} == {
+        f"{name}Classifier" for name in ("MatrixForest", "RandomTrees", "MedianForest", "GreedyForest")
+    }
     assert not both.table["leaves"].isna().any()
     assert "NA" not in str(both)
 
@@ -225,7 +234,7 @@ def test_plot_shows_every_setting(tmp_path: Path) -> None:
     found = vw.tune(CAR, n=1000, epsilon=1.0, grid=grid)
     figure = found.plot()
     shown = sum(np.asarray(points.get_offsets()).shape[0] for points in figure.axes[0].collections)
-    assert shown == len(found.settings) == 8
+    assert shown == len(found.settings) == 16
     figure.savefig(tmp_path / "skill.png")
     silent = vw.tune(CAR, vw.RandomTreesClassifier, n=1000, epsilon=np.inf, grid={"n_estimators": [2]})
     assert silent.plot().axes[0].get_xscale() == "linear"  # without noise there is nothing to take a logarithm of
@@ -244,7 +253,7 @@ def test_n_must_be_a_count(n: Any) -> None:
     ("estimators", "grid", "message"),
     [
         ([], None, "no estimator"),
-        (vw.MedianForestClassifier, None, "MedianForestClassifier cannot be tuned without data"),
+        (vw.PrivateForestClassifier, None, "PrivateForestClassifier cannot be tuned without data"),
         ("random-trees", None, "'random-trees' cannot be tuned"),
         (vw.RandomTreesRegressor, None, "does regression"),
         (vw.RandomTreesClassifier, {"max_depth": []}, "no possible setting"),
@@ -277,6 +286,7 @@ def test_a_schema_is_needed() -> None:
 def test_plan_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     CAR.save(tmp_path / "car.json")
     words = ["plan", "--schema", str(tmp_path / "car.json"), "--search", "--rows", "1700", "--epsilon", "0.5"]
+    words += ["--estimator", "random-trees"]
     words += ["--param", "n_estimators=[2,4]", "--param", "max_depth=3", "--param", "voting=threshold"]
     assert cli.main(words) == 0
     assert "Best of 2 settings" in capsys.readouterr().out
@@ -292,3 +302,46 @@ def test_plan_search_needs_a_public_number_of_rows(tmp_path: Path, capsys: pytes
     assert "--rows" in capsys.readouterr().err
     assert cli.main(["plan", "--schema", str(tmp_path / "car.json"), "--rows", "100"]) == 2
     assert "--search" in capsys.readouterr().err
+
+
+def test_tune_as_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    CAR.save(tmp_path / "car.json")
+    words = ["tune", "--schema", str(tmp_path / "car.json"), "--rows", "1700", "--param", "max_depth=[2,3]"]
+    words += ["--param", "n_estimators=4"]
+    assert cli.main([*words, "--estimator", "random-trees", "--estimator", "MedianForestClassifier"]) == 0
+    said = capsys.readouterr().out
+    assert "Best of 4 settings" in said
+    assert "Ranks are rough" in said  # how far to trust it
+    assert cli.main([*words, "--estimator", "private-forest"]) == 2
+    assert "cannot be tuned" in capsys.readouterr().err
+
+
+def test_help_is_short_too_and_shells_complete(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["tune", "-h"]) == 0
+    assert "Example" in capsys.readouterr().out
+    asked = {"_VEILWOOD_COMPLETE": "complete_bash", "COMP_WORDS": "veilwood eva", "COMP_CWORD": "1"}
+    run = subprocess.run(
+        [sys.executable, "-m", "veilwood"], env=os.environ | asked, capture_output=True, text=True, check=False
+    )
+    assert run.stdout.split() == ["evaluate"]
+
+
+# -- what the score has learned ----------------------------------------------------------------------------------
+
+
+def test_the_weights_are_those_of_the_facts_and_say_how_good_they_are() -> None:
+    told = learned()
+    assert set(told["weights"]) == set(facts("RandomTreesClassifier", [0.0] * len(BASICS)))
+    assert told["rank_correlation"] > told["by_the_prior_alone"]["rank_correlation"] > 0
+    assert told["best_above_median"] > told["by_the_prior_alone"]["best_above_median"] > 0
+    assert len(told["tables"]) > 10
+    assert 0 < told["error"] < 1
+
+
+def test_beyond_what_was_measured_theory_ranks_alone() -> None:
+    grid = {"n_estimators": [4], "max_depth": [2, 4]}
+    few, many = (vw.tune(CAR, vw.RandomTreesClassifier, n=n, epsilon=1.0, grid=grid) for n in (2000, 10**6))
+    assert all(setting.score != setting.skill for setting in few.settings)
+    assert all(setting.score == setting.skill for setting in many.settings)
+    assert "correlation was" in str(few)
+    assert "theory alone" in str(many)

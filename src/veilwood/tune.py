@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,15 +23,23 @@ from sklearn.base import clone
 
 from veilwood.data.columns import closest
 from veilwood.data.schema import Schema
-from veilwood.errors import DomainTooLargeError, VeilwoodError
-from veilwood.estimators import MatrixForestClassifier, RandomTreesClassifier, RandomTreesRegressor
-from veilwood.estimators.one_pass import OnePassForest
+from veilwood.errors import DomainTooLargeError, ParameterError, SchemaError, UseError
+from veilwood.estimators import (
+    GreedyForestClassifier,
+    GreedyForestRegressor,
+    MatrixForestClassifier,
+    MedianForestClassifier,
+    MedianForestRegressor,
+    RandomTreesClassifier,
+    RandomTreesRegressor,
+)
+from veilwood.pictures import card
 from veilwood.progress import track
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["SEARCHED", "Setting", "Tuning", "expected_skill", "tune"]
+__all__ = ["SEARCHED", "Candidate", "Tuning", "expected_skill", "tune"]
 
 DECAY = 0.5
 """How much less of the classes' variance interactions explain with each further feature in them: the prior."""
@@ -36,12 +47,20 @@ DECAY = 0.5
 SEARCHED = ("n_ensembles", "max_features", "n_estimators", "max_depth")
 """The parameters searched over, where a family has them."""
 
-FAMILIES: tuple[type[OnePassForest], ...] = (MatrixForestClassifier, RandomTreesClassifier, RandomTreesRegressor)
-"""What can be tuned: forests whose trees do not depend on the data, so that a plan knows their leaves."""
+FAMILIES: tuple[type[Any], ...] = (
+    MatrixForestClassifier, RandomTreesClassifier, RandomTreesRegressor, MedianForestClassifier, MedianForestRegressor,
+    GreedyForestClassifier, GreedyForestRegressor,
+)  # fmt: skip
+"""What can be tuned: forests whose plan knows how many leaves they have, at most."""
+
+BASICS = ("prior", "noise", "rows of a leaf", "depth", "trees")
+"""The public numbers that a score is made of: see ``basics``."""
+
+_HINGES = (-1.5, -1.0, -0.5, 0.0, 0.5, 1.0)  # where more noise may begin to count for more, in powers of ten
 
 
 @dataclass(frozen=True)
-class Setting:
+class Candidate:
     """One setting that was planned: public numbers only.
 
     Attributes
@@ -57,7 +76,10 @@ class Setting:
     noise_std : float
         Standard deviation of the noise on one count of a leaf, in rows.
     skill : float
-        The score, between 0 and 1: see ``expected_skill``.
+        What theory expects, between 0 and 1: see ``expected_skill``.
+    score : float
+        What settings are ranked by: theory and what public tables have shown (``facts``), in units of skill, where
+        only differences mean something; theory alone where no public table had so many rows times epsilon.
     """
 
     estimator: str
@@ -66,6 +88,7 @@ class Setting:
     rows_per_leaf: float
     noise_std: float
     skill: float
+    score: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -74,7 +97,7 @@ class Tuning:
 
     Attributes
     ----------
-    settings : tuple of Setting
+    settings : tuple of Candidate
         All settings planned, the best first.
     skipped : int
         Settings left out because they would need too large a table.
@@ -82,7 +105,7 @@ class Tuning:
         The public facts they were judged by.
     """
 
-    settings: tuple[Setting, ...]
+    settings: tuple[Candidate, ...]
     skipped: int
     schema_name: str
     n: int
@@ -107,6 +130,7 @@ class Tuning:
                     "rows_per_leaf": s.rows_per_leaf,
                     "noise_std": s.noise_std,
                     "skill": s.skill,
+                    "score": s.score,
                 }
                 for s in self.settings
             ]
@@ -133,15 +157,32 @@ class Tuning:
         best = self.settings[0]
         chosen = ", ".join(f"{key}={value}" for key, value in best.parameters.items())
         skipped = f"; {self.skipped} skipped, their tables would be too large" if self.skipped else ""
-        shown = self.table.head(10).round({"rows_per_leaf": 1, "noise_std": 1, "skill": 3}).astype(object)
+        shown = self.table.head(10).round({"rows_per_leaf": 1, "noise_std": 1, "skill": 3, "score": 3}).astype(object)
         return (
             f"Best of {len(self.settings)} settings on schema {self.schema_name!r} for n={self.n:,}, "
             f"epsilon={self.epsilon:g}, delta={self.delta:g}{skipped}:\n"
-            f"{best.estimator}({chosen}), expected skill {best.skill:.3f}. Nothing was spent.\n"
+            f"{best.estimator}({chosen}), score {best.score:.3f}. Nothing was spent.\n"
+            f"{self._trust()}\n"
             f"{shown.where(shown.notna(), '').to_string(index=False)}"
         )
 
     __repr__ = __str__
+
+    def _trust(self) -> str:
+        """Say how far to trust the ranking."""
+        told = learned()
+        if self.n * self.epsilon > told["most_rows_times_epsilon"]:
+            return "Ranked by theory alone: no public table that was tried had so many rows times epsilon."
+        return (
+            "Ranks are rough: on public tables that were left out their correlation was "
+            f"{told['rank_correlation']:.2f}, and the error of a score {told['error']:.2f}."
+        )
+
+    def _repr_html_(self) -> str:
+        """Show the ten best settings in a notebook."""
+        best = self.table.head(10).round(3).astype(str)
+        title = f"Best of {len(self.settings)} settings on {self.schema_name}: n={self.n:,}, epsilon={self.epsilon:g}"
+        return card(title, "Nothing was spent.", [list(best.columns), *best.to_numpy().tolist()])
 
 
 def expected_skill(
@@ -250,16 +291,16 @@ def tune(
     >>> found = vw.tune(car.schema, vw.RandomTreesClassifier, n=1700, epsilon=1.0, grid={"max_depth": [2, 4]})
     >>> found.best.plan().loss.epsilon
     Fraction(1, 1)
-    >>> bool(found.table["skill"].is_monotonic_decreasing)
+    >>> bool(found.table["score"].is_monotonic_decreasing)
     True
     """
     schema = Schema.resolve(schema)
     if not _is_count(n):
-        raise VeilwoodError(f"n={n!r} must be a whole number of at least 1. Hint: a public or noisy number of rows.")
+        raise ParameterError("n", n, "must be a whole number of at least 1", "a public or noisy number of rows")
     candidates = _candidates(schema, estimators, grid or {})
-    planned: list[tuple[Setting, OnePassForest]] = []
+    planned: list[tuple[Candidate, Any]] = []
     for prototype, values in track(candidates, "planning settings"):
-        forest: OnePassForest = clone(prototype).set_params(schema=schema, epsilon=epsilon, delta=delta, **values)
+        forest: Any = clone(prototype).set_params(schema=schema, epsilon=epsilon, delta=delta, **values)
         if forest.random_state is None:
             forest.random_state = 0  # public; fixed, so that the plan that was scored is the plan carried out
         try:
@@ -270,7 +311,7 @@ def tune(
         raise DomainTooLargeError(
             f"each of the {len(candidates)} settings needs too large a table. Hint: lower max_features in the grid."
         )
-    planned.sort(key=lambda pair: -pair[0].skill)
+    planned.sort(key=lambda pair: -pair[0].score)
     return Tuning(
         settings=tuple(setting for setting, _ in planned),
         skipped=len(candidates) - len(planned),
@@ -282,7 +323,7 @@ def tune(
     )
 
 
-def default_grid(kind: type[OnePassForest], n_features: int) -> dict[str, Sequence[int]]:
+def default_grid(kind: type[Any], n_features: int) -> dict[str, Sequence[int]]:
     """Return the values tried for a family of forests."""
     if issubclass(kind, MatrixForestClassifier):
         return {
@@ -294,33 +335,26 @@ def default_grid(kind: type[OnePassForest], n_features: int) -> dict[str, Sequen
     return {"n_estimators": (1, 2, 4, 8, 16, 32, 64), "max_depth": (1, 2, 3, 4, 5, 6, 8, 10)}
 
 
-def _candidates(
-    schema: Schema, estimators: Any, grid: Mapping[str, Sequence[int]]
-) -> list[tuple[OnePassForest, dict[str, int]]]:
+def _candidates(schema: Schema, estimators: Any, grid: Mapping[str, Sequence[int]]) -> list[tuple[Any, dict[str, int]]]:
     """List what to plan: a prototype and the values to set, for every possible setting of the grid."""
     if estimators is None:
-        averaging: tuple[OnePassForest, ...] = (
-            MatrixForestClassifier(voting="weight"),
-            RandomTreesClassifier(voting="threshold"),
-            RandomTreesRegressor(),
-        )
-        estimators = [forest for forest in averaging if forest.task == schema.task]
+        estimators = [averaging(kind) for kind in FAMILIES if kind.task == schema.task]
     elif not isinstance(estimators, Sequence) or isinstance(estimators, str):
         estimators = [estimators]
     if not estimators:
-        raise VeilwoodError("no estimator to tune. Hint: name one, or leave estimators out to search all.")
+        raise UseError("no estimator to tune. Hint: name one, or leave estimators out to search all.")
     prototypes = [_prototype(estimator, schema) for estimator in estimators]
     n_features = len(schema.features)
     defaults = [default_grid(type(prototype), n_features) for prototype in prototypes]
     known = {name for default in defaults for name in default}
     for name, values in grid.items():
         if name not in known:
-            raise VeilwoodError(
+            raise UseError(
                 f"grid has {name!r}, which is not searched over.{closest(name, known)} Hint: one of "
                 f"{', '.join(sorted(known))}; set other parameters on an estimator."
             )
         if isinstance(values, str) or not isinstance(values, Sequence) or not all(map(_is_count, values)):
-            raise VeilwoodError(f"grid[{name!r}]={values!r} must be a list of whole numbers of at least 1.")
+            raise UseError(f"grid[{name!r}]={values!r} must be a list of whole numbers of at least 1.")
     found = []
     for prototype, default in zip(prototypes, defaults, strict=True):
         axes = {name: grid.get(name, values) for name, values in default.items()}
@@ -329,7 +363,7 @@ def _candidates(
             if _possible(prototype, setting, n_features):
                 found.append((prototype, setting))
     if not found:
-        raise VeilwoodError(
+        raise UseError(
             f"the grid {dict(grid)} has no possible setting for {n_features} features. Hint: each list needs a value; "
             "max_depth <= max_features <= features, and n_ensembles <= n_estimators."
         )
@@ -340,24 +374,24 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= 1
 
 
-def _prototype(estimator: Any, schema: Schema) -> OnePassForest:
+def _prototype(estimator: Any, schema: Schema) -> Any:
     """Return an unfitted estimator for an estimator or a class."""
     kind = estimator if inspect.isclass(estimator) else type(estimator)
     if kind not in FAMILIES:
         name = kind.__name__ if kind is not str else repr(estimator)
-        raise VeilwoodError(
+        raise UseError(
             f"{name} cannot be tuned without data. Hint: one of {', '.join(known.__name__ for known in FAMILIES)}."
         )
     if kind.task != schema.task:
-        raise VeilwoodError(f"{kind.__name__} does {kind.task}, and schema {schema.name!r} is for {schema.task}.")
-    forest: OnePassForest = kind() if inspect.isclass(estimator) else estimator
+        raise SchemaError(f"{kind.__name__} does {kind.task}, and schema {schema.name!r} is for {schema.task}.")
+    forest: Any = kind() if inspect.isclass(estimator) else estimator
     return forest
 
 
-def _possible(prototype: OnePassForest, values: Mapping[str, int], n_features: int) -> bool:
+def _possible(prototype: Any, values: Mapping[str, int], n_features: int) -> bool:
     """Whether a setting can be planned and is worth it: the same features measured twice only halve the budget."""
     if not isinstance(prototype, MatrixForestClassifier):
-        return True
+        return getattr(prototype, "branching", "binary") == "binary" or values["max_depth"] <= n_features
     width, ensembles = values["max_features"], values["n_ensembles"]
     return (
         width <= n_features
@@ -367,7 +401,7 @@ def _possible(prototype: OnePassForest, values: Mapping[str, int], n_features: i
     )
 
 
-def _judge(forest: OnePassForest, schema: Schema, n: int, values: dict[str, int]) -> Setting:
+def _judge(forest: Any, schema: Schema, n: int, values: dict[str, int]) -> Candidate:
     """Plan one setting and score it."""
     plan = forest.plan()
     n_features, trees, depth = len(schema.features), values["n_estimators"], max(1, plan.layout.depth)
@@ -390,4 +424,48 @@ def _judge(forest: OnePassForest, schema: Schema, n: int, values: dict[str, int]
         shared_rows=forest.trees == "shared",
     )
     noise = math.sqrt(plan.expected_leaf_mse)
-    return Setting(type(forest).__name__, values, plan.n_leaves, rows_per_leaf, noise, skill)
+    found = Candidate(type(forest).__name__, values, plan.n_leaves, rows_per_leaf, noise, skill)
+    known = n * forest.epsilon <= learned()["most_rows_times_epsilon"]
+    return replace(found, score=scored(found.estimator, basics(found)) if known else skill)
+
+
+def basics(setting: Candidate) -> tuple[float, ...]:
+    """Return the public numbers that the score of a setting is made of, in the order of ``BASICS``."""
+    return (
+        setting.skill,
+        float(np.clip(np.log10(max(setting.noise_std, 1e-9) / setting.rows_per_leaf), -3, 3)),
+        float(np.clip(np.log2(setting.rows_per_leaf), 0, 12)),
+        float(setting.parameters["max_depth"]),
+        float(np.log2(setting.parameters["n_estimators"])),
+    )
+
+
+def facts(estimator: str, numbers: Sequence[float]) -> dict[str, float]:
+    """Return what is weighed, by name: the basics, bends in the noise, and how families differ."""
+    _, noise, _, depth, trees = numbers
+    family = estimator.removesuffix("Classifier").removesuffix("Regressor")
+    told = dict(zip(BASICS, numbers, strict=True)) | {"depth squared": depth**2}
+    told |= {f"noise above {hinge:g}": max(noise - hinge, 0.0) for hinge in _HINGES}
+    for name in ("RandomTrees", "MatrixForest", "MedianForest", "GreedyForest"):
+        own = {"": 1.0, ", noise": noise, ", noise above rows": max(noise, 0.0), ", depth": depth, ", trees": trees}
+        told |= {f"{name}{what}": value * (family == name) for what, value in own.items()}
+    return told
+
+
+def scored(estimator: str, numbers: Sequence[float]) -> float:
+    """Return the score of a setting: facts times the weights that public tables have taught."""
+    weights = learned()["weights"]
+    return float(sum(weights.get(name, 0.0) * value for name, value in facts(estimator, numbers).items()))
+
+
+@cache
+def learned() -> dict[str, Any]:
+    """Return the weights of the facts, and how well they rank the settings of a public table that was left out."""
+    found: dict[str, Any] = json.loads(files("veilwood").joinpath("tune.json").read_text(encoding="utf-8"))
+    return found
+
+
+def averaging(kind: type[Any]) -> Any:
+    """Return a forest that votes by averages, which the score describes."""
+    voting = {"voting": "weight" if kind is MatrixForestClassifier else "threshold"}
+    return kind(**(voting if "voting" in inspect.signature(kind).parameters else {}))

@@ -14,7 +14,7 @@ import pandas as pd
 import polars as pl
 import pytest
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import FixedThresholdClassifier, GridSearchCV, TunedThresholdClassifierCV, cross_val_score
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -198,3 +198,51 @@ class TestInput:
 def test_a_notebook_shows_an_estimator_without_a_warning(name: str) -> None:
     """scikit-learn reads the docstring for the tooltips of its diagram, and wonders at sections it does not know."""
     assert name in getattr(vw, name)(vw.datasets.iris().schema)._repr_html_()
+
+
+FITTED_CLASSIFIERS = [Forest for Forest in [*CLASSES, vw.PrivateForestClassifier] if Forest.task == "classification"]
+
+
+@pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning", "ignore::veilwood.PrivacyWarning")
+class TestWhatClassifiersSay:
+    @pytest.mark.parametrize("Forest", FITTED_CLASSIFIERS)
+    def test_probabilities_are_never_zero_and_logs_and_odds_follow(self, Forest: Any, car: Dataset) -> None:
+        fitted = Forest(car.schema, epsilon=20.0, random_state=0).fit(car.X, car.y)
+        shares = fitted.predict_proba(car.X)
+        assert shares.min() > 0
+        np.testing.assert_allclose(shares.sum(axis=1), 1)
+        np.testing.assert_allclose(np.exp(fitted.predict_log_proba(car.X)), shares)
+        np.testing.assert_array_equal(fitted.decision_function(car.X).argmax(axis=1), shares.argmax(axis=1))
+
+    @pytest.mark.parametrize("Forest", [*CLASSES, vw.PrivateForestClassifier, vw.PrivateForestRegressor])
+    def test_importances_find_the_column_that_matters(self, Forest: Any) -> None:
+        rng = np.random.default_rng(0)
+        X = rng.random((4000, 3))
+        more = {"classes": ["no", "yes"]} if Forest.task == "classification" else {"target_bounds": (0, 1)}
+        schema = vw.Schema.numeric((0, 1), n_features=3, **more)
+        y = np.where(X[:, 1] > 0.5, "yes", "no") if Forest.task == "classification" else X[:, 1]
+        small = {} if "Private" in Forest.__name__ else {"n_estimators": 8, "max_depth": 3}
+        forest = Forest(schema, epsilon=20.0, random_state=0, **small)
+        assert not hasattr(forest, "feature_importances_")
+        found = forest.fit(X, y).feature_importances_
+        assert found.shape == (3,)
+        assert found.sum() == pytest.approx(1)
+        assert found.argmax() == 1
+
+    def test_a_decision_of_two_classes_is_above_zero(self) -> None:
+        X = np.linspace(0, 1, 2000)[:, None]
+        schema = vw.Schema.numeric((0, 1), n_features=1, classes=["no", "yes"])
+        forest = vw.PrivateForestClassifier(schema, epsilon=5.0, random_state=0).fit(
+            X, np.where(X[:, 0] > 0.5, "yes", "no")
+        )
+        assert ((forest.decision_function(X) > 0) == (forest.predict(X) == "yes")).all()
+
+    def test_thresholds_are_tuned_with_text_labels(self) -> None:
+        X = np.linspace(0, 1, 600)[:, None]
+        y = np.where(X[:, 0] > 0.7, "yes", "no")
+        schema = vw.Schema.numeric((0, 1), n_features=1, classes=["no", "yes"])
+        forest = vw.PrivateForestClassifier(schema, epsilon=5.0, random_state=0)
+        tuned = TunedThresholdClassifierCV(forest, cv=2, scoring="balanced_accuracy").fit(X, y)
+        assert set(tuned.predict(X)) <= {"no", "yes"}
+        fixed = FixedThresholdClassifier(forest, threshold=0.3, pos_label="yes").fit(X, y)
+        assert (fixed.predict(X) == y).mean() > 0.8

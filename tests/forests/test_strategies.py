@@ -17,13 +17,14 @@ from scipy.optimize import approx_fprime
 
 from fixtures.small_workloads import KINDS, grow, grow_binary, reached_by, small_workloads
 from veilwood.errors import DomainTooLargeError, OutOfSchemaError, VeilwoodError
+from veilwood.forests.matrix import marginal_search, strategies
 from veilwood.forests.matrix import search as strategy_search
-from veilwood.forests.matrix import strategies
 from veilwood.forests.matrix.search import lower_bound, optimize
-from veilwood.forests.matrix.strategies import Factors, Marginals, Noise, Strategy, expected_error
-from veilwood.forests.matrix.workloads import LeafVoteWorkload, PathWorkload, VoteWorkload, Workload
+from veilwood.forests.matrix.strategies import Factors, Marginals, NoiseName, Strategy, expected_error
+from veilwood.forests.matrix.votes import LeafVoteWorkload, VoteWorkload
+from veilwood.forests.matrix.workloads import PathWorkload, Workload
 
-NOISES: list[Noise] = ["laplace", "gaussian"]
+NOISES: list[NoiseName] = ["laplace", "gaussian"]
 CAR = (4, 4, 4, 3, 3, 3)
 SMALL = Fraction(1, 1000)  # epsilon so small that discrete noise has the variance of continuous noise, 2 / epsilon^2
 
@@ -60,7 +61,7 @@ def explicit(strategy: Strategy, variances: Sequence[float]) -> tuple[NDArray[np
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", KINDS)
-def test_expected_error_equals_the_pseudo_inverse(kind: str, seed: int, noise: Noise) -> None:
+def test_expected_error_equals_the_pseudo_inverse(kind: str, seed: int, noise: NoiseName) -> None:
     workload = small_workloads(seed)[kind]
     rng = np.random.default_rng(seed)
     for strategy in random_strategies(workload, rng):
@@ -105,7 +106,7 @@ def test_without_noise_the_answers_are_exact(kind: str, seed: int) -> None:
         )
 
 
-def privacy_loss(strategy: Strategy, noise: Noise, budget: Fraction) -> Fraction:
+def privacy_loss(strategy: Strategy, noise: NoiseName, budget: Fraction) -> Fraction:
     """Largest loss over all neighbours (one record more), by enumerating the cells of the domain."""
     cells = np.eye(math.prod(strategy.sizes), dtype=np.int64).reshape(*strategy.sizes, -1)
     moves = [table.reshape(-1, cells.shape[-1]) for table in strategy.measure_cells(cells)]
@@ -124,7 +125,7 @@ def privacy_loss(strategy: Strategy, noise: Noise, budget: Fraction) -> Fraction
 
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_sensitivity_by_enumerating_neighbours(kind: str, noise: Noise) -> None:
+def test_sensitivity_by_enumerating_neighbours(kind: str, noise: NoiseName) -> None:
     workload = small_workloads(1)[kind]
     budget = Fraction(3, 7)
     chosen = [
@@ -165,7 +166,7 @@ def test_a_strategy_that_leaves_a_query_out_is_refused() -> None:
 @pytest.mark.parametrize("budget", [Fraction(1, 10), Fraction(1), Fraction(10), Fraction(1000)])
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_never_worse_than_identity_nor_better_than_the_bound(kind: str, noise: Noise, budget: Fraction) -> None:
+def test_never_worse_than_identity_nor_better_than_the_bound(kind: str, noise: NoiseName, budget: Fraction) -> None:
     for seed in range(2):
         workload = small_workloads(seed)[kind]
         best = optimize(workload, noise, budget, starts=6)
@@ -238,19 +239,20 @@ def value_of(objective: Any) -> Callable[[NDArray[np.float64]], float]:
     return lambda x: float(objective(x)[0])
 
 
+@pytest.mark.parametrize("budget", [None, 4])
 @pytest.mark.parametrize("noise", NOISES)
-def test_gradients(noise: Noise) -> None:
+def test_gradients(noise: NoiseName, budget: int | None) -> None:
     rng = np.random.default_rng(0)
     workload = PathWorkload.from_leaves((3, 4, 2), *grow((3, 4, 2), 2, 5, rng))
-    family = strategy_search._Family(np.arange(8))
+    family = marginal_search._Family(np.arange(8))
     g = np.array([workload.residual_traces.get(mask, 0.0) for mask in range(8)])
-    objective = strategy_search._marginals_objective(family, g, rng.random(8), noise, 1.5)
+    objective = marginal_search._marginals_objective(family, g, rng.random(8), noise, budget)
     z = rng.normal(size=8)
     np.testing.assert_allclose(objective(z)[1], approx_fprime(z, value_of(objective)), atol=1e-5)
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_p_identity_descends_to_what_its_inverse_says(noise: Noise, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p_identity_descends_to_what_its_inverse_says(noise: NoiseName, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     W = rng.random((5, 6))
     seen: dict[str, Any] = {}

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from fixtures.small_workloads import KINDS, grow, reached_by, small_workloads
 from veilwood.errors import DomainTooLargeError, OutOfSchemaError, VeilwoodError
 from veilwood.forests.matrix import workloads
-from veilwood.forests.matrix.workloads import LeafVoteWorkload, PathWorkload, VoteWorkload
+from veilwood.forests.matrix.votes import LeafVoteWorkload, VoteWorkload
+from veilwood.forests.matrix.workloads import PathWorkload
 
 
 def residual_projector(shape: Sequence[int], mask: int) -> NDArray[np.float64]:

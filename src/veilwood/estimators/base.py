@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -21,13 +22,26 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from veilwood.bounded import MOST_DIGITS, is_whole
+from veilwood.data.batches import Source
 from veilwood.data.encoding import Encoding, class_labels
 from veilwood.data.open_rows import open_rows
 from veilwood.data.problems import Invalid
-from veilwood.data.schema import Schema, Task
-from veilwood.errors import OutOfSchemaError, ParameterError, PlanError, PrivacyWarning, UtilityWarning, VeilwoodError
+from veilwood.data.schema import Schema, TaskKind
+from veilwood.errors import (
+    OutOfSchemaError,
+    ParameterError,
+    PlanError,
+    PrivacyWarning,
+    SchemaError,
+    UseError,
+    UtilityWarning,
+)
+from veilwood.estimators.evaluation import Evaluation, evaluation_plan, measure_quality
+from veilwood.estimators.importances import importances
+from veilwood.forests.aside import Aside, costs_the_larger
 from veilwood.forests.method import Asked, Design, Method, Model, Parameters
 from veilwood.privacy.certificate import PrivacyStatement
+from veilwood.privacy.covered import CoveredDoor
 from veilwood.privacy.door import INFERRED, Door
 from veilwood.privacy.ledger import Ledger, open_ledger
 from veilwood.privacy.loss import Loss, requested_loss
@@ -88,7 +102,7 @@ def _plain(name: str, value: Any) -> Any:
             return "inf"
         case None | bool() | float():
             return value
-        case int() if is_whole(value, -(10 ** (MOST_DIGITS - 1)), 10 ** (MOST_DIGITS - 1)):
+        case int() if abs(value) <= 10 ** (MOST_DIGITS - 1):
             return value
         case str() if len(value) <= _MOST_CHARACTERS:
             return value
@@ -127,7 +141,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
     ``prepare``, ``go_through`` and ``encode``.
     """
 
-    task: ClassVar[Task]
+    task: ClassVar[TaskKind]
     _method: ClassVar[type[Method[Any]]]
     _parameters: ClassVar[type[Parameters]]
 
@@ -150,6 +164,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
     plan_: Plan
     privacy_: PrivacyStatement
     model_: Any
+    evaluation_: Evaluation
     n_features_in_: int
     feature_names_in_: NDArray[Any]
     classes_: NDArray[Any]
@@ -159,12 +174,21 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
     def plan(self) -> Plan:
         """Return what ``fit`` will release and what it will cost. No data is needed, nothing is spent."""
         if isinstance(self.schema, str) and self.schema == "infer":
-            raise VeilwoodError(
+            raise UseError(
                 "a plan is made before the data is seen, and schema='infer' reads the data. Hint: declare a schema."
             )
         return self.prepare(self._for_task(Schema.resolve(self.schema))).plan
 
-    def fit(self, X: Any, y: Any = None, *, plan: PlanOrPath | None = None, **unsupported: Any) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        plan: PlanOrPath | None = None,
+        evaluate_share: float | None = None,
+        evaluate_epsilon: float | None = None,
+        **unsupported: Any,
+    ) -> Self:
         """Train on a table, releasing noisy counts through the door and charging the ledger once.
 
         Parameters
@@ -179,6 +203,12 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         plan : Plan or path, optional
             What was planned, and perhaps signed, before: exactly that is carried out, or the fit is refused with what
             differs. Without it, the plan that ``plan()`` returned last, as long as no parameter has changed since.
+        evaluate_share : float, optional
+            A share of the units, such as 0.2, that a secret key sets aside: the model is not trained on them but
+            evaluated, and ``evaluation_`` says how good it is. Where a unit is one row or all rows of an id, added or
+            removed, that costs nothing more: a unit is in one of the parts only (proofs/evaluation.md).
+        evaluate_epsilon : float, optional
+            For other units and adjacencies: what the evaluation costs beside the fit, in an entry of its own.
 
         Returns
         -------
@@ -186,26 +216,46 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         """
         self._refuse(unsupported)
         if isinstance(X, JointRows) and hasattr(type(X), "teach"):  # a frame may have a column of that name
+            if evaluate_share is not None:
+                raise UseError("rows of several owners cannot be set aside. Hint: vw.evaluate on a table of their own.")
             X.teach(self)
             return self
         schema, not_private = self.declared_schema(X, y)
-        design, method = self.prepare(schema, plan), self.make_method()
+        method = self.make_method()
+        design = self.prepare(schema, plan, method)
+        loss, unit = design.plan.loss, design.plan.neighbours.unit
+        aside = None if evaluate_share is None else Aside.of(evaluate_share)
+        more = self._loss_of_evaluation(design.plan, evaluate_share, evaluate_epsilon)
         # First of all: once a budget is spent, whether rows fit must not be told for nothing.
-        if self.ledger is not None and design.plan.loss.is_bounded:
-            open_ledger(self.ledger).check_affordable(design.plan.loss)
-        try:
-            sources = [open_rows(X, y, design.encoding, unit=design.plan.neighbours.unit, invalid=self.invalid)]
-        except OutOfSchemaError:
-            if self.ledger is not None:  # a refusal tells something for nothing, so it must not go unseen
-                with Door(design.plan, open_ledger(self.ledger), not_private=not_private, table=handle_of(X)):
-                    raise
-            raise
-        sources[0].check_passes(method.several_passes, type(self).__name__)
+        if self.ledger is not None and loss.is_bounded:
+            open_ledger(self.ledger).check_affordable(loss if more is None else loss + more)
+        held_out: Source | None = None
+        table = handle_of(X)
+        with self._noting_refusals(design.plan, not_private, table):
+            if aside is None:
+                sources = [open_rows(X, y, design.encoding, unit=unit, invalid=self.invalid)]
+            else:
+                who = type(self).__name__
+                mine, held_out = aside.parts(X, y, design.encoding, unit=unit, invalid=self.invalid, estimator=who)
+                sources = [mine]
+        sources[0].check_passes(method.several_passes or aside is not None, type(self).__name__)
         # Taken out of the list, so that the encoded rows are gone from memory before anything is learned.
-        self._carry_out(
-            design, not_private, lambda door: method.measure(design, sources.pop(), door, self.n_jobs), handle_of(X)
+        door = self._carry_out(
+            design,
+            method,
+            not_private,
+            lambda door: method.measure(design, sources.pop(), door, self.n_jobs),
+            table,
         )
+        if held_out is not None:
+            self._evaluate(held_out, door, more, float(evaluate_share or 0))
         return self
+
+    @property
+    def feature_importances_(self) -> NDArray[np.float64]:
+        """How much each column does, adding up to 1. Free: computed from what was released."""
+        check_is_fitted(self, "model_")
+        return importances(self.model_, list(self.schema_.feature_names))
 
     # -- for other rooms -------------------------------------------------------------------------------------------
 
@@ -232,6 +282,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
             schema = Schema.infer(X, y, self.task)
         else:
             schema = Schema.resolve(self.schema)
+            self._warn_of_another_unit(schema)
         return self._for_task(schema), INFERRED if schema.inferred else None
 
     def ask(self, schema: Schema, seed: int, choices: Mapping[str, Any] | None = None) -> Asked:
@@ -244,9 +295,9 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         }
         return Asked(type(self).__name__, parameters, schema, *promise, seed, choices or {})
 
-    def prepare(self, schema: Schema, plan: PlanOrPath | None = None) -> Design:
+    def prepare(self, schema: Schema, plan: PlanOrPath | None = None, method: Method[Any] | None = None) -> Design:
         """Return the public design: of the given plan, or of the latest one, or a new one."""
-        method = self.make_method()
+        method = method or self.make_method()
         if plan is not None:
             plan = plan if isinstance(plan, Plan) else Plan.load(plan)
             design = method.design(self.ask(schema, plan.public_seed, plan.choices))
@@ -260,14 +311,13 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
                 )
             return replace(design, plan=plan)  # to the last digit of what was signed
         asked = self.ask(schema, 0)
-        key = (asked.parameters, schema.fingerprint(), asked.loss, asked.neighbours, self.random_state)
+        key = (asked, self.random_state)
         if self._prepared is None or not _same(self._prepared[0], key):
-            self._prepared = (key, method.design(self.ask(schema, public_seed(self.random_state))))
+            self._prepared = (key, method.design(replace(asked, seed=public_seed(self.random_state))))
         return self._prepared[1]
 
-    def go_through(self, door: Door, design: Design, measure: Callable[[Door], Any]) -> None:
+    def go_through(self, door: Door, design: Design, method: Method[Any], measure: Callable[[Door], Any]) -> None:
         """Measure inside a door, and take in what came out."""
-        method = self.make_method()
         earlier = {name: getattr(self, name) for name in self._fitted()}
         with door:
             released = measure(door)
@@ -301,17 +351,71 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _carry_out(
-        self, design: Design, not_private: str | None, measure: Callable[[Door], Any], table: Handle
-    ) -> None:
-        """Open the door, measure, and take in what came out."""
+        self,
+        design: Design,
+        method: Method[Any],
+        not_private: str | None,
+        measure: Callable[[Door], Any],
+        table: Handle,
+    ) -> Door:
+        """Open the door, measure, and take in what came out; return the door, closed."""
         warn_of_more_fits(table, with_ledger=self.ledger is not None)
         door = Door(design.plan, open_ledger(self.ledger), not_private=not_private, table=table)
-        self.go_through(door, design, measure)
+        self.go_through(door, design, method, measure)
+        return door
+
+    @staticmethod
+    def _loss_of_evaluation(plan: Plan, share: object, epsilon: object) -> Loss | None:
+        """Return what an evaluation on units set aside costs beside the fit; None if that is nothing."""
+        free = costs_the_larger(plan.neighbours)
+        if share is None or free:
+            if epsilon is not None:
+                why = "costs nothing more here" if free else "needs evaluate_share"
+                raise ParameterError("evaluate_epsilon", epsilon, why, "leave it out, or give evaluate_share=0.2")
+            return None
+        if epsilon is None:
+            raise ParameterError(
+                "evaluate_epsilon", None, f"is needed: for {plan.neighbours}, an evaluation costs something of its own",
+                "evaluate_epsilon=0.1 adds as much to what the fit costs",
+            )  # fmt: skip
+        return requested_loss(epsilon, 0)
+
+    def _evaluate(self, held_out: Source, fitted: Door, more: Loss | None, share: float) -> None:
+        """Measure the model on the units set aside, covered by what the fit has cost, or at a price of its own."""
+        plan, loss = fitted.plan, fitted.plan.loss if more is None else more
+        own = evaluation_plan(self, loss, plan.neighbours, self.invalid, share=share)
+        not_private = None if self.privacy_.is_private else self.privacy_.reason
+        door: Door = CoveredDoor(own, fitted)
+        if more is not None:
+            door = Door(own, open_ledger(self.ledger), not_private=not_private, table=fitted._table)
+        self.evaluation_ = measure_quality(self, held_out, door, n_jobs=self.n_jobs)
+
+    @contextmanager
+    def _noting_refusals(self, plan: Plan, not_private: str | None, table: Handle) -> Iterator[None]:
+        """Write into the ledger that rows were refused: it tells something for nothing, so it must not go unseen."""
+        try:
+            yield
+        except OutOfSchemaError:
+            if self.ledger is not None:
+                with Door(plan, open_ledger(self.ledger), not_private=not_private, table=table):
+                    raise
+            raise
 
     def _encode(self, encoding: Encoding, X: Any) -> NDArray[np.uint16]:
         unit = unit_of(self.privacy_unit)
         extra = (unit.id,) if isinstance(unit, RowsOf) else ()
         return encoding.encode(X, allowed_extra=extra, estimator=type(self).__name__)
+
+    def _warn_of_another_unit(self, schema: Schema) -> None:
+        """Say so where the schema names whom to protect, and the estimator was not told."""
+        unit = unit_of(self.privacy_unit)
+        if schema.privacy_unit is not None and schema.privacy_unit != unit:
+            warnings.warn(
+                f"schema {schema.name!r} names {schema.privacy_unit} as whom to protect, and this fit protects {unit}. "
+                "Hint: privacy_unit=schema.privacy_unit.",
+                PrivacyWarning,
+                stacklevel=4,
+            )
 
     def _fitted(self) -> list[str]:
         """Name the attributes that a fit has set."""
@@ -330,14 +434,14 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 
     def _refuse(self, unsupported: dict[str, Any]) -> None:
         if unsupported:
-            raise VeilwoodError(
+            raise UseError(
                 f"fit does not take {', '.join(unsupported)}. Hint: weights would change what one row can do, "
                 "so rows count once; repeat no rows and drop the argument."
             )
 
     def _for_task(self, schema: Schema) -> Schema:
         if schema.task != self.task:
-            raise VeilwoodError(
+            raise SchemaError(
                 f"schema {schema.name!r} is for {schema.task}, and {type(self).__name__} does {self.task}. "
                 "Hint: use the other estimator of the pair, or another schema."
             )
@@ -367,5 +471,9 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         text: str = super().__repr__(N_CHAR_MAX)
+        if "epsilon" in self.get_params(deep=False) and "epsilon=" not in text:  # a default is a promise too
+            name = f"{type(self).__name__}("
+            rest = text.removeprefix(name)
+            text = f"{name}epsilon={self.epsilon!r}{'' if rest == ')' else ', '}{rest}"
         fitted: PrivacyStatement | None = self.__dict__.get("privacy_")
         return text if fitted is None or fitted.is_private else f"{text}  # NOT PRIVATE: {fitted.reason}"

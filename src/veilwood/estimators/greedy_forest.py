@@ -33,9 +33,6 @@ class GreedyForestClassifier(Classifier, GreedyForestClassifierParameters, Share
         Score of a split: rows in the majority class of their child, or minus the children's Gini impurity or entropy,
         times their rows. Entropy is exact for children of up to 65,536 rows; no bound on its change would hold for
         more.
-    selection : {"auto", "flip", "exponential"}
-        Choose splits by permute-and-flip, which errs less, or by the exponential mechanism, which costs less with a
-        ``delta``; "auto" takes the better one: permute-and-flip at ``delta=0``, the exponential mechanism otherwise.
     leaf_update : {"laplace", "exponential"}
         Release the class counts of each leaf with noise, or only a label, chosen like the splits.
     branching : {"multiway", "binary"}
@@ -44,12 +41,8 @@ class GreedyForestClassifier(Classifier, GreedyForestClassifierParameters, Share
         Share of the budget spent on splits, each level getting 1.5 times what the one above it gets.
     candidates : int or None
         Attributes drawn at random at each node; None for all.
-    voting : {"threshold", "majority", "probabilistic"}
-        Average the shares of leaves, or let each tree vote for its leaf's class, or draw by the averaged shares.
-    trees : {"disjoint", "shared"}
-        Give each row to one tree, drawn by a secret key, or to all trees, which share the budget.
-    leaves : {"plain", "empirical-bayes"}
-        How noisy leaves are cleaned; costs nothing.
+    selection, voting, trees, leaves
+        As in ``MedianForestClassifier``.
 
     Attributes
     ----------
@@ -62,8 +55,8 @@ class GreedyForestClassifier(Classifier, GreedyForestClassifierParameters, Share
     -----
     Guarantee
 
-    (epsilon, delta)-differential privacy for the unit and adjacency asked for: proofs/greedy-forest.md, attacked by
-    tests/forests/test_greedy.py.
+    All choices and leaves together cost (epsilon, delta), for the unit and adjacency asked for:
+    proofs/greedy-forest.md, attacked by tests/forests/test_greedy.py.
 
     Examples
     --------
@@ -86,27 +79,23 @@ class GreedyForestRegressor(Regressor, GreedyForestParameters, SharedParameters)
 
     As ``GreedyForestClassifier``; each leaf releases the rotated pair of its targets (proofs/rotated-pair.md).
 
-    Parameters
-    ----------
-    schema, epsilon, delta, privacy_unit, adjacency, n_estimators, max_depth
-        As in ``GreedyForestClassifier``; the schema's target is numeric, with bounds.
-    selection, branching, split_share, candidates, trees, leaves, random_state, ledger, n_jobs
-        As in ``GreedyForestClassifier``.
+    It takes the parameters of ``GreedyForestClassifier`` but for quality, leaf_update and voting; the schema's target
+    is numeric, with bounds.
 
     Notes
     -----
     Guarantee
 
-    (epsilon, delta)-differential privacy for the unit and adjacency asked for: proofs/greedy-forest.md, attacked by
-    tests/forests/test_greedy.py.
+    That of ``GreedyForestClassifier``: proofs/greedy-forest.md, attacked by tests/forests/test_greedy.py.
 
     Examples
     --------
     >>> import numpy as np, veilwood as vw
     >>> schema = vw.Schema.numeric((0, 1), target_bounds=(0, 10), n_features=1)
     >>> x = np.linspace(0, 1, 1000)[:, None]
-    >>> forest = vw.GreedyForestRegressor(schema, epsilon=5.0, max_depth=1, random_state=0).fit(x, 10 * x[:, 0])
-    >>> bool(forest.predict([[0.9]])[0] > forest.predict([[0.1]])[0])
+    >>> forest = vw.GreedyForestRegressor(schema, epsilon=5.0, max_depth=1, branching="binary", random_state=0)
+    >>> low, high = forest.fit(x, 10 * x[:, 0]).predict([[0.1], [0.9]])
+    >>> bool(low < high)
     True
     """
 

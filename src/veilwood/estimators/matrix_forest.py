@@ -16,8 +16,10 @@ class MatrixForestClassifier(Classifier, OnePassForest, MatrixForestParameters, 
     """Random multiway trees whose leaves are estimated together, with noise optimised across all trees.
 
     Every leaf of every tree is a sum over cells of one contingency table. Instead of noising each tree at an equal
-    share of the budget, a strategy is chosen from public facts alone (all cells, weighted marginals, products) that
-    answers all leaves with the least total error; it is measured with exact noise, and leaves are reconstructed.
+    share of the budget, a strategy is chosen from public facts alone (all cells, weighted marginals, products, the
+    leaves of trees themselves, or of some beside marginals for the others) that answers all leaves with the least total
+    error; it is measured with exact noise, and leaves are reconstructed. It is never worse than the baselines, and the
+    plan says what the alternatives would have cost.
 
     Parameters
     ----------
@@ -31,8 +33,12 @@ class MatrixForestClassifier(Classifier, OnePassForest, MatrixForestParameters, 
         Optimise what is measured, or release every tree's leaves at an equal share (the paper's baseline).
     trees : {"shared", "disjoint"}
         Every row counts in every tree, or in one only (a baseline; with ``mechanism="laplace"``).
-    n_ensembles, max_features : int
-        Number of ensembles (q in the paper), each over so many random features (d-bar); each gets an equal share.
+    n_ensembles, max_features : int or None
+        Number of ensembles (q in the paper), each over so many random features (d-bar). Each gets the share of the
+        budget that its error asks for. By default there is one over all features; but where its trees would drown in
+        noise, as in wide tables, all features are cut into disjoint parts that at least halve the error.
+    feature_subsets : {"independent", "disjoint"}
+        Draw the features of each ensemble independently, or cut all features into ``n_ensembles`` disjoint parts.
     voting : {"hard", "weight"}
         Leaves vote for their largest class, or add up their counts.
     branching : {"multiway", "binary"}

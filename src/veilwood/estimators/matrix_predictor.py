@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from veilwood.data.open_rows import open_rows
-from veilwood.data.schema import Task
-from veilwood.errors import ParameterError, VeilwoodError
+from veilwood.data.schema import TaskKind
+from veilwood.errors import ParameterError, UseError
 from veilwood.estimators.base import BaseForest, SharedParameters
 from veilwood.forests.matrix.answering import Answering, AnsweringParameters, Questions
 from veilwood.privacy.certificate import PrivacyStatement
@@ -21,8 +21,9 @@ from veilwood.privacy.door import SEEDED, Door
 from veilwood.privacy.entropy import is_seeded
 from veilwood.privacy.ledger import open_ledger
 from veilwood.privacy.loss import Loss, requested_loss
-from veilwood.privacy.plan import Plan
+from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.spending import handle_of
+from veilwood.privacy.steps import counting_step
 from veilwood.trees.forest import public_seed
 
 
@@ -36,8 +37,10 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
 
     Parameters
     ----------
-    schema, delta, privacy_unit, adjacency, n_estimators, max_depth, n_ensembles, max_features, branching
+    schema, delta, privacy_unit, adjacency, n_estimators, max_depth, max_features, feature_subsets, branching
         As in ``MatrixForestClassifier``.
+    n_ensembles : int or None
+        Number of ensembles; one by default.
     epsilon : float
         The price of a batch, unless ``answer`` is told otherwise.
     mode : {"batch", "subsample"}
@@ -46,7 +49,7 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
         Leaves add up their counts, or vote for their largest class (subsample only: labels of leaves are then what
         one row can turn around).
     mechanism : {"optimized", "laplace"}
-        Optimise the noise over the whole batch, or give every query an equal share (the baseline).
+        Optimise the noise over the whole batch, or give every query an equal share (the baseline); never worse.
     random_state, ledger, n_jobs, invalid
         As in ``MatrixForestClassifier``. The ledger lives as long as the predictor.
 
@@ -76,25 +79,30 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
     (True, 'epsilon=2')
     """
 
-    task: ClassVar[Task] = "classification"
+    task: ClassVar[TaskKind] = "classification"
 
     def plan(self) -> NoReturn:
         """Refuse: what a batch costs and how well it is answered depends on the queries."""
-        raise VeilwoodError("a batch is planned with its queries. Hint: fit, then call plan_answer(X_new).")
+        raise UseError("a batch is planned with its queries. Hint: fit, then call plan_answer(X_new).")
 
     def fit(self, X: Any, y: Any = None, **unsupported: Any) -> Self:
         """Count the training data, privately. Nothing is released and nothing is spent."""
         self._refuse(unsupported)
         parameters = AnsweringParameters.of(self)
         parameters.check()
-        _, neighbours = self.promise()
+        loss, neighbours = self.promise()
         schema, inferred = self.declared_schema(X, y)
         seeded = SEEDED if is_seeded() else None  # the key that gives rows to trees is then known
         seed = public_seed(self.random_state)
         answering = Answering.grow(parameters, schema, seed)
-        source = open_rows(X, y, answering.encoding, unit=neighbours.unit, invalid=self.invalid)
-        exact = answering.count(source, self.n_jobs)
         ledger = open_ledger(self.ledger)
+        if loss.is_bounded:
+            ledger.check_affordable(loss)  # once a budget is spent, whether rows fit must not be told
+        step = counting_step("rows", (1,), loss, neighbours, l1=1, squared_l2=1)  # what refusals are noted under
+        plan = self.ask(schema, seed).plan((step,), "nothing: rows are counted in memory", Layout(), 0.0)
+        with self._noting_refusals(plan, inferred or seeded, handle_of(X)):
+            source = open_rows(X, y, answering.encoding, unit=neighbours.unit, invalid=self.invalid)
+            exact = answering.count(source, self.n_jobs)
         # Only now, all at once: what is answered from belongs to the promise that was checked with it.
         self._forget(self._fitted())
         self._answering, self._exact, self._seed, self._table = answering, exact, seed, handle_of(X)
@@ -129,6 +137,10 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
         labels: NDArray[Any] = self.classes_[chosen]
         return labels
 
+    def forget_answers(self) -> None:
+        """Forget the answers given so far: the same batch will be charged again. For who stores answers elsewhere."""
+        self._stored.clear()
+
     def encode(self, X: Any) -> NDArray[np.uint16]:
         """Encode queries; needs a fitted predictor."""
         check_is_fitted(self, "schema_")
@@ -157,7 +169,7 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
         return votes
 
     def __getstate__(self) -> NoReturn:
-        raise VeilwoodError(
+        raise UseError(
             "a MatrixForestPredictor holds private data and cannot be pickled or saved. "
             "Hint: train a MatrixForestClassifier, whose model is public."
         )

@@ -34,7 +34,7 @@ class MedianForestClassifier(Classifier, MedianForestClassifierParameters, Share
         and then the best of these splits (DiPriMeExp, DiPriMeFlip); or the median of a random attribute (DiPriMe).
     selection : {"auto", "flip", "exponential"}
         Choose splits by permute-and-flip, which errs less, or by the exponential mechanism, which costs less with a
-        ``delta``; "auto" takes the better one: permute-and-flip at ``delta=0``, the exponential mechanism otherwise.
+        ``delta``; "auto" takes the better one: permute-and-flip where noise is pure, else the exponential mechanism.
     split_share : float
         Share of the budget spent on splits, in equal parts over the levels; the rest is for leaves.
     candidates : int
@@ -82,19 +82,13 @@ class MedianForestRegressor(Regressor, MedianForestParameters, SharedParameters)
     As ``MedianForestClassifier``; attributes are chosen by the squared error of the target, and each leaf releases the
     rotated pair of its targets (proofs/rotated-pair.md).
 
-    Parameters
-    ----------
-    schema, epsilon, delta, privacy_unit, adjacency, n_estimators, max_depth
-        As in ``MedianForestClassifier``; the schema's target is numeric, with bounds.
-    variant, selection, split_share, candidates, trees, leaves, random_state, ledger, n_jobs
-        As in ``MedianForestClassifier``.
+    It takes the parameters of ``MedianForestClassifier`` but for voting; the schema's target is numeric, with bounds.
 
     Notes
     -----
     Guarantee
 
-    (epsilon, delta)-differential privacy for the unit and adjacency asked for: proofs/median-forest.md, attacked by
-    tests/forests/test_medians.py.
+    That of ``MedianForestClassifier``: proofs/median-forest.md, attacked by tests/forests/test_medians.py.
 
     Examples
     --------
@@ -102,8 +96,8 @@ class MedianForestRegressor(Regressor, MedianForestParameters, SharedParameters)
     >>> schema = vw.Schema.numeric((0, 1), target_bounds=(0, 10), n_features=1)
     >>> x = np.linspace(0, 1, 1000)[:, None]
     >>> forest = vw.MedianForestRegressor(schema, epsilon=5.0, max_depth=2, random_state=0).fit(x, 10 * x[:, 0])
-    >>> bool(forest.predict([[0.9]])[0] > forest.predict([[0.1]])[0])
-    True
+    >>> forest.privacy_.epsilon, forest.predict(x).shape
+    (5.0, (1000,))
     """
 
     _method = MedianForest

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from veilwood.data.batches import Batch, Count
 from veilwood.data.canonical import texts_of
 from veilwood.data.open_rows import open_rows
-from veilwood.errors import VeilwoodError
+from veilwood.errors import ParameterError, UseError
 from veilwood.estimators.base import BaseForest
 from veilwood.forests.method import Design, OnePassMethod
 from veilwood.privacy.door import SEEDED
@@ -22,7 +22,7 @@ from veilwood.privacy.entropy import is_seeded
 from veilwood.privacy.ledger import open_ledger
 from veilwood.privacy.neighbours import RowsOf
 from veilwood.privacy.spending import Handle, handle_of
-from veilwood.wording import shorten, shown
+from veilwood.wording import shorten
 
 
 @dataclass(repr=False)
@@ -38,9 +38,7 @@ class _Unfinished:
     table: Handle  # of the first batch
 
     def __reduce__(self) -> NoReturn:
-        raise VeilwoodError(
-            "an unfinished fit holds exact counts and cannot be copied or pickled. Hint: call release() first."
-        )
+        raise _no_copy()
 
 
 class OnePassForest(BaseForest):
@@ -48,11 +46,10 @@ class OnePassForest(BaseForest):
 
     _unfinished: _Unfinished | None
 
-    def make_method(self) -> OnePassMethod[Any]:
-        """Return the method that the parameters ask for, checked."""
-        method = super().make_method()
-        assert isinstance(method, OnePassMethod)
-        return method
+    if TYPE_CHECKING:
+
+        def make_method(self) -> OnePassMethod[Any]:
+            """Return the method that the parameters ask for, checked."""
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, **unsupported: Any) -> Self:
         """Count one batch of rows, exactly and in memory; ``release`` ends the fit and makes the model.
@@ -91,11 +88,12 @@ class OnePassForest(BaseForest):
             self._check_params(current)
         schema = current.design.encoding.schema
         if classes is not None and _texts(classes) != set(schema.classes):
-            raise VeilwoodError(
-                f"classes={shown(classes)} are not those of the schema: {shorten(', '.join(schema.classes))}."
+            raise ParameterError(
+                "classes", classes, f"are not those of the schema: {shorten(', '.join(schema.classes))}"
             )
-        source = open_rows(X, y, current.design.encoding, invalid=self.invalid, estimator=type(self).__name__)
-        sums = source.add_up(partial(_moved, current.count, current.n_partitions), n_jobs=self.n_jobs)
+        with self._noting_refusals(current.design.plan, "; ".join(current.not_private) or None, handle_of(X)):
+            source = open_rows(X, y, current.design.encoding, invalid=self.invalid, estimator=type(self).__name__)
+            sums = source.add_up(partial(_moved, current.count, current.n_partitions), n_jobs=self.n_jobs)
         # Only now, after the whole batch was accepted: a refused one leaves no trace.
         if self._unfinished is None:
             self._unfinished = current
@@ -117,11 +115,12 @@ class OnePassForest(BaseForest):
         """
         current = self._unfinished
         if current is None:
-            raise VeilwoodError("there is nothing to release. Hint: call partial_fit with some rows first, or fit.")
+            raise UseError("there is nothing to release. Hint: call partial_fit with some rows first, or fit.")
         self._check_params(current)
         design, method = current.design, self.make_method()
         self._carry_out(
             design,
+            method,
             "; ".join(current.not_private) or None,
             lambda door: method.release(design, current.sums, door),
             current.table,
@@ -132,31 +131,41 @@ class OnePassForest(BaseForest):
         """Design the forest and draw the key; refuse what cannot be paid for or cannot be done batch by batch."""
         _, neighbours = self.promise()
         if isinstance(neighbours.unit, RowsOf):
-            raise VeilwoodError(
+            raise UseError(
                 f"rows of one {neighbours.unit.id!r} may come in several batches, so which to keep cannot be told. "
                 "Hint: fit a table, a folder or a cluster's frame instead of partial_fit."
             )
         schema, not_private = self.declared_schema(X, y)
-        design = self.prepare(schema)
+        method = self.make_method()
+        design = self.prepare(schema, method=method)
         loss = design.plan.loss
         ledger = open_ledger(self.ledger)
         ledger.check_affordable(loss)  # nothing is reserved before release
-        count = self.make_method().count(design)
+        count = method.count(design)
         reasons = [reason for reason in (not_private, SEEDED if is_seeded() else None) if reason]
         return _Unfinished(design, self.get_params(deep=False), count, count([]), 0, reasons, handle_of(X))
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._unfinished is not None:  # also of a shallow copy, which would go on adding to the same counts
+            raise _no_copy()
+        return super().__getstate__()
 
     def _check_params(self, current: _Unfinished) -> None:
         """What is released must be what was counted."""
         now = self.get_params(deep=False)
         changed = [name for name, value in current.params.items() if now[name] is not value and now[name] != value]
         if changed:
-            raise VeilwoodError(
+            raise UseError(
                 f"{', '.join(changed)} changed since the first partial_fit. Hint: set it back, or begin with a clone."
             )
 
 
+def _no_copy() -> UseError:
+    return UseError("an unfinished fit holds exact counts and cannot be copied or pickled. Hint: call release() first.")
+
+
 def _texts(classes: Any) -> set[Any] | None:
-    """Return the texts of some classes; None for what is no list of classes."""
+    """Return the texts of some classes; None for what is not a list of classes."""
     try:
         return None if isinstance(classes, str) else set(texts_of(list(classes)))
     except TypeError:

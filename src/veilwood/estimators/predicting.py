@@ -11,14 +11,23 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score
 
 from veilwood.data.cluster.engines import anywhere
-from veilwood.data.schema import Task
+from veilwood.data.schema import TaskKind
 from veilwood.estimators.base import BaseForest
+from veilwood.privacy.spending import tell_once
+
+
+def _warn_of_exact_scores() -> None:
+    tell_once(
+        "score",
+        "score() is exact: whoever sees it learns something about each of its rows that no certificate covers. On "
+        "public rows that is fine. Hint: on private rows use vw.evaluate(model, X, y, epsilon=0.1, ledger=...).",
+    )
 
 
 class Classifier(ClassifierMixin, BaseForest):  # type: ignore[misc]
     """Predicts classes of the schema."""
 
-    task: ClassVar[Task] = "classification"
+    task: ClassVar[TaskKind] = "classification"
 
     @anywhere
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
@@ -27,6 +36,21 @@ class Classifier(ClassifierMixin, BaseForest):  # type: ignore[misc]
         shares: NDArray[np.float64] = self.model_.outputs(codes, self.n_jobs)
         return shares
 
+    def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
+        """Return the logarithm of each class's probability. Free: computed from what was released."""
+        logs: NDArray[np.float64] = np.log(self.predict_proba(X))
+        return logs
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Return log-odds: of the second of two classes, or of each class against the mean of all. Free.
+
+        For two classes, above 0 is where the second one is the more probable.
+        """
+        logs = self.predict_log_proba(X)
+        if logs.shape[1] == 2:
+            return np.asarray(logs[:, 1] - logs[:, 0])
+        return np.asarray(logs - logs.mean(axis=1, keepdims=True))
+
     @anywhere
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the predicted classes. Free: computed from what was released."""
@@ -34,11 +58,18 @@ class Classifier(ClassifierMixin, BaseForest):  # type: ignore[misc]
         labels: NDArray[Any] = self.classes_[self.model_.choices(codes, self.n_jobs)]
         return labels
 
+    def answers(self, X: Any) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        """Return the predicted classes and the probability of each, from one walk through the trees."""
+        shares, chosen = self.model_.answers(self.encode(X), self.n_jobs)
+        return self.classes_[chosen], shares
+
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the share of rows whose class is predicted.
 
-        Classes are compared as in ``fit``, whether ``y`` has them as numbers or as text.
+        Classes are compared as in ``fit``, whether ``y`` has them as numbers or as text. The number is exact: rows
+        that are private are judged by ``vw.evaluate``.
         """
+        _warn_of_exact_scores()
         predicted, encode = self.predict(X), self.model_.encoding.encode_target
         return float(accuracy_score(encode(y), encode(predicted), sample_weight=sample_weight))
 
@@ -50,7 +81,7 @@ class Classifier(ClassifierMixin, BaseForest):  # type: ignore[misc]
 class Regressor(RegressorMixin, BaseForest):  # type: ignore[misc]
     """Predicts numbers between the bounds of the schema's target."""
 
-    task: ClassVar[Task] = "regression"
+    task: ClassVar[TaskKind] = "regression"
 
     @anywhere
     def predict(self, X: Any) -> NDArray[np.float64]:
@@ -58,6 +89,11 @@ class Regressor(RegressorMixin, BaseForest):  # type: ignore[misc]
         codes = self.encode(X)
         numbers: NDArray[np.float64] = self.model_.outputs(codes, self.n_jobs)
         return numbers
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return R2. The number is exact: rows that are private are judged by ``vw.evaluate``."""
+        _warn_of_exact_scores()
+        return float(super().score(X, y, sample_weight))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -42,12 +42,14 @@ class _PrivateForest(BaseForest):
     _parameters = PrivateForestParameters
 
     def explain(self) -> Effects:
-        """Return main effects and the strongest interactions, with error bars from the noise. Free: post-processing.
+        """Return main effects and the strongest interactions, with error bars that hold noise and sampling.
+
+        Free: computed from what was released. Effects are not shrunk, as predictions are.
 
         Returns
         -------
         Effects
-            Print it, or look at it with ``veilwood.plots.plot_effects``.
+            Print it, or look at it with ``veilwood.plots.plot_effects`` and ``veilwood.plots.plot_pair``.
         """
         check_is_fitted(self, "model_")
         effects: Effects = self.model_.explain()

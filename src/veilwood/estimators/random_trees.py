@@ -19,6 +19,11 @@ class RandomTreesClassifier(Classifier, OnePassForest, RandomTreesClassifierPara
     with exact discrete noise. Predictions, probabilities included, are computed from the released counts and
     cost nothing, however many are asked for.
 
+    By default the trees are not those of the paper's Algorithm 1, which draws every threshold from the whole range of
+    its column: many of its branches are empty, and so it tells fewer rows apart. Ours cut inside what the path has
+    left. The noise is the same, and without any the error on the Banknote table falls from 3 to 0.2 per cent;
+    ``thresholds="range"`` grows the paper's trees.
+
     Parameters
     ----------
     schema : Schema, path or dict
@@ -26,7 +31,8 @@ class RandomTreesClassifier(Classifier, OnePassForest, RandomTreesClassifierPara
     epsilon : float
         The privacy loss, from 10^-6 to 10^6; ``inf`` means no noise and no privacy (Algorithm 1 of the paper).
     delta : float
-        0 for pure epsilon with Laplace noise; from 10^-30 to 0.01, Gaussian noise accounted by zCDP.
+        0 for pure epsilon with Laplace noise. From 10^-30 to 0.01, Gaussian noise accounted by zCDP where that is the
+        smaller one; otherwise pure noise, and the delta is not spent. So a delta never raises the error.
     privacy_unit : "row", int or dict
         Whom the guarantee protects: one row, k rows, or ``{"id": column, "at_most": k}``.
     adjacency : {"add-remove", "replace-one"}
@@ -38,6 +44,8 @@ class RandomTreesClassifier(Classifier, OnePassForest, RandomTreesClassifierPara
         with the averaged shares as probabilities.
     trees : {"shared", "disjoint"}
         Every row counts in every tree (noise grows with the number of trees), or in one only (drawn by a secret key).
+    thresholds : {"path", "range"}
+        Cut inside what the path has left of a column, or anywhere in its range, as the paper prints.
     leaves : {"plain", "empirical-bayes"}
         How noisy leaves are cleaned; "empirical-bayes" shrinks them along the tree by the known noise, at no cost.
     random_state : int, generator or None
@@ -91,27 +99,21 @@ class RandomTreesRegressor(Regressor, OnePassForest, RandomTreesParameters, Shar
     Each leaf releases the rotated pair of its targets, which yields sum and count together at the price of one
     (proofs/rotated-pair.md). Targets outside the schema's bounds are clamped.
 
-    Parameters
-    ----------
-    schema, epsilon, delta, privacy_unit, adjacency, n_estimators, max_depth, trees, leaves, random_state, ledger
-        As in ``RandomTreesClassifier``; the schema's target is numeric, with bounds.
-    n_jobs : int or None
-        Threads; -1 for all cores.
+    It takes the parameters of ``RandomTreesClassifier`` but for voting; the schema's target is numeric, with bounds.
 
     Notes
     -----
     Guarantee
 
-    (epsilon, delta)-differential privacy for the unit and adjacency asked for: proofs/random-trees.md, attacked by
-    tests/audit/test_audit.py.
+    That of ``RandomTreesClassifier``: proofs/random-trees.md, attacked by tests/audit/test_audit.py.
 
     Examples
     --------
     >>> import numpy as np, veilwood as vw
     >>> schema = vw.Schema.numeric((0, 1), target_bounds=(0, 10), n_features=1)
+    >>> forest = vw.RandomTreesRegressor(schema, epsilon=1.0, max_depth=3, random_state=0)
     >>> x = np.linspace(0, 1, 1000)[:, None]
-    >>> forest = vw.RandomTreesRegressor(schema, epsilon=1.0, max_depth=3, random_state=0).fit(x, 10 * x[:, 0])
-    >>> bool(forest.predict([[0.9]])[0] > forest.predict([[0.1]])[0])
+    >>> bool(np.diff(forest.fit(x, 10 * x[:, 0]).predict([[0.1], [0.9]]))[0] > 0)
     True
     """
 

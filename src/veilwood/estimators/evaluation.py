@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An evaluation of a fitted estimator: its plan, what passes the door, and what that says.
+
+Rows are opened by whoever asks: ``veilwood.evaluate``, or a fit that has set some aside.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+from sklearn.utils.validation import check_is_fitted
+
+from veilwood.atomic_file import write_file
+from veilwood.bounded import read_json, read_text
+from veilwood.data.batches import Source
+from veilwood.data.problems import Invalid
+from veilwood.errors import FileError, ParameterError, UseError
+from veilwood.forests.quality import Quality, quality_of
+from veilwood.forests.scoring import Scoring
+from veilwood.privacy.certificate import PrivacyStatement
+from veilwood.privacy.door import Door
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.plan import Layout, Plan
+from veilwood.wording import shorten
+
+__all__ = ["Evaluation", "evaluation_plan", "measure_quality"]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What ``evaluate`` measured, what it cost, and the certificate of that.
+
+    Attributes
+    ----------
+    quality : Quality
+        Estimates with confidence intervals.
+    plan : Plan
+        What was released.
+    privacy : PrivacyStatement
+        The certificate.
+    """
+
+    quality: Quality
+    plan: Plan
+    privacy: PrivacyStatement
+
+    def __getattr__(self, name: str) -> Any:
+        """Give the estimates by their names: ``found.accuracy``, ``found.r2``."""
+        scores = {} if name.startswith("_") else self.quality.scores
+        if name in scores:
+            return scores[name]
+        raise AttributeError(f"this evaluation has no {name!r}; it has {', '.join(scores)}, quality, plan and privacy")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return {
+            "model": self.plan.parameters["model"],
+            "quality": self.quality.to_dict(),
+            "certificate": self.privacy.to_dict(),
+            "plan": self.plan.to_dict(),
+        }
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Evaluation:
+        """Read what ``save`` wrote."""
+        data = read_json(read_text(path))
+        try:
+            made = cls(
+                Quality.from_dict(data["quality"]),
+                Plan.from_dict(data["plan"]),
+                PrivacyStatement.from_dict(data["certificate"]),
+            )
+            if made.to_dict() != data or made.privacy.plan_hash != made.plan.fingerprint():
+                raise KeyError("it says other things than it was made of")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FileError(f"{str(path)!r} is not an evaluation: {shorten(str(error))}.") from None
+        return made
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the evaluation to a JSON file, for ``vw.report``."""
+        write_file(path, (self.to_json() + "\n").encode())
+
+    def to_json(self) -> str:
+        """Return what was measured, and its certificate, as JSON text."""
+        return json.dumps(self.to_dict(), indent=2)
+
+    def __str__(self) -> str:
+        return f"{self.quality}\nCertificate: {self.privacy}"
+
+
+def evaluation_plan(
+    model: Any, loss: Loss, neighbours: Neighbours, invalid: Invalid = "refuse", **parameters: Any
+) -> Plan:
+    """Plan an evaluation: no rows are needed, nothing is spent. The plan names the model by its certificate."""
+    if not hasattr(model, "plan"):
+        raise UseError(
+            f"{type(model).__name__} is not a fitted estimator of this library. Hint: fit one, or load it by vw.load."
+        )
+    if not hasattr(model, "predict"):
+        raise UseError(f"{type(model).__name__} answers at a price and has no free predictions that could be judged.")
+    check_is_fitted(model, "model_")
+    if invalid not in ("refuse", "drop"):
+        raise ParameterError("invalid", invalid, "is not known", "'refuse' or 'drop'")
+    step = Scoring(model.model_).step(loss, neighbours)
+    return Plan(
+        estimator="evaluate",
+        parameters={"model": model.privacy_.plan_hash, "of": type(model).__name__, "invalid": invalid, **parameters},
+        loss=loss,
+        neighbours=neighbours,
+        steps=(step,),
+        released=f"counts of the predictions of a {type(model).__name__} by truth, with noise",
+        schema_name=model.schema_.name,
+        schema_hash=model.schema_.fingerprint(),
+        layout=Layout(),
+        expected_leaf_mse=step.variance,
+    )
+
+
+def measure_quality(
+    model: Any, source: Source, door: Door, *, confidence: float = 0.95, n_jobs: int | None = None
+) -> Evaluation:
+    """Count how predictions meet the truth, let the counts out through the door, and say what they say."""
+    scoring, schema = Scoring(model.model_), model.schema_
+    (step,) = door.plan.steps
+    with door:
+        released = door.noisy(step, source.add_up(scoring.count(), "evaluating", n_jobs=n_jobs))
+    bounds = None if schema.classes else schema.target.bounds
+    quality = quality_of(scoring.tables(released), step.variance, tuple(schema.classes), bounds, confidence)
+    return Evaluation(quality, door.plan, door.statement())

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A release that an entry of the ledger covers already, because it is about units that the first release never saw."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from veilwood.errors import UseError
+from veilwood.privacy import entropy
+from veilwood.privacy.certificate import PrivacyStatement, Spend, certify
+from veilwood.privacy.door import SEEDED, Door, kept_by
+from veilwood.privacy.plan import Plan
+
+
+class CoveredDoor(Door):
+    """The second of two releases on disjoint parts of the units, drawn by a secret key.
+
+    The first has reserved its loss and is finished. Under add-remove a unit is in one of the parts, so that both cost
+    the larger loss; this one costs the same as the first. One release covers one other, no more.
+
+    Notes
+    -----
+    Guarantee
+
+    Both releases together cost the loss that the ledger holds for the first (proofs/evaluation.md, attacked by
+    tests/forests/test_aside.py).
+    """
+
+    def __init__(self, plan: Plan, first: Door) -> None:
+        super().__init__(plan, first._ledger, table=first._table)
+        self._reasons = list(dict.fromkeys([*first._reasons, *self._reasons]))
+        self._first = first
+
+    def __enter__(self) -> Self:
+        first = self._first
+        if first._reservation is None or not first._closed or first.covers:
+            raise UseError("a release covers one other, after it is finished.")
+        if (first.plan.neighbours, first.plan.loss) != (self.plan.neighbours, self.plan.loss):
+            raise UseError(f"{self.plan.loss} is not covered by {first.plan.loss} for {first.plan.neighbours}.")
+        entropy.check()
+        if entropy.is_seeded() and SEEDED not in self._reasons:
+            self._reasons.append(SEEDED)
+        first.covers = True
+        self._reservation = first._reservation
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closed = True
+
+    def statement(self) -> PrivacyStatement:
+        """Return the certificate of this release; its entry is that of the first."""
+        if self._reservation is None or not self._closed:
+            raise UseError("a release has a statement once it is finished.")
+        not_private = "; ".join(self._reasons) or None
+        ledger = self._ledger
+        return certify(
+            self.plan, Spend(ledger.name, self._reservation.id, self.plan.loss, kept_by(ledger), not_private)
+        )

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One row moves as many cells as planned, whatever rows are beside it; and what the counts say is what was counted."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.metrics import log_loss, r2_score, roc_auc_score
+
+import veilwood as vw
+from veilwood.data.batches import Batch
+from veilwood.data.encoding import TARGET_LEVELS, Encoding
+from veilwood.forests.method import Codes, Floats, Model
+from veilwood.forests.quality import Quality, quality_of
+from veilwood.forests.scoring import SCORE_EDGES, SIZE_EDGES, Scoring
+from veilwood.privacy.loss import requested_loss
+from veilwood.privacy.neighbours import Neighbours, Rows
+
+COLUMNS = [{"name": "x", "kind": "categorical", "values": list("abcd")}]
+
+
+def schema_of(n_classes: int) -> vw.Schema:
+    target: dict[str, Any] = {"name": "y", "kind": "numeric", "lower": -1, "upper": 3}
+    if n_classes:
+        target = {"name": "y", "kind": "categorical", "values": [f"c{i}" for i in range(n_classes)]}
+    task = "classification" if n_classes else "regression"
+    return vw.Schema.from_dict({"name": "s", "task": task, "target": "y", "columns": [*COLUMNS, target]})
+
+
+@dataclass(frozen=True, eq=False)
+class Says(Model):
+    """A model that says what a function of the codes says."""
+
+    says: Callable[[Codes], Floats]
+    voting: str = ""
+    shown: ClassVar[tuple[str, ...]] = ()
+
+    def outputs(self, codes: Codes, n_jobs: int | None = None) -> Floats:
+        return self.says(codes)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {}
+
+
+def model_of(n_classes: int, voting: str = "", seed: int = 0) -> Says:
+    shares = np.random.default_rng(seed).dirichlet(np.ones(n_classes or 2), 4)
+    shares[2] = 1 / (n_classes or 2)  # a tie
+    said = shares if n_classes else -1 + 4 * shares[:, 0]
+    return Says(Encoding(schema_of(n_classes), "bins"), lambda codes: said[codes[:, 0]].copy(), voting)
+
+
+def counted(scoring: Scoring, rows: list[tuple[int, int]]) -> NDArray[np.int64]:
+    codes = np.array([[code] for code, _ in rows], np.uint16).reshape(-1, 1)
+    target = np.array([target for _, target in rows], np.int32)
+    return scoring.count()([Batch(codes, target, 0, 0)])
+
+
+@pytest.mark.parametrize(("n_classes", "voting"), [(2, ""), (2, "probabilistic"), (3, ""), (5, ""), (0, "")])
+def test_one_row_moves_as_many_cells_as_planned(n_classes: int, voting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows, beside all rows, under the same coins: L1 and squared L2 norms are those of the step, and no less."""
+    key = bytes(32)
+    monkeypatch.setattr("veilwood.forests.scoring.secret_key", lambda: key)
+    scoring = Scoring(model_of(n_classes, voting))
+    targets = range(n_classes) if n_classes else (0, 1, 30_000, TARGET_LEVELS)
+    universe = list(itertools.product(range(4), targets))
+    worst = {"l1": 0, "squared": 0, "replaced": 0, "squared replaced": 0}
+    for others in ([], universe[:2], universe):
+        # The last place, so that the coins of the others stay where they are.
+        before = counted(scoring, others)
+        after = [counted(scoring, [*others, row]) for row in universe]
+        for mine in after:
+            assert (mine >= before).all()
+            worst["l1"] = max(worst["l1"], int(np.abs(mine - before).sum()))
+            worst["squared"] = max(worst["squared"], int(((mine - before) ** 2).sum()))
+        for mine, yours in itertools.product(after, after):
+            worst["replaced"] = max(worst["replaced"], int(np.abs(mine - yours).sum()))
+            worst["squared replaced"] = max(worst["squared replaced"], int(((mine - yours) ** 2).sum()))
+    pure, gauss = requested_loss(1, 0), requested_loss(1, 1e-6)
+    planned = {
+        "l1": scoring.step(pure, Neighbours()).sensitivity,
+        "squared": scoring.step(gauss, Neighbours()).sensitivity,
+        "replaced": scoring.step(pure, Neighbours("replace-one")).sensitivity,
+        "squared replaced": scoring.step(gauss, Neighbours("replace-one")).sensitivity,
+    }
+    assert worst == planned
+    assert scoring.step(pure, Neighbours("replace-one", Rows(3))).sensitivity == 3 * worst["replaced"]
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 0])
+def test_the_cells_of_a_row_do_not_depend_on_the_rows_beside_it(n_classes: int) -> None:
+    """A model whose sums are rounded another way in larger batches; scores lie on edges, ties are ties."""
+    edge = SCORE_EDGES[4] if n_classes else SIZE_EDGES[20]
+
+    def says(codes: Codes) -> Floats:
+        off = 1e-14 * (len(codes) > 1)
+        if n_classes == 0:
+            return np.where(codes[:, 0] == 0, 3 - 4 * (edge + off), 1.0)
+        first = np.where(codes[:, 0] == 0, edge + off, 1 / 2 + off)
+        rest = (1 - first) / (n_classes - 1)
+        shares = np.column_stack([rest] * (n_classes - 1) + [first])
+        if n_classes > 2:
+            shares[codes[:, 0] == 1] = [0.4 - off, 0.2, 0.4 + off]
+        return shares
+
+    scoring = Scoring(Says(Encoding(schema_of(n_classes), "bins"), says))
+    target = TARGET_LEVELS if n_classes == 0 else 0
+    drawn = np.array([n_classes - 1], np.int32) if "drawn" in scoring.shapes else None
+    for code in (0, 1):
+        codes = np.array([[code], [code], [2]], np.uint16)
+        targets = np.array([target] * 3, np.int32)
+        alone = scoring.cells(codes[:1], targets[:1], drawn)
+        together = scoring.cells(codes, targets, None if drawn is None else np.repeat(drawn, 3))
+        assert (together[:2] == alone).all(), code
+        if n_classes:
+            naive, _ = scoring._cells(codes, targets, None if drawn is None else np.repeat(drawn, 3))
+            assert (naive[0] != alone[0]).any(), "the rounding of this model must matter, or nothing is tested"
+
+
+def exact_quality(
+    n_classes: int, n: int = 30_000, variance: float = 0.0, seed: int = 0
+) -> tuple[Quality, dict[str, float]]:
+    """What exact (or noisy) counts of many rows say, and what scikit-learn says of the rows themselves."""
+    rng = np.random.default_rng(seed)
+    k = n_classes or 2
+    shares = rng.dirichlet(np.full(k, 0.8), 4000)
+    said = shares if n_classes else -1 + 4 * shares[:, 0]
+    encoding = Encoding(schema_of(n_classes), "bins")
+    model = Says(encoding, lambda codes: said[codes[:, 0]].copy())
+    codes = rng.integers(0, 4000, (n, 1)).astype(np.uint16)
+    true: dict[str, float]
+    if n_classes:
+        cumulated = np.cumsum(shares[codes[:, 0]] ** 1.3 / (shares[codes[:, 0]] ** 1.3).sum(1, keepdims=True), axis=1)
+        target = np.minimum((rng.random((n, 1)) > cumulated).sum(axis=1), k - 1).astype(np.int32)
+        p = shares[codes[:, 0]]
+        auc = roc_auc_score(target, p[:, 1]) if k == 2 else roc_auc_score(target, p, multi_class="ovr")
+        labels = list(range(k))
+        true = {"accuracy": float((p.argmax(1) == target).mean()), "auc": float(auc)}
+        true["log_loss"] = float(log_loss(target, p, labels=labels))
+    else:
+        wished = shares[codes[:, 0], 0] + rng.normal(0, 0.1, n)
+        target = np.clip(np.rint(wished * TARGET_LEVELS), 0, TARGET_LEVELS).astype(np.int32)
+        y, p = -1 + 4 * target / TARGET_LEVELS, said[codes[:, 0]]
+        true = {"r2": float(r2_score(y, p)), "rmse": float(((y - p) ** 2).mean() ** 0.5)}
+        true |= {"mae": float(np.abs(y - p).mean()), "bias": float((y - p).mean())}
+    scoring = Scoring(model)
+    counts = scoring.count()([Batch(codes, target, 0, 0)])
+    noisy = counts + np.rint(rng.normal(0, variance**0.5, counts.shape)).astype(np.int64)
+    schema = encoding.schema
+    bounds = None if n_classes else schema.target.bounds
+    return quality_of(scoring.tables(noisy), variance, tuple(schema.classes), bounds), true
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 0])
+def test_without_noise_estimates_are_those_of_scikit_learn(n_classes: int) -> None:
+    found, true = exact_quality(n_classes)
+    for name, value in true.items():
+        assert found.scores[name].value == pytest.approx(value, abs=0.01), name
+        low, high = found.scores[name].low, found.scores[name].high
+        assert low - 0.01 < value < high + 0.01
+    if n_classes:
+        assert np.sum(found.confusion) == 30_000
+        assert 0.02 < (found.scores["calibration_error"].value or 0) < 0.2  # shares are sharper than said
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 0])
+def test_intervals_hold_the_truth_as_often_as_they_say(n_classes: int) -> None:
+    """Noise of 200 rows on each count: with 95 % intervals, 40 of 200 misses have a chance below 1e-12."""
+    missed: dict[str, int] = {}
+    for seed in range(200):
+        found, true = exact_quality(n_classes, n=6_000, variance=400.0, seed=seed)
+        for name, value in true.items():
+            estimate = found.scores[name]
+            missed[name] = missed.get(name, 0) + (not estimate.low - 0.01 <= value <= estimate.high + 0.01)
+    assert max(missed.values()) <= 40, missed
+    # And they are not so wide that they say nothing.
+    estimate = found.scores["accuracy" if n_classes else "rmse"]
+    assert estimate.high - estimate.low < 0.3
+
+
+def test_where_noise_drowns_everything_nothing_is_claimed() -> None:
+    found, _ = exact_quality(2, n=50, variance=10_000.0)
+    assert found.scores["auc"].value is None
+    assert (found.scores["auc"].low, found.scores["auc"].high) == (0.0, 1.0)
+    assert "unknown" in str(found)
+    unknown, _ = exact_quality(0, n=50, variance=10_000.0)
+    assert unknown.scores["r2"].value is None
+    assert unknown.to_dict()["scores"]["r2"]["low"] is None
+
+
+def test_no_rows_at_all_give_the_same_shape() -> None:
+    scoring = Scoring(model_of(2))
+    empty = scoring.count()([Batch(np.empty((0, 1), np.uint16), np.empty(0, np.int32), 0, 0)])
+    found = quality_of(scoring.tables(empty), 1.0, ("a", "b"), None)
+    assert found.scores["accuracy"].value is None
+    assert len(found.calibration) == len(SCORE_EDGES) + 1
