@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from diprime_tables import TABLE_1, TABLE_2, load
 from sklearn.model_selection import train_test_split
 
 import veilwood as vw
+from veilwood.papers.diprime.methods import FLIP, load
+from veilwood.papers.diprime.tables import CLASSES, REGRESSION, depths
+from veilwood.papers.tables import Tables
 
 VARIANTS = ("select-then-median", "k-medians", "random-attribute")
 EPSILONS = (0.5, 2.0, 10.0)
@@ -43,14 +45,14 @@ def main() -> None:
         f"| data | epsilon | {' | '.join(VARIANTS)} | k-medians minus select-then-median | votes minus shares |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name, (_, published) in {**TABLE_1, **TABLE_2}.items():
-        if options.only and name not in options.only:
+    tables = Tables([options.data])
+    for panel, name in {**REGRESSION, **CLASSES}.items():
+        if (options.only and name not in options.only) or panel == "Flight":
             continue
-        schema, X, y = load(options.data, name)
+        table = load(tables, name)
+        schema, X, y = table.schema, table.X, table.y
         for epsilon in EPSILONS:
-            losses = np.array(
-                [one_split(schema, X, y, published["DiPriMeFlip"][2], epsilon, s) for s in range(options.seeds)]
-            )
+            losses = np.array([one_split(schema, X, y, depths(panel)[FLIP], epsilon, s) for s in range(options.seeds)])
             cells = [f"{mean:.4g}" for mean in losses[:, :3].mean(axis=0)]
             cells.append(paired(losses[:, 1] - losses[:, 0]))
             cells.append(paired(losses[:, 3] - losses[:, 0]) if schema.classes else "")
@@ -74,7 +76,10 @@ def one_split(schema: vw.Schema, X: Any, y: Any, depth: int, epsilon: float, see
         predicted = forest.predict(X_test)
         if schema.classes:
             out.append(float(np.mean(predicted != right)))
-            votes.append(float(np.mean(forest.set_params(voting="majority").predict(X_test) != right)))
+            voting = kind(
+                schema, epsilon=epsilon, max_depth=depth, variant=variant, random_state=seed, voting="majority"
+            ).fit(X_train, y_train)
+            votes.append(float(np.mean(voting.predict(X_test) != right)))
         else:
             out.append(float(np.mean((predicted - right) ** 2) / np.var(right)))
     return [*out, *votes[:1]]

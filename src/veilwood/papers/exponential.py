@@ -15,7 +15,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from veilwood.errors import VeilwoodError
+from veilwood.errors import MechanismError
 from veilwood.papers.id3 import Label, Level, Select
 from veilwood.secure.mpc.engine import Engine, Ints, Shared, concatenate
 from veilwood.secure.protocols.choose import maximum
@@ -37,11 +37,11 @@ def exponential_delta(epsilon: Fraction, candidates: int, choices: int) -> float
 def _running_weights(engine: Engine, scores: Shared, epsilon: Fraction, allowed: Ints) -> Shared:
     """Return running sums of the weights exp(epsilon (score - largest) / 2) of candidates along the first axis."""
     if engine.ring != np.uint64:
-        raise VeilwoodError("weights need 64-bit words. Hint: an engine with ring=numpy.uint64.")
+        raise MechanismError("weights need 64-bit words. Hint: an engine with ring=numpy.uint64.")
     rate = float(epsilon) / 2  # the paper's form, with twice the sensitivity 1
     table = np.floor(2.0**WEIGHT_BITS * np.exp(-rate * np.arange(math.ceil(WEIGHT_BITS * math.log(2) / rate) + 1)))
     if len(table) * scores.size > MOST_COMPARISONS:
-        raise VeilwoodError(
+        raise MechanismError(
             f"epsilon={float(epsilon):g} needs {len(table) * scores.size:,} comparisons. Hint: noisy maxima need few."
         )
     steps = (table - np.append(table[1:], 0)).astype(np.int64)

@@ -15,7 +15,7 @@ from math import log
 
 import numpy as np
 
-from veilwood.errors import VeilwoodError
+from veilwood.errors import MechanismError
 from veilwood.secure.mpc.engine import Bits, Engine, Shared, concatenate, stack
 from veilwood.secure.protocols.noise import WORD_BITS, unpacked
 
@@ -34,7 +34,7 @@ def log_laplace_not_private(engine: Engine, scale: Fraction, shape: tuple[int, .
     Repaired: the paper's U may be 0, whose logarithm is not a number. Here U is the middle of one of 2**16 intervals.
     """
     if engine.ring != np.uint64:
-        raise VeilwoodError(f"fixed-point noise needs 64-bit words, got {engine.ring}. Hint: use ring=numpy.uint64.")
+        raise MechanismError(f"fixed-point noise needs 64-bit words, got {engine.ring}. Hint: use ring=numpy.uint64.")
     logarithms = _log2_uniform(engine, float(scale) * log(2), (2, int(np.prod(shape))))
     return (logarithms[0] - logarithms[1]).reshape(*shape)
 

@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.errors import VeilwoodError
+from veilwood.errors import UseError
 from veilwood.papers.plain_id3 import PlainTree
 from veilwood.secure.mpc.engine import Engine, Ints, Shared
 from veilwood.secure.protocols import noise
@@ -49,7 +49,7 @@ def grow_public(
     has values: no dummies are needed where features are known.
     """
     if not 1 <= depth <= domain.n_features:
-        raise VeilwoodError(f"depth={depth} must be between 1 and the number of features, {domain.n_features}.")
+        raise UseError(f"depth={depth} must be between 1 and the number of features, {domain.n_features}.")
     m, w, u, n = domain.n_features, domain.width, domain.n_classes, records.n_rows
     sizes = np.array(domain.sizes)
     cells = engine.mul(records.features.reshape(1, m, w, n), records.classes.reshape(u, 1, 1, n))

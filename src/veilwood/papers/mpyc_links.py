@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from veilwood.errors import PartyError, VeilwoodError
+from veilwood.errors import PartyError, SetupError
 from veilwood.secure.mpc.engine import Stats
 from veilwood.secure.mpc.links import Buffer
 from veilwood.secure.mpc.replicated import ReplicatedEngine
@@ -161,7 +161,7 @@ def _answer(end: Connection, party: int) -> Any:
     except EOFError:
         answer = "it died without a word"
     if isinstance(answer, str):
-        raise VeilwoodError(f"server {party} failed. Hint: its own words are\n{answer}")
+        raise PartyError(f"server {party} failed. Hint: its own words are\n{answer}")
     return answer
 
 
@@ -190,7 +190,7 @@ def _mpyc_runtime(party: int, ports: Sequence[int]) -> Any:
         try:
             from mpyc.runtime import setup
         except ImportError:
-            raise VeilwoodError("MPyC is not installed. Hint: pip install 'veilwood[papers]'") from None
+            raise SetupError("MPyC is not installed. Hint: pip install 'veilwood[papers]'") from None
 
         sys.argv = ["veilwood", *addresses, "-I", str(party), "--no-log"]
         runtime = setup()

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the jobs of exhibits on some processes, keeps what they find, and says what was left out and why."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.util
+import json
+import multiprocessing
+import os
+import platform
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sklearn
+
+from veilwood._version import __version__
+from veilwood.atomic_file import write_file
+from veilwood.errors import FileError, UseError
+from veilwood.papers.exhibit import Exhibit, Experiment, Job, Row
+from veilwood.papers.store import Store
+from veilwood.papers.tables import Tables, how_to_get
+
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+SECONDS_A_LINE = 30.0  # between progress lines, where there is no terminal
+
+
+@dataclass
+class Run:
+    """Results in a folder: what is there of each exhibit, and what was left out."""
+
+    folder: Path
+    quick: bool
+    skipped: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+    def store(self, experiment: Experiment) -> Store:
+        """Open the results of an experiment."""
+        return Store(self.folder / "cells" / f"{experiment.name}.csv")
+
+    def rows(self, exhibit: Exhibit) -> list[Row]:
+        """Return what has been measured for an exhibit."""
+        return self.store(exhibit.experiment).rows(job.name for job in exhibit.jobs(self.quick))
+
+
+def open_run(out: Path, quick: bool) -> Run:
+    """Return the results of a folder, full ones and quick ones apart."""
+    return Run(out / ("quick" if quick else "full"), quick)
+
+
+def run(
+    exhibits: Sequence[Exhibit],
+    tables: Tables,
+    out: Path,
+    *,
+    quick: bool = False,
+    workers: int = 1,
+    fresh: bool = False,
+) -> Run:
+    """Measure what is not yet there, and return the results.
+
+    Parameters
+    ----------
+    exhibits : sequence of Exhibit
+        What to show; experiments that several of them share are run once.
+    tables : Tables
+        Where data sets are. Jobs whose data set is missing are left out, and ``skipped`` names them.
+    out : Path
+        A folder; a run that was killed goes on where it was.
+    workers : int
+        Processes, each on one thread.
+    fresh : bool
+        Measure everything again.
+    """
+    result = open_run(out, quick)
+    _begin(result, fresh)
+    experiments = {exhibit.experiment.name: exhibit.experiment for exhibit in exhibits}
+    stores = {name: result.store(experiment) for name, experiment in experiments.items()}
+    todo: dict[tuple[str, str], tuple[Experiment, Job]] = {}
+    missing: dict[str, list[str]] = {}
+    for exhibit in exhibits:
+        experiment, jobs = exhibit.experiment, exhibit.jobs(quick)
+        lacking = [name for name in experiment.packages if importlib.util.find_spec(name) is None]
+        if lacking:
+            told = f"{exhibit.name}: needs {', '.join(lacking)}. Hint: install veilwood with the extra [papers]."
+            result.skipped.append(told)
+            continue
+        if not jobs:
+            result.skipped.append(f"{exhibit.name}: its data set cannot be had.")
+        for table in sorted({job.table for job in jobs if job.table and not tables.has(job.table)}):
+            missing.setdefault(table, []).append(exhibit.name)
+        for job in jobs:
+            if job.table not in missing and (fresh or job.name not in stores[experiment.name]):
+                todo[experiment.name, job.name] = experiment, job
+    for table, users in sorted(missing.items()):
+        result.skipped.append(f"{table} is not here, for {', '.join(users)}. Hint: {how_to_get(table)}.")
+    for line in result.skipped:
+        print(f"skipped: {line}", file=sys.stderr)
+    waiting = sorted(todo.values(), key=lambda entry: -entry[1].weight)  # long ones first, so that none is left alone
+    progress = _Progress(waiting)
+    try:
+        for experiment, job, rows, problem in _done(waiting, tables, workers):
+            if problem is None:
+                stores[experiment.name].add(job.name, rows)
+            else:
+                result.failed.append(f"{experiment.name}, {job.name}: {problem}")
+                print(f"failed: {result.failed[-1]}", file=sys.stderr)
+            progress.step(experiment, job)
+    finally:  # also when interrupted
+        progress.close()
+        for store in stores.values():
+            if waiting:
+                store.save()
+    return result
+
+
+def do_job(experiment: Experiment, job: Job, tables: Tables) -> list[Row]:
+    """Do one job; what estimators warn of is known and meant here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return list(experiment.measure(job, tables))
+
+
+def describe_machine() -> dict[str, str]:
+    """Return the versions that results depend on."""
+    return {
+        "veilwood": __version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "scikit-learn": sklearn.__version__,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+    }
+
+
+def _begin(result: Run, fresh: bool) -> None:
+    """Refuse to mix the results of two versions, and note what this run is."""
+    note = result.folder / "run.json"
+    now = datetime.datetime.now(datetime.UTC).date().isoformat()
+    facts: dict[str, Any] = {**describe_machine(), "quick": result.quick, "begun": now}
+    if note.exists() and not fresh:
+        try:
+            before = json.loads(note.read_text(encoding="utf-8"))
+        except ValueError:
+            raise FileError(f"{note} is damaged. Hint: give another folder with --out, or --fresh.") from None
+        if before.get("veilwood") != __version__:
+            raise UseError(
+                f"{result.folder} holds results of version {before.get('veilwood')}, and this is {__version__}. "
+                "Hint: give another folder with --out, or --fresh to measure all again."
+            )
+        return
+    result.folder.mkdir(parents=True, exist_ok=True)
+    write_file(note, json.dumps(facts, indent=1).encode() + b"\n")
+
+
+Outcome = tuple[Experiment, Job, list[Row], str | None]
+
+
+def _done(todo: list[tuple[Experiment, Job]], tables: Tables, workers: int) -> Iterator[Outcome]:
+    """Yield jobs as they end, with their rows or what went wrong."""
+    if workers <= 1 or len(todo) <= 1:
+        for experiment, job in todo:
+            try:
+                yield experiment, job, do_job(experiment, job, tables), None
+            except Exception as error:
+                yield experiment, job, [], f"{type(error).__name__}: {error}"
+        return
+    with _one_thread(), ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        waiting: dict[Future[list[Row]], tuple[Experiment, Job]] = {}
+        rest = iter(todo)
+        try:
+            while True:
+                while len(waiting) < 2 * workers and (entry := next(rest, None)) is not None:
+                    waiting[pool.submit(do_job, *entry, tables)] = entry
+                if not waiting:
+                    return
+                for ended in wait(waiting, return_when=FIRST_COMPLETED).done:
+                    entry = waiting.pop(ended)
+                    failure = ended.exception()
+                    problem = None if failure is None else f"{type(failure).__name__}: {failure}"
+                    yield *entry, [] if failure else ended.result(), problem
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Give each process one thread: set before they start, and set back."""
+    before = {name: os.environ.get(name) for name in ONE_THREAD}
+    os.environ.update(ONE_THREAD)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
+
+
+class _Progress:
+    """How much is done and how long the rest will take, on stderr: a line that is overwritten, or one now and then."""
+
+    def __init__(self, todo: list[tuple[Experiment, Job]]) -> None:
+        self.total, self.done = sum(job.weight for _, job in todo), 0.0
+        self.n, self.i = len(todo), 0
+        self.began = self.told = time.monotonic()
+        self.live = sys.stderr.isatty()
+
+    def step(self, experiment: Experiment, job: Job) -> None:
+        """Count a job."""
+        self.done, self.i, now = self.done + job.weight, self.i + 1, time.monotonic()
+        if not self.live and now - self.told < SECONDS_A_LINE and self.i < self.n:
+            return
+        self.told = now
+        left = (now - self.began) * (self.total - self.done) / self.done
+        line = f"{self.i} of {self.n} jobs, {_duration(left)} left: {experiment.name}, {job.name}"
+        print(
+            f"\r\x1b[K{line[:110]}" if self.live else line, end="" if self.live else "\n", file=sys.stderr, flush=True
+        )
+
+    def close(self) -> None:
+        """Clear the line."""
+        if self.live and self.i:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _duration(seconds: float) -> str:
+    """Say a time in a word or two.
+
+    >>> _duration(50), _duration(300), _duration(7300)
+    ('50 s', '5 min', '2.0 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
