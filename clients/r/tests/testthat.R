@@ -1,0 +1,3 @@
+library(testthat)
+library(veilwood)
+test_check("veilwood")

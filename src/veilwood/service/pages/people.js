@@ -1,0 +1,47 @@
+// Tokens and accounts.
+import { action, api, card, field, form, h, notify, state, t, tag, when } from "/page/dom.js";
+
+const again = () => window.dispatchEvent(new HashChangeEvent("hashchange"));
+
+function boxes(name, legend, choices) {
+  return h("fieldset", {}, h("legend", {}, legend), h("div", { class: "row" },
+    choices.map((choice) => h("label", { class: "small" }, h("input", { type: "checkbox", name, value: choice }), choice))));
+}
+const chosen = (form, name) => [...form.querySelectorAll(`[name=${name}]:checked`)].map((box) => box.value);
+
+export async function tokens() {
+  const made = h("div"), list = h("div");
+  await fill(list);
+  return [h("h1", {}, t("token.title")), h("p", { class: "lead" }, t("token.lead")), made, list,
+    card(form([field("name", t("token.name"), { required: true }), field("days", t("token.days"), { type: "number", min: 1, max: 366, value: 30 }),
+      boxes("scopes", t("token.scopes"), state.me.scopes)], t("token.go"), async (asked, place) => {
+      const answer = await api("POST", "/tokens", { name: asked.name, days: Number(asked.days), scopes: chosen(place, "scopes") });
+      made.replaceChildren(card(h("p", {}, t("token.once")), h("pre", {}, answer.token)));
+      await fill(list);
+    }))];
+}
+
+async function fill(list) {
+  const found = await api("GET", "/tokens");
+  list.replaceChildren(card(found.length ? h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": t("token.title") }, h("table", {}, h("tbody", {}, found.map((token) => h("tr", {},
+      h("td", {}, token.name), h("td", { class: "soft" }, token.scopes), h("td", {}, when(token.expires)),
+      h("td", {}, action(t("token.revoke"), async () => { await api("DELETE", `/tokens/${token.id}`); again(); }, "danger"))))))) : h("p", {}, t("token.none"))));
+}
+
+export async function list() {
+  const found = await api("GET", "/accounts");
+  return [h("h1", {}, t("people.title")), h("p", { class: "lead" }, t("people.lead")),
+    card(h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": t("people.title") }, h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, t("people.name")), h("th", {}, t("people.roles")), h("th", {}, t("state")))),
+      h("tbody", {}, found.map((one) => h("tr", {}, h("td", {}, one.name), h("td", {}, one.roles.join(", ")),
+        h("td", {}, h("span", { class: "row" }, one.disabled ? tag(t("people.disabled"), "bad") : null, one.name === state.me.name ? null
+          : action(t(one.disabled ? "people.enable" : "people.disable"), async () => {
+            await api("PATCH", `/accounts/${one.name}`, { disabled: !one.disabled }); again();
+          }))))))))),
+    card(form([field("name", t("people.name"), { required: true, autocapitalize: "none" }),
+      field("password", t("people.password"), { type: "password", minlength: 12, required: true, autocomplete: "new-password" }),
+      boxes("roles", t("people.roles"), ["custodian", "analyst", "auditor", "operator"])], t("people.go"), async (asked, place) => {
+      await api("POST", "/accounts", { name: asked.name, password: asked.password, roles: chosen(place, "roles") });
+      notify(t("saved"));
+      again();
+    }))];
+}

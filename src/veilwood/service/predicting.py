@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Free predictions of trained models: loaded once, and those asked for at the same moment computed together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pandas as pd
+
+from veilwood.errors import ModelFileError, ParameterError, VeilwoodError
+from veilwood.models.file import load
+from veilwood.service import store
+from veilwood.service.settings import Settings
+from veilwood.service.store import Store
+from veilwood.service.training import digest_of, model_path
+
+__all__ = ["Predicting", "frame_of"]
+
+_MOST_LOADED: Final = 32
+_AT_ONCE: Final = 400  # rows: a few milliseconds, in which no other request is looked at
+
+
+@dataclass
+class _Request:
+    rows: list[dict[str, Any]]
+    done: asyncio.Future[dict[str, Any]]
+
+
+class Predicting:
+    """Models that were trained privately: what they say costs nothing."""
+
+    def __init__(self, settings: Settings, records: Store) -> None:
+        self._settings, self._records = settings, records
+        self._models: OrderedDict[str, Any] = OrderedDict()
+        self._waiting: dict[str, list[_Request]] = {}
+
+    def model(self, number: str) -> Any:
+        """Return a trained model; its file must be the one that was made."""
+        if number in self._models:
+            self._models.move_to_end(number)
+            return self._models[number]
+        found = self._records.find(store.models, id=number)
+        if found is None or found["kind"] != "trained":
+            raise ParameterError("model", number, "is not a trained model", "see the list of models")
+        path = model_path(self._settings, number)
+        if digest_of(path) != found["digest"]:
+            raise ModelFileError("the file of this model is not the one that was made. Hint: restore it.")
+        self._models[number] = loaded = load(path)
+        if len(self._models) > _MOST_LOADED:
+            self._models.popitem(last=False)
+        return loaded
+
+    async def predict(self, number: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """Predict for some rows, together with whoever asks the same model now."""
+        loop = asyncio.get_running_loop()
+        if number not in self._models:
+            await loop.run_in_executor(None, self.model, number)
+        if len(rows) > _AT_ONCE:
+            return await loop.run_in_executor(None, answer, self.model(number), rows)
+        request = _Request(rows, loop.create_future())
+        waiting = self._waiting.setdefault(number, [])
+        waiting.append(request)
+        if len(waiting) == 1:
+            loop.call_soon(self._flush, number)
+        return await request.done
+
+    def _flush(self, number: str) -> None:
+        requests, model = self._waiting.pop(number), self.model(number)
+        while requests:
+            taken, count = list[_Request](), 0
+            while requests and (not taken or count + len(requests[0].rows) <= _AT_ONCE):
+                count += len(requests[0].rows)
+                taken.append(requests.pop(0))
+            _answer_together(model, taken)
+
+
+def answer(model: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Predict for rows; probabilities too where there are classes."""
+    frame = frame_of(rows)
+    if not hasattr(model, "predict_proba"):
+        return {"predictions": model.predict(frame).tolist()}
+    codes = model.encode(frame)
+    labels = model.classes_[model.model_.choices(codes, 1)]
+    return {"predictions": labels.tolist(), "probabilities": model.model_.outputs(codes, 1).round(6).tolist()}
+
+
+def _answer_together(model: Any, requests: list[_Request]) -> None:
+    try:
+        whole = answer(model, [row for request in requests for row in request.rows])
+    except VeilwoodError:
+        for request in requests:  # one of them asks for what cannot be: each for itself
+            if request.done.cancelled():
+                continue
+            try:
+                request.done.set_result(answer(model, request.rows))
+            except VeilwoodError as error:
+                request.done.set_exception(error)
+        return
+    except Exception as error:
+        for request in requests:
+            if not request.done.cancelled():
+                request.done.set_exception(error)
+        return
+    begin = 0
+    for request in requests:
+        end = begin + len(request.rows)
+        if not request.done.cancelled():
+            request.done.set_result({name: values[begin:end] for name, values in whole.items()})
+        begin = end
+
+
+def frame_of(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """Put rows of JSON into a table; all must have the same columns."""
+    if not rows:
+        raise ParameterError("rows", "[]", "are none", "give at least one row")
+    names = list(rows[0])
+    if any(len(row) != len(names) for row in rows) or len(names) == 0:
+        raise ParameterError("rows", "...", "do not all have the same columns", "name every column in every row")
+    try:
+        return pd.DataFrame({name: pd.Series([row[name] for row in rows], dtype=object) for name in names})
+    except KeyError:
+        raise ParameterError(
+            "rows", "...", "do not all have the same columns", "name every column in every row"
+        ) from None

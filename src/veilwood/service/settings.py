@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an operator decides before the service starts: places, limits, addresses."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from veilwood.errors import ParameterError
+
+__all__ = ["Limits", "Settings"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one caller may ask for.
+
+    Attributes
+    ----------
+    upload_bytes, body_bytes : int
+        Of a table, and of every other request.
+    rows_a_request : int
+        Rows to predict for at once.
+    requests_a_minute : int
+        Of one account, in each process.
+    logins_a_minute : int
+        Wrong passwords for one name, in each process.
+    job_seconds, jobs_at_once : int
+        How long a training may take, and how many run together.
+    """
+
+    upload_bytes: int = 1 << 30
+    body_bytes: int = 8 << 20
+    rows_a_request: int = 10_000
+    requests_a_minute: int = 120_000
+    logins_a_minute: int = 10
+    job_seconds: int = 24 * 3600
+    jobs_at_once: int = 1
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where the service keeps things and what it allows.
+
+    Attributes
+    ----------
+    folder : Path
+        Tables, models and, without a database, ledgers; readable by its owner alone.
+    database : str
+        ``postgresql://...`` for several processes and machines; empty for SQLite in the folder.
+    allowed : tuple of str
+        Folders from which a custodian may register tables by path, and addresses of databases, ``postgresql://...``.
+    address : str
+        How people reach the service: ``http://127.0.0.1:8400``. Cookies are for TLS only where it says https.
+    issuer, client_id, client_secret : str
+        An OpenID provider, if people come from one.
+    """
+
+    folder: Path
+    database: str = ""
+    allowed: tuple[str, ...] = ()
+    address: str = "http://127.0.0.1:8400"
+    issuer: str = ""
+    client_id: str = ""
+    client_secret: str = ""
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folder", Path(os.path.abspath(self.folder)))
+        if self.database and not self.database.startswith(("postgresql://", "postgres://")):
+            raise ParameterError("database", "...", "is not a database", "postgresql://host/database, or leave it out")
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether people reach it by TLS."""
+        return self.address.startswith("https://")
+
+    @property
+    def tables(self) -> Path:
+        """Where uploaded tables are."""
+        return self.folder / "tables"
+
+    @property
+    def models(self) -> Path:
+        """Where models are."""
+        return self.folder / "models"
+
+    @property
+    def ledgers(self) -> Path:
+        """Where ledgers are, and what is noted of those in a database."""
+        return self.folder / "ledgers"
+
+    def make_folders(self) -> None:
+        """Make the folders, readable by their owner alone."""
+        for folder in (self.folder, self.tables, self.models, self.ledgers):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def to_json(self) -> str:
+        """For a worker of the service."""
+        return json.dumps({**asdict(self), "folder": str(self.folder)})
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """Read what ``to_json`` wrote."""
+        fields: dict[str, Any] = json.loads(text)
+        limits = Limits(**fields.pop("limits"))
+        return cls(**{**fields, "folder": Path(fields["folder"]), "allowed": tuple(fields["allowed"])}, limits=limits)

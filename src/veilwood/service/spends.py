@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Budgets of the service: of a data set, of a person, of a year; and spends that a retry does not pay twice.
+
+A spend has a key, which stands in its entry. Nothing of a run is shown before the whole of it is stored; so a run that
+died, and is started again under the same key, shows one outcome only, and goes on under the reservation that it has
+(proofs/service.md). Beside every ledger its last event is noted in a file, so that an older copy that was put back is
+frozen rather than spent from again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from veilwood.atomic_file import write_file
+from veilwood.errors import BudgetExceededError, LedgerError
+from veilwood.privacy.certificate import PrivacyStatement
+from veilwood.privacy.chain import Connection, Entry
+from veilwood.privacy.ledger import SQLiteLedger
+from veilwood.privacy.ledger_postgres import PostgresLedger
+from veilwood.privacy.ledger_rules import Ledger, Reservation
+from veilwood.privacy.loss import Loss, requested_loss
+from veilwood.service import store
+from veilwood.service.settings import Settings
+from veilwood.service.store import Record, Store
+
+__all__ = [
+    "Book",
+    "Issued",
+    "KeyedLedger",
+    "allowance_book",
+    "book_of",
+    "dataset_ledger",
+    "handed_in_since",
+    "ledgers_for",
+    "reconcile",
+    "remaining",
+]
+
+
+@dataclass(frozen=True)
+class Book:
+    """One ledger of the service, and the note of its last event beside it."""
+
+    ledger: Ledger
+    witness: Path
+
+    def check(self) -> None:
+        """Refuse a ledger that no longer holds the event that was noted last."""
+        if self.is_frozen():
+            raise LedgerError(
+                f"{self.ledger.name} is frozen: it no longer holds the last event that was noted, as if an older copy "
+                "had been put back. Hint: a custodian reconciles it with the certificates issued since."
+            )
+
+    def is_frozen(self) -> bool:
+        """Whether the ledger lacks the event that was noted last."""
+        try:
+            noted = json.loads(self.witness.read_text())
+        except FileNotFoundError:
+            return False
+        return not self.ledger.holds(noted["number"], noted["hash"])
+
+    def note(self) -> None:
+        """Note the last event; before anything is computed, so that no spend can be forgotten with its ledger."""
+        number, digest = self.ledger.head()
+        write_file(self.witness, json.dumps({"number": number, "hash": digest}).encode())
+
+
+def book_of(settings: Settings, name: str, epsilon: object = None, delta: object = None, of: str | None = None) -> Book:
+    """Open a ledger of the service, which is made if it is not there."""
+    if settings.database:
+        ledger: Ledger = PostgresLedger(f"{settings.database}#{name}", epsilon, delta, of)
+    else:
+        ledger = SQLiteLedger(settings.ledgers / f"{name}.db", epsilon, delta, of)
+    return Book(ledger, settings.ledgers / f"{name}.head.json")
+
+
+def dataset_ledger(dataset: str) -> str:
+    """The name of the ledger of a data set."""
+    return f"data_{dataset}"
+
+
+def ledgers_for(settings: Settings, records: Store, dataset: str, account: str) -> list[Book]:
+    """Return every ledger that must grant a spend of this person on this data set, that of the data set first."""
+    books = [book_of(settings, dataset_ledger(dataset))]
+    for allowance in records.every(store.allowances, dataset=dataset):
+        if allowance["account"] in ("", account):
+            books.append(allowance_book(settings, allowance))
+    return books
+
+
+def allowance_book(settings: Settings, allowance: Record) -> Book:
+    """The ledger of a narrower limit."""
+    return book_of(settings, _name_of(allowance), allowance["epsilon"], allowance["delta"])
+
+
+def _name_of(allowance: Record) -> str:
+    """The ledger of an allowance: a new one every period."""
+    today = datetime.now(UTC)
+    period = {"year": f"{today:%Y}", "month": f"{today:%Y%m}", "": "all"}[allowance["period"]]
+    return f"a{allowance['id'][:24]}_{period}"
+
+
+class KeyedLedger(Ledger):
+    """All of these ledgers, or none: a spend that each of them must grant, known by its key.
+
+    It shows itself as the first, the one of the data set.
+    """
+
+    def __init__(self, books: Sequence[Book], key: str) -> None:
+        self._books, self._key = list(books), key
+        self.name, self._chain = books[0].ledger.name, books[0].ledger._chain
+        self._entries: list[tuple[Ledger, int]] = []
+
+    def reserve(self, loss: Loss, *, what: str, **facts: Any) -> Reservation:
+        """Reserve in every ledger, or in none; what was reserved under this key before is taken up again."""
+        marked, made = f"{what} [{self._key}]", list[tuple[Ledger, int]]()
+        self._entries = []
+        try:
+            for book in self._books:
+                book.check()
+                known = self._known(book.ledger)
+                if known is None:
+                    made.append((book.ledger, book.ledger.reserve(loss, what=marked, **facts).id))
+                    self._entries.append(made[-1])
+                    book.note()
+                elif (known.loss, known.plan) == (loss, facts["plan"]):
+                    self._entries.append((book.ledger, known.id))
+                else:
+                    raise LedgerError(f"{book.ledger.name} has another spend under the same key.")
+        except LedgerError:
+            for ledger, entry in made:
+                ledger._settle(entry, "cancelled", "another limit does not allow it")
+            raise
+        return Reservation(self, self._entries[0][1])
+
+    def has_spent(self) -> bool:
+        """Whether something stands in the ledgers under this key."""
+        return any(self._known(book.ledger) is not None for book in self._books)
+
+    def check_affordable(self, loss: Loss) -> None:
+        """Refuse what one of the ledgers has no room for."""
+        for book in self._books:
+            if self._known(book.ledger) is None:
+                book.ledger.check_affordable(loss)
+
+    def _known(self, ledger: Ledger) -> Entry | None:
+        found = [e for e in ledger.entries() if e.counts and e.what.endswith(f"[{self._key}]")]
+        return found[0] if found else None
+
+    def _settle(
+        self, entry: int, state: Literal["committed", "cancelled", "resolved"], reason: str | None = None
+    ) -> None:
+        for ledger, number in self._entries:
+            known = next(e for e in ledger.entries() if e.id == number)
+            if known.state == "reserved":
+                ledger._settle(number, state, reason)
+
+    def _transaction(self, write: bool = False) -> AbstractContextManager[Connection]:
+        return self._books[0].ledger._transaction(write)
+
+    def _is_whole(self, connection: Connection) -> bool:
+        return self._books[0].ledger._is_whole(connection)
+
+
+def remaining(books: Sequence[Book]) -> Loss | None:
+    """Return the least that any of the ledgers has left; None where none has a limit."""
+    left = [rest for book in books if (rest := book.ledger.remaining) is not None]
+    return min(left, key=lambda loss: loss.epsilon or 0) if left else None
+
+
+@dataclass(frozen=True)
+class Issued:
+    """A release that somebody may hold: the hash of its plan, what it cost, and whom it protects."""
+
+    plan: str
+    loss: Loss
+    neighbours: str
+
+
+def handed_in_since(book: Book, known: Sequence[Issued], certificates: Sequence[PrivacyStatement]) -> list[Issued]:
+    """Return the releases that people hold certificates of and the service does not know."""
+    counted, found = Counter(release.plan for release in known), []
+    losses = {entry.plan: entry.loss for entry in book.ledger.entries()}
+    for certificate in certificates:
+        plan = certificate.plan_hash
+        if counted[plan] > 0:
+            counted[plan] -= 1
+            continue
+        if certificate.epsilon is None:
+            raise LedgerError("a certificate without a guarantee cannot be charged.")
+        loss = losses.get(plan) or requested_loss(certificate.epsilon, certificate.delta or 0)
+        verb = "added or removed" if certificate.adjacency == "add-remove" else "replaced"
+        found.append(Issued(plan, loss, f"{certificate.unit}, {verb}"))
+    return found
+
+
+def reconcile(book: Book, issued: Sequence[Issued], reason: str) -> list[int]:
+    """Charge every release that the ledger does not hold, note the last event, and so thaw the ledger.
+
+    Parameters
+    ----------
+    book : Book
+        A ledger that is frozen.
+    issued : list of Issued
+        All releases that were made from this data set.
+    reason : str
+        Why the older copy is there, in the custodian's words; recorded with each entry.
+    """
+    held = Counter((entry.plan, entry.loss) for entry in book.ledger.entries() if entry.counts)
+    charged = []
+    for release in issued:
+        if held[release.plan, release.loss] > 0:
+            held[release.plan, release.loss] -= 1
+            continue
+        what = f"reconciled: {reason}"
+        try:
+            entry = book.ledger.reserve(release.loss, what=what, neighbours=release.neighbours, plan=release.plan)
+        except BudgetExceededError as error:
+            raise LedgerError(
+                f"{book.ledger.name} has no room for a release that was made already. Hint: put the newest copy back."
+            ) from error
+        entry.commit()
+        charged.append(entry.id)
+    book.note()
+    return charged

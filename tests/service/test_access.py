@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may do what: every route with every kind of token; hostile uploads; what is told to whom."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+pytest.importorskip("fastapi")
+
+from fixtures.serving import CAR, CSV, PASSWORD, TABLE, Running, serving
+from veilwood.service import store
+from veilwood.service.accounts import ROLES
+from veilwood.service.settings import Limits
+
+OPEN = {
+    ("GET", "/healthz"), ("GET", "/readyz"), ("POST", "/v1/session"), ("POST", "/v1/accounts/first"),
+    ("GET", "/v1/openid/start"), ("GET", "/v1/openid/back"),
+}  # fmt: skip
+# What a role needs for a route; all other routes are for everybody who has an account.
+NEEDED = {
+    ("GET", "/v1/metrics"): "operate",
+    ("GET", "/v1/accounts"): "accounts",
+    ("POST", "/v1/accounts"): "accounts",
+    ("PATCH", "/v1/accounts/{name}"): "accounts",
+    ("POST", "/v1/datasets"): "data",
+    ("PUT", "/v1/datasets/{name}/table"): "data",
+    ("POST", "/v1/datasets/{name}/draft"): "data",
+    ("PUT", "/v1/datasets/{name}/schema"): "data",
+    ("POST", "/v1/datasets/{name}/allowances"): "data",
+    ("DELETE", "/v1/datasets/{name}/allowances/{number}"): "data",
+    ("GET", "/v1/datasets/{name}/ledger"): "records",
+    ("POST", "/v1/datasets/{name}/ledger/verify"): "records",
+    ("POST", "/v1/datasets/{name}/ledger/{entry}/resolve"): "data",
+    ("POST", "/v1/datasets/{name}/ledger/reconcile"): "data",
+    ("POST", "/v1/datasets/{name}/plans"): "plan",
+    ("POST", "/v1/models/{number}/evaluations"): "plan",
+    ("POST", "/v1/plans/{number}/signature"): "sign",
+    ("POST", "/v1/plans/{number}/jobs"): "run",
+    ("DELETE", "/v1/jobs/{number}"): "run",
+    ("POST", "/v1/models/{number}/predict"): "ask",
+    ("POST", "/v1/models/{number}/predict.csv"): "ask",
+    ("POST", "/v1/models/{number}/quote"): "ask",
+    ("POST", "/v1/models/{number}/answers"): "ask",
+}
+BODIES: dict[str, Any] = {
+    "/v1/accounts": {"name": "x", "roles": ["auditor"]},
+    "/v1/accounts/{name}": {"disabled": True},
+    "/v1/datasets": {"name": "other", "people": "x", "epsilon": 1},
+    "/v1/datasets/{name}/allowances": {"epsilon": 1},
+    "/v1/datasets/{name}/ledger/{entry}/resolve": {"reason": "x"},
+    "/v1/datasets/{name}/ledger/reconcile": {"reason": "x"},
+    "/v1/plans/{number}/signature": {"fingerprint": "x"},
+    "/v1/models/{number}/quote": {"rows": [{}]},
+    "/v1/models/{number}/answers": {"rows": [{}]},
+}
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with serving(tmp_path_factory.mktemp("service"), limits=Limits(upload_bytes=200_000, body_bytes=100_000)) as found:
+        found.add_cars()
+        yield found
+
+
+@pytest.fixture(scope="module")
+def routes(running: Running) -> list[tuple[str, str]]:
+    paths = running.get("analyst", "/v1/openapi.json")["paths"]
+    return [(method.upper(), path) for path, methods in paths.items() for method in methods]
+
+
+def call(running: Running, method: str, path: str, headers: dict[str, str]) -> int:
+    filled = path.format_map({"name": "cars", "number": "0" * 24, "entry": "2"})
+    body = BODIES.get(path, {})
+    return int(running.test_client.request(method, filled, headers=headers, json=body).status_code)
+
+
+def test_the_table_of_rights_names_routes_that_exist(routes: list[tuple[str, str]]) -> None:
+    assert set(NEEDED) <= set(routes)
+    assert set(OPEN) <= set(routes)
+
+
+def test_no_route_answers_who_is_not_known(running: Running, routes: list[tuple[str, str]]) -> None:
+    records = running.service.records
+    expired = running.service.accounts.issue_token(caller(running, "custodian"), "old", ["data"], 1)
+    records.change(store.tokens, {"id": expired[1]}, expires="2020-01-01T00:00:00.000+00:00")
+    revoked = running.service.accounts.issue_token(caller(running, "custodian"), "gone", ["data"], 1)
+    running.service.accounts.revoke(caller(running, "custodian"), revoked[1])
+    wrong = [{}, *({"Authorization": f"Bearer {word}"} for word in ("", "vw_nothing", expired[0], revoked[0]))]
+    wrong += [{"Authorization": "Basic YTpi"}, {"Cookie": "veilwood_session=vw_nothing"}]
+    for method, path in set(routes) - OPEN:
+        assert {call(running, method, path, headers) for headers in wrong} == {401}, (method, path)
+
+
+def test_no_route_answers_who_may_not(running: Running, routes: list[tuple[str, str]]) -> None:
+    for method, path in set(routes) - OPEN - {("DELETE", "/v1/session")}:
+        needed = NEEDED.get((method, path))
+        for role, scopes in ROLES.items():
+            if needed is not None and needed not in scopes:
+                status = call(running, method, path, {"Authorization": f"Bearer {running.tokens[role]}"})
+                assert status == 403, (method, path, role)
+
+
+def test_a_token_can_do_no_more_than_it_says(running: Running) -> None:
+    custodian = caller(running, "custodian")
+    narrow, _ = running.service.accounts.issue_token(custodian, "narrow", ["plan"], 1)
+    headers = {"Authorization": f"Bearer {narrow}"}
+    assert call(running, "POST", "/v1/datasets", headers) == 403
+    wider = {"name": "wider", "scopes": ["plan", "data"]}
+    assert running.test_client.post("/v1/tokens", headers=headers, json=wider).status_code == 422
+
+
+def caller(running: Running, role: str) -> Any:
+    return running.service.accounts.who(running.tokens[role], "token")
+
+
+def test_a_session_of_the_page_repeats_its_word_in_every_change(running: Running) -> None:
+    client = running.test_client
+    found = client.post("/v1/session", json={"name": "custodian", "password": PASSWORD})
+    cookie = found.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert client.get("/v1/session").json()["name"] == "custodian"
+    limit = {"account": "x", "epsilon": 1}
+    assert client.post("/v1/datasets/cars/allowances", json=limit).status_code == 403
+    right = {"X-CSRF-Token": found.json()["csrf"]}
+    assert client.post("/v1/datasets/cars/allowances", json=limit, headers=right).status_code == 201
+    assert client.delete("/v1/session", headers=right).status_code == 204
+    client.cookies.clear()
+    assert client.get("/v1/session", headers={"Cookie": cookie.split(";")[0]}).status_code == 401
+
+
+def test_who_loses_a_role_loses_every_token(running: Running) -> None:
+    accounts = running.service.accounts
+    accounts.create("eve", PASSWORD, ["custodian"])
+    word, _ = accounts.open_session("eve")
+    token, _ = accounts.issue_token(accounts.who(word, "session"), "t", ["data"], 1)
+    headers = {"Authorization": f"Bearer {token}"}
+    assert running.test_client.get("/v1/datasets", headers=headers).status_code == 200
+    body = {"roles": ["auditor"]}
+    assert running.ask("operator", "PATCH", "/v1/accounts/eve", json=body).status_code == 200
+    assert running.test_client.get("/v1/datasets", headers=headers).status_code == 401
+
+
+def test_passwords_are_not_guessed(tmp_path: Path) -> None:
+    with serving(tmp_path) as running:
+        wrong = {"name": "analyst", "password": "not the password"}
+        codes = [running.test_client.post("/v1/session", json=wrong).status_code for _ in range(12)]
+        assert codes == [401] * 10 + [429] * 2
+        stored = running.service.records.find(store.accounts, name="analyst")
+        assert stored is not None
+        assert PASSWORD not in stored["password"]
+        kept = running.service.records.every(store.tokens)
+        assert not any(word in str(kept) for word in running.tokens.values())
+
+
+def test_an_invitation_makes_one_account_once(tmp_path: Path) -> None:
+    with serving(tmp_path) as running:
+        running.service.records.remove(store.accounts)
+        word = running.service.accounts.invite()
+        asked = {"invitation": word, "name": "anna", "password": PASSWORD}
+        client = running.test_client
+        assert client.post("/v1/accounts/first", json={**asked, "invitation": "vw_x"}).status_code == 401
+        assert client.post("/v1/accounts/first", json={**asked, "password": "short"}).status_code == 422
+        assert client.post("/v1/accounts/first", json=asked).status_code == 200
+        assert client.post("/v1/accounts/first", json={**asked, "name": "eve"}).status_code == 401
+
+
+@pytest.mark.parametrize("source", ["/etc/passwd", "../../etc/passwd", "allowed/../secret.csv", "allowed/link.csv", ""])
+def test_tables_are_registered_from_allowed_folders_alone(tmp_path: Path, source: str) -> None:
+    allowed = tmp_path / "allowed"
+    allowed.mkdir()
+    (tmp_path / "secret.csv").write_bytes(CSV)
+    (allowed / "link.csv").symlink_to(tmp_path / "secret.csv")
+    (allowed / "good.csv").write_bytes(CSV)
+    with serving(tmp_path / "service", allowed=(str(allowed),)) as running:
+        asked = {"name": "a", "people": "x", "epsilon": 1, "source": str(tmp_path / source)}
+        refused = running.ask("custodian", "POST", "/v1/datasets", json=asked)
+        assert refused.status_code == 422
+        assert str(tmp_path) not in refused.text
+        asked["source"] = str(allowed / "good.csv")
+        assert running.ask("custodian", "POST", "/v1/datasets", json=asked).status_code == 201
+
+
+def bomb() -> bytes:
+    out = io.BytesIO()
+    pd.DataFrame({"x": ["a" * 1000] * 5000}).to_parquet(out, use_dictionary=False, compression="zstd")
+    return out.getvalue()
+
+
+def upload(running: Running, content: bytes, kind: str, **headers: str) -> Any:
+    told = {"Content-Type": kind, **headers}
+    return running.ask("custodian", "PUT", "/v1/datasets/cars/table", content=content, headers=told)
+
+
+def test_hostile_uploads_are_refused_and_leave_nothing(running: Running) -> None:
+    folder = running.service.settings.tables
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    parquet = "application/vnd.apache.parquet"
+    secret = b"name,diagnosis\nOtto,secret\n"
+    found = [
+        upload(running, secret * 20_000, "text/csv"),  # too long
+        upload(running, b"", "text/csv"),
+        upload(running, secret, "application/zip"),
+        upload(running, secret, parquet),
+        upload(running, b"PAR1" + b"\0" * 100 + b"PAR1", parquet),
+        upload(running, b"\x1f\x8b" + secret, "text/csv", **{"Content-Encoding": "gzip"}),
+    ]
+    assert [answer.status_code for answer in found] == [413, 422, 422, 422, 422, 415]
+    assert not any("Otto" in answer.text or "secret" in answer.text for answer in found)
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    assert all(path.stat().st_mode & 0o077 == 0 for path in folder.iterdir())
+
+
+def test_a_file_that_unpacks_to_far_more_is_refused(tmp_path: Path) -> None:
+    content = bomb()
+    with serving(tmp_path, limits=Limits(upload_bytes=len(content) + 1000)) as running:
+        running.post("custodian", "/v1/datasets", {"name": "cars", "people": "x", "epsilon": 1})
+        answer = upload(running, content, "application/vnd.apache.parquet")
+        assert (answer.status_code, "unpacks" in answer.text) == (422, True)
+
+
+@pytest.mark.parametrize("name", ["../x", "..%2f..%2fetc", "index.html/../../app.py", "app.py", "%00"])
+def test_the_page_serves_its_own_files_alone(running: Running, name: str) -> None:
+    assert running.test_client.get(f"/page/{name}").status_code == 404
+
+
+def test_analysts_see_their_own_plans_and_no_reasons_of_failures(running: Running) -> None:
+    plan = running.post("custodian", "/v1/datasets/cars/plans", {"epsilon": 0.1})
+    assert running.ask("analyst", "GET", f"/v1/plans/{plan['id']}").status_code == 404
+    assert plan["id"] not in {one["id"] for one in running.get("analyst", "/v1/plans")}
+    assert plan["id"] in {one["id"] for one in running.get("auditor", "/v1/plans")}
+    own = running.signed(epsilon=0.1)
+    job = running.post("analyst", f"/v1/plans/{own['id']}/jobs")["id"]
+    running.service.records.change(store.jobs, {"id": job}, state="failed", detail="column 'doors'", message="failed")
+    assert "doors" not in str(running.get("analyst", f"/v1/jobs/{job}"))
+    assert "ended" not in running.get("analyst", f"/v1/jobs/{job}")
+    assert running.get("custodian", f"/v1/jobs/{job}")["detail"] == "column 'doors'"
+
+
+def test_logs_hold_no_token_and_no_value(running: Running, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        model = running.trained(epsilon=0.01)
+        rows = [{**TABLE.iloc[0].to_dict(), "buying": "unheard-of"}]
+        assert running.ask("analyst", "POST", f"/v1/models/{model}/predict", json={"rows": rows}).status_code == 422
+        running.ask("analyst", "POST", "/v1/models/secret-number/predict", json={"rows": rows})
+    text = "".join(
+        f"{r.getMessage()}\n" for r in caplog.records if r.name.startswith(("veilwood", "uvicorn", "fastapi"))
+    )
+    assert "POST /v1/models/{number}/predict 422" in text
+    assert not any(word in text for word in (*running.tokens.values(), "unheard-of", "secret-number", PASSWORD))
+
+
+def test_classes_that_a_spreadsheet_would_run_are_made_harmless() -> None:
+    from veilwood.service.routes_predict import _harmless
+
+    assert [_harmless(value) for value in ("=1+1", "@x", "-3", "good", -3)] == ["'=1+1", "'@x", "'-3", "good", -3]
+
+
+def test_bad_questions_are_refused_by_name(running: Running) -> None:
+    model = running.trained(epsilon=0.01)
+    path = f"/v1/models/{model}/predict"
+    good = CAR.X[:1].to_dict("records")[0]
+    bad: list[Any] = [[], [1], {}, [{}], [{**good, "extra": 1}], [good, {}], [{**good, "doors": [1]}], "x", None]
+    for rows in bad:
+        assert running.ask("analyst", "POST", path, json={"rows": rows}).status_code == 422, rows
+    assert running.ask("analyst", "POST", path, content=b"{").status_code == 422
+    assert running.ask("analyst", "POST", path, content=b"[" * 50_000).status_code == 422
+    many = {"rows": [{"a": 1}] * 10_001}
+    assert running.ask("analyst", "POST", path, json=many).status_code in (413, 422)

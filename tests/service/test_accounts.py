@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accounts, tokens and how often somebody may come, without a server around them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("sqlalchemy")
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+
+from veilwood.errors import ParameterError
+from veilwood.service import accounts as module
+from veilwood.service import store
+from veilwood.service.accounts import Accounts, DeniedError, Throttle, TooManyError
+from veilwood.service.migrations import make_tables
+from veilwood.service.settings import Limits, Settings
+from veilwood.service.store import METADATA, Store
+
+PASSWORD = "a long enough password"
+
+
+@pytest.fixture
+def accounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Accounts:
+    monkeypatch.setattr(module, "_SCRYPT", {"n": 16, "r": 1, "p": 1})  # quick; the real one is in test_access
+    records = Store(Settings(tmp_path))
+    make_tables(records)
+    make_tables(records)  # a second start finds everything there
+    return Accounts(records)
+
+
+def test_a_throttle_counts_each_caller_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("veilwood.service.accounts.time.monotonic", lambda: now)
+    throttle = Throttle(60)
+    for _ in range(3):
+        throttle.check("anna", 3)
+        throttle.count("anna")
+    with pytest.raises(TooManyError, match="wait"):
+        throttle.check("anna", 3)
+    throttle.check("otto", 3)
+    now = 61.0
+    throttle.check("anna", 3)
+
+
+@pytest.mark.parametrize("name", ["", "Anna", "a" * 41, "a b", "../x", "1st"])
+def test_names_are_simple(accounts: Accounts, name: str) -> None:
+    with pytest.raises(ParameterError, match="name"):
+        accounts.create(name, PASSWORD, ["analyst"])
+
+
+def test_accounts_need_known_roles_long_passwords_and_names_of_their_own(accounts: Accounts) -> None:
+    accounts.create("anna", PASSWORD, ["analyst"])
+    for name, password, roles in [("anna", PASSWORD, ["analyst"]), ("b", "short", ["analyst"]), ("b", PASSWORD, ["x"]),
+                                  ("b", PASSWORD, [])]:  # fmt: skip
+        with pytest.raises(ParameterError):
+            accounts.create(name, password, roles)
+    with pytest.raises(ParameterError, match="nothing was to be changed"):
+        accounts.change("anna")
+    with pytest.raises(ParameterError, match="not an account"):
+        accounts.change("nobody", disabled=True)
+
+
+def test_a_session_ends_and_a_disabled_account_has_none(accounts: Accounts) -> None:
+    accounts.create("anna", PASSWORD, ["analyst"])
+    word, csrf = accounts.log_in("anna", PASSWORD)
+    assert accounts.who(word, "session").csrf == csrf
+    assert accounts.known(word, "session") is not None
+    accounts.log_out(word)
+    assert accounts.known(word, "session") is None
+    with pytest.raises(DeniedError):
+        accounts.who(word, "session")
+    accounts.change("anna", disabled=True)
+    with pytest.raises(DeniedError, match="wrong"):
+        accounts.log_in("anna", PASSWORD)
+    accounts.change("anna", disabled=False, password="another long password")
+    accounts.log_in("anna", "another long password")
+
+
+def test_an_account_of_a_provider_has_no_password(accounts: Accounts) -> None:
+    accounts.create("otto", None, ["auditor"], "otto@clinic")
+    with pytest.raises(DeniedError):
+        accounts.log_in("otto", "")
+    assert accounts._records.find(store.accounts, subject="otto@clinic") is not None
+
+
+def test_a_token_is_known_by_its_hash_for_a_moment(accounts: Accounts, monkeypatch: pytest.MonkeyPatch) -> None:
+    accounts.create("anna", PASSWORD, ["analyst"])
+    caller = accounts.who(accounts.open_session("anna")[0], "session")
+    word, number = accounts.issue_token(caller, "script", ["plan"], 1)
+    assert accounts.who(word, "token").scopes == {"plan"}
+    assert word not in str(accounts._known)
+    with pytest.raises(ParameterError, match="time to live"):
+        accounts.issue_token(caller, "script", ["plan"], 1000)
+    accounts.revoke(caller, number)
+    with pytest.raises(ParameterError, match="not known"):
+        accounts.revoke(caller, number)
+
+
+def test_a_throttle_counts_as_far_as_the_limits_go() -> None:
+    throttle, most = Throttle(3600), Limits().requests_a_minute
+    for _ in range(most):
+        throttle.count("anna")
+    with pytest.raises(TooManyError):
+        throttle.check("anna", most)
+
+
+def test_the_limit_of_wrong_passwords_is_the_operators(accounts: Accounts) -> None:
+    strict = Accounts(accounts._records, wrong_a_minute=2)
+    for _ in range(2):
+        with pytest.raises(DeniedError):
+            strict.log_in("nobody", PASSWORD)
+    with pytest.raises(TooManyError):
+        strict.log_in("nobody", PASSWORD)
+
+
+def test_the_steps_of_the_database_lead_to_the_tables_of_this_version(accounts: Accounts) -> None:
+    with accounts._records.engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
+        with_more = sa.MetaData()
+        for table in METADATA.tables.values():
+            table.to_metadata(with_more)
+        sa.Table("more", with_more, sa.Column("id", sa.Integer, primary_key=True))
+        assert compare_metadata(MigrationContext.configure(connection), with_more) != []

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real server on a real port, killed again and again: nothing is lost, and nothing is charged twice."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("fastapi")
+import uvicorn
+
+from fixtures import postgres
+from fixtures.serving import CAR, serving
+from veilwood.service.app import create_app
+from veilwood.service.settings import Settings
+
+pytestmark = pytest.mark.slow
+KILLS = 100  # for each kind of database
+PRICE = 0.01
+
+
+@pytest.fixture(params=["SQLite", "PostgreSQL"])
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Settings]:
+    if request.param == "SQLite":
+        yield Settings(tmp_path)
+        return
+    with postgres.running() as address:
+        yield Settings(tmp_path, database=address)
+
+
+def free_port() -> int:
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        return int(place.getsockname()[1])
+
+
+def serve(settings: Settings, port: int) -> None:
+    uvicorn.run(create_app(settings), host="127.0.0.1", port=port, log_level="critical")
+
+
+def keep_asking(
+    port: int, token: str, model: str, batches: list[Any], told: dict[int, Any], stop: threading.Event
+) -> None:
+    """Ask batch after batch; remember what was answered."""
+    headers = {"Authorization": f"Bearer {token}"}
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=20) as client:
+        while not stop.is_set():
+            number = random.randrange(len(batches))
+            try:
+                found = client.post(f"/v1/models/{model}/answers", json={"rows": batches[number], "epsilon": PRICE})
+            except httpx.HTTPError:
+                continue
+            assert found.status_code == 200, found.text
+            assert told.setdefault(number, found.json()) == found.json()
+
+
+def test_kills_lose_nothing_and_charge_nothing_twice(settings: Settings) -> None:
+    rows = CAR.X.to_dict("records")
+    batches = [rows[i : i + 2] for i in range(0, 1200, 2)]
+    with serving(settings.folder, database=settings.database) as running:
+        running.add_cars(epsilon=1000)
+        asked: dict[str, Any] = {"estimator": "MatrixForestPredictor", "epsilon": PRICE}
+        asked["parameters"] = {"n_estimators": 2, "max_depth": 1, "mechanism": "laplace"}
+        model, token = running.run(running.signed(**asked))["id"], running.tokens["analyst"]
+    told: dict[int, Any] = {}
+    slowest, context = 0.0, get_context("fork")
+    for _ in range(KILLS):
+        port, stop = free_port(), threading.Event()
+        child = context.Process(target=serve, args=(settings, port))
+        began = time.monotonic()
+        child.start()
+        wait_for(port)
+        slowest = max(slowest, time.monotonic() - began)
+        askers = [
+            threading.Thread(target=keep_asking, args=(port, token, model, batches, told, stop)) for _ in range(2)
+        ]
+        for asker in askers:
+            asker.start()
+        time.sleep(random.uniform(0.1, 2.0))
+        assert child.pid is not None
+        stop.set()
+        os.kill(child.pid, signal.SIGKILL)
+        child.join()
+        for asker in askers:
+            asker.join()
+    with serving(settings.folder, database=settings.database) as running:
+        for number, answer in told.items():  # what was told is what is stored, for free
+            assert running.post("analyst", f"/v1/models/{model}/answers", {"rows": batches[number]}) == answer
+        ledger = running.get("auditor", "/v1/datasets/cars/ledger")
+        keys = [entry["what"].rsplit("[", 1)[1] for entry in ledger["entries"] if entry["state"] != "cancelled"]
+        assert len(keys) == len(set(keys)), "a batch was charged twice"
+        assert len(told) <= len(keys) <= len(told) + 2 * KILLS
+        assert len(told) > KILLS / 4
+        running.post("auditor", "/v1/datasets/cars/ledger/verify")
+        assert not ledger["frozen"]
+    assert slowest < 20
+
+
+def wait_for(port: int) -> None:
+    for _ in range(600):
+        try:
+            if httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=1).is_success:
+                return
+        except httpx.HTTPError:
+            time.sleep(0.02)
+    raise AssertionError("the service is not back")

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs in workers of their own: cancelled, killed, and left behind by a service that went away."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from fixtures.serving import Running, serving
+from veilwood.errors import LedgerError
+from veilwood.progress import report_to
+from veilwood.service import jobs, store, worker
+from veilwood.service.settings import Limits
+
+# A worker that has reserved and drawn its noise, and is never done. That others are is in test_client.
+STUCK = """
+import time
+from veilwood.service import spends, worker
+spends.KeyedLedger._settle = lambda *_: time.sleep(600)
+worker.main()
+"""
+SMALL: dict[str, Any] = {"estimator": "random-trees", "epsilon": 0.5, "parameters": {"n_estimators": 2, "max_depth": 2}}
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    with serving(tmp_path) as found:
+        found.add_cars()
+        yield found
+
+
+def started(running: Running) -> str:
+    job = running.post("analyst", f"/v1/plans/{running.signed(**SMALL)['id']}/jobs")
+    running.service.jobs.start()
+    return str(job["id"])
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    until = time.monotonic() + 120
+    while not what():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def state(running: Running, job: str) -> str:
+    return str(running.get("analyst", f"/v1/jobs/{job}")["state"])
+
+
+def ledger(running: Running) -> list[tuple[str, str]]:
+    entries = running.get("auditor", "/v1/datasets/cars/ledger")["entries"]
+    return [(entry["state"], entry["loss"]) for entry in entries]
+
+
+def stuck(running: Running, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A job whose worker has reserved, and goes no further."""
+    monkeypatch.setattr(jobs, "_WORKER", ("-c", STUCK))
+    job = started(running)
+    wait_for(lambda: ledger(running) == [("reserved", "epsilon=0.5")])
+    monkeypatch.undo()
+    return job
+
+
+def test_a_job_that_waits_is_cancelled_for_free(running: Running) -> None:
+    job = running.post("analyst", f"/v1/plans/{running.signed(**SMALL)['id']}/jobs")["id"]
+    running.ask("analyst", "DELETE", f"/v1/jobs/{job}")
+    running.service.jobs.start()
+    time.sleep(0.5)
+    running.service.jobs.stop()
+    assert (state(running, job), ledger(running)) == ("cancelled", [])
+
+
+def test_a_job_that_is_cancelled_is_killed_and_stays_spent(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = stuck(running, monkeypatch)
+    process = running.service.jobs._running[job].process
+    assert running.ask("analyst", "DELETE", f"/v1/jobs/{job}").json()["state"] == "cancelled"
+    wait_for(lambda: job not in running.service.jobs._running)
+    running.service.jobs.stop()
+    assert process.poll() is not None
+    assert ledger(running) == [("resolved", "epsilon=0.5")]
+    assert running.ask("analyst", "GET", f"/v1/models/{job}").status_code == 404
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_goes_on_under_its_reservation(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = stuck(running, monkeypatch)
+    running.service.jobs._running[job].process.kill()
+    wait_for(lambda: state(running, job) == "done")
+    running.service.jobs.stop()
+    assert ledger(running) == [("committed", "epsilon=0.5")]
+
+
+@pytest.mark.slow
+def test_a_service_that_stops_goes_on_when_it_is_back(
+    running: Running, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    job = stuck(running, monkeypatch)
+    process = running.service.jobs._running[job].process
+    running.service.jobs.stop()
+    assert process.poll() is not None
+    assert state(running, job) == "queued"
+    with serving(tmp_path) as again:
+        again.service.jobs.start()
+        wait_for(lambda: state(again, job) == "done")
+        again.service.jobs.stop()
+        assert ledger(again) == [("committed", "epsilon=0.5")]
+
+
+def test_a_job_of_a_process_that_is_gone_is_taken_over(running: Running) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    host = running.service.jobs._name.rpartition("-")[0]
+    job = running.post("analyst", f"/v1/plans/{running.signed(**SMALL)['id']}/jobs")["id"]
+    where: dict[str, Any] = {"id": job, "state": "queued"}
+    running.service.records.change(store.jobs, where, state="running", worker=f"{host}-{gone.pid}", seen=store.now())
+    running.service.jobs._queue_lost_jobs()
+    assert state(running, job) == "queued"
+    running.service.records.change(store.jobs, where, state="running", worker="elsewhere-1", seen=store.now())
+    running.service.jobs._queue_lost_jobs()
+    assert state(running, job) == "running"
+    running.service.records.change(store.jobs, {"id": job}, seen="2020-01-01T00:00:00.000+00:00")
+    running.service.jobs._queue_lost_jobs()
+    assert state(running, job) == "queued"
+
+
+def test_a_job_that_takes_too_long_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(tmp_path, limits=Limits(job_seconds=0)) as running:
+        running.add_cars()
+        monkeypatch.setattr(jobs, "_WORKER", ("-c", STUCK))
+        job = started(running)
+        wait_for(lambda: state(running, job) == "failed")
+        running.service.jobs.stop()
+        assert running.get("analyst", f"/v1/jobs/{job}")["message"] == "too long"
+
+
+def test_how_far_a_job_is_is_for_custodians_alone_and_while_it_runs(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_TOLD_SECONDS", -1.0)
+    plan = running.signed(**SMALL)
+    job = running.post("analyst", f"/v1/plans/{plan['id']}/jobs")["id"]
+    seen: dict[str, list[str]] = {"custodian": [], "analyst": [], "auditor": []}
+
+    def look(doing: str, number: int) -> None:
+        told(doing, number)
+        for role, texts in seen.items():
+            texts.append(str(running.get(role, f"/v1/jobs/{job}")))
+
+    told = worker._Progress(running.service.records, {"id": job})
+    report_to(look)
+    try:
+        running.carry_out(job)
+    finally:
+        report_to(None)
+    assert all("1 so far" in text for text in seen["custodian"])
+    assert seen["custodian"]
+    assert not any("so far" in text for role in ("analyst", "auditor") for text in seen[role])
+    assert running.get("custodian", f"/v1/jobs/{job}")["detail"] is None
+
+
+def test_a_ledger_that_is_away_for_a_moment_stops_no_queue(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "_PAUSE_SECONDS", 0.01)
+    looks: list[int] = []
+
+    def look() -> None:
+        looks.append(1)
+        if len(looks) == 1:
+            raise LedgerError("the database is away")
+
+    monkeypatch.setattr(running.service.jobs, "_look", look)
+    running.service.jobs.start()
+    wait_for(lambda: len(looks) > 1)
+    running.service.jobs.stop()
