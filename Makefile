@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH := benchmarks/results/latest
 
-.PHONY: demo test test-all lint bench clean
+.PHONY: demo docs test test-all lint bench clean
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Veilwood needs Python 3.11 or newer; set PYTHON=/path/to/python")'
@@ -28,6 +28,14 @@ test-all: lint
 	@echo "Installing PySpark, which needs Java 17 or newer, and Ray: several hundred megabytes, for the cluster tests."
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[spark,ray]'
 	$(BIN)/python -m pytest -n 2
+
+# The site, in build/site/index.html: warnings and broken links are errors. VEILWOOD_DOCS=quick runs no notebook or gallery.
+docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	rm -rf build/site-source
+	$(BIN)/python docs/assemble.py build/site-source
+	VEILWOOD_ROOT=$(CURDIR) $(BIN)/python -m sphinx -q -W --keep-going -b html build/site-source build/site
+	@echo "Written to build/site/index.html."
 
 # A few minutes; what the figures mean, and all other benchmarks, are in benchmarks/README.md.
 bench: $(STAMP)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first minute: plan a private forest, train it, predict, keep the model with its certificate.
+"""The first minute: plan a private forest, train it, measure it, predict, keep the model and a page about it.
 
 Run: python examples/first_minute.py [FOLDER]
 """
@@ -7,23 +7,20 @@ Run: python examples/first_minute.py [FOLDER]
 import sys
 from pathlib import Path
 
-from sklearn.model_selection import train_test_split
-
 import veilwood as vw
-from veilwood.models.file import load, save
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
 
-schema, X, y = vw.datasets.iris()
-train, test, train_y, test_y = train_test_split(X, y, test_size=0.2, random_state=0, stratify=y)
+schema, X, y = vw.datasets.car()
 
-forest = vw.RandomTreesClassifier(schema, epsilon=2.0, n_estimators=8, max_depth=4, voting="threshold", random_state=0)
+forest = vw.PrivateForestClassifier(schema, epsilon=2.0, random_state=0)
 print(forest.plan())  # before any data: what will be released, at what cost, with how much noise
 
-forest.fit(train, train_y)  # the only step that touches private rows
-print(f"\nAccuracy on rows held out: {forest.score(test, test_y):.2f}")
-print(f"Guarantee: {forest.privacy_}")
+forest.fit(X, y, evaluate_share=0.3)  # the only step that touches private rows
+print(f"\nOn the rows that a secret key set aside:\n{forest.evaluation_.quality}")
+print(f"\nGuarantee, of fit and evaluation together: {forest.privacy_}")
 
-save(forest, folder / "iris.veilwood")
-assert (load(folder / "iris.veilwood").predict(test) == forest.predict(test)).all()
-print(f"Model, with its certificate inside: {folder / 'iris.veilwood'}")
+vw.save(forest, folder / "car.veilwood")
+assert (vw.load(folder / "car.veilwood").predict(X) == forest.predict(X)).all()
+print(f"Model, with its certificate inside: {folder / 'car.veilwood'}")
+print(f"A page to look at: {vw.report(forest, folder / 'car.html')}")

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 import veilwood as vw
-from veilwood.plots import plot_effects
+from veilwood.plots import all_effects, plot_pair, save
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
 
@@ -47,8 +47,10 @@ forest = vw.PrivateForestClassifier(schema, epsilon=1.0, random_state=0).fit(X[:
 print(f"\nAbout {forest.plan_.layout.rows_planned:,} rows; {forest.privacy_.released}.")
 print(f"Accuracy on rows held out: {forest.score(X[16_000:], stay[16_000:]):.3f}\n")
 
-# What it learned, with error bars from the noise: free, since it is computed from what was released.
+# What it learned, with error bars of noise and sampling: free, since it is computed from what was released.
 effects = forest.explain()
 print(effects)
-plot_effects(effects).savefig(folder / "private-forest-effects.png")
+all_effects(effects).savefig(folder / "private-forest-effects.png")
+if effects.interactions:
+    save(plot_pair(effects.interactions[0], unit=effects.unit), folder / "private-forest-pair.png")
 print(f"\nDrawn in {folder / 'private-forest-effects.png'}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README is true in every line, and the examples run."""
+"""README and first pages are true in every line, and the examples run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ import sys
 from contextlib import redirect_stdout
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import veilwood as vw
@@ -22,8 +25,14 @@ from veilwood.cli.main import FAMILIES, main
 from veilwood.privacy.loss import Loss
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w+)([^\n]*)\n(.*?)^```$", README, flags=re.M | re.S)
+README, START, CHOICE = (
+    (ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/start.md", "docs/which-estimator.md")
+)
+
+
+def blocks(page: str) -> list[tuple[str, str, str]]:
+    """The language, the title and the text of every block of code."""
+    return re.findall(r"^```(\w+)([^\n]*)\n(.*?)^```$", page, flags=re.M | re.S)
 
 
 def run_line(line: str) -> None:
@@ -36,11 +45,12 @@ def run_line(line: str) -> None:
         exec(words[2], {})
 
 
-def test_readme_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("page", [README, START], ids=["README", "start"])
+def test_pages_run_from_top_to_bottom(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     printed = ""
-    for language, title, body in BLOCKS:
+    for language, title, body in blocks(page):
         with redirect_stdout(io.StringIO()) as out:
             if language == "python":
                 exec(compile(body, "README.md", "exec"), names)
@@ -54,29 +64,34 @@ def test_readme_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.Monk
                 assert body == printed
         printed = out.getvalue()
         assert "NOT PRIVATE" not in printed
+    if page is README:
+        return
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 151
     assert vw.open_ledger("flowers.db").remaining == Loss(Fraction(3))
 
 
 def test_readme_promises_what_exists() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    consoles = [body for language, _, body in BLOCKS if language == "console"]
+    consoles = [body for language, _, body in blocks(README) if language == "console"]
     for target in re.findall(r"^make (\S+)", "".join(consoles), flags=re.M):
         assert re.search(rf"^{target}:", makefile, flags=re.M), target
     for path in re.findall(r"\]\(([^)]+)\)", README):
         assert (ROOT / path).exists(), path
-    named = set(re.findall(r"`(\w+(?:Classifier|Regressor|Predictor))`", README))
+
+
+def test_every_estimator_has_a_line_where_one_chooses() -> None:
+    named = set(re.findall(r"`(\w+(?:Classifier|Regressor|Predictor))`", CHOICE))
     assert named == set(estimators.__all__)
-    assert set(re.findall(r"`--estimator ([\w-]+)`", README)) == set(FAMILIES)
+    assert set(re.findall(r"`--estimator ([\w-]+)`", CHOICE)) == set(FAMILIES)
 
 
-def test_readme_one_liner_for_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_liner_for_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (schema,) = (body for language, _, body in BLOCKS if language == "json")
+    (schema,) = (body for language, _, body in blocks(START) if language == "json")
     Path("flowers.json").write_text(schema)
     data = vw.datasets.iris()
     data.X.assign(species=data.y).to_csv("flowers.csv", index=False)
-    (line,) = re.findall(r"`(vw\.RandomTrees[^`]*\.fit\(\"flowers\.csv\"\))`", README)
+    (line,) = re.findall(r"`(vw\.PrivateForest[^`]*\.fit\(\"flowers\.csv\"[^`]*\))`", START)
     vw.SQLiteLedger("flowers.db", epsilon=5)
     forest = eval(line, {"vw": vw})
     assert forest.privacy_.is_private
@@ -86,7 +101,7 @@ def test_readme_one_liner_for_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("script", "written"),
     [
-        ("first_minute.py", "iris.veilwood"),
+        ("first_minute.py", "car.html"),
         ("theory_bounds.py", "theory-bounds.png"),
         ("membership_inference.py", "membership-inference.png"),
         ("private_forest.py", "private-forest-effects.png"),
@@ -108,3 +123,59 @@ def test_examples_run(script: str, written: str | None, tmp_path: Path) -> None:
     if written is not None:
         assert (tmp_path / written).stat().st_size > 1000
         assert written in run.stdout
+
+
+# A table of visits and its schema, for pages that speak of one.
+VISITS = {
+    "name": "visits",
+    "task": "classification",
+    "target": "readmitted",
+    "ignore": ["patient"],
+    "columns": [
+        {"name": "age", "kind": "numeric", "lower": 0, "upper": 120},
+        {"name": "ward", "kind": "categorical", "values": ["A", "B"]},
+        {"name": "readmitted", "kind": "categorical", "values": ["no", "yes"]},
+    ],
+}
+
+
+@pytest.fixture
+def visits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(
+        {"patient": rng.integers(0, 900, 2000), "age": rng.integers(0, 100, 2000), "ward": rng.choice(["A", "B"], 2000)}
+    )
+    table["readmitted"] = np.where(rng.random(2000) < 0.1 + 0.6 * (table["age"] > 60), "yes", "no")
+    table.to_csv("visits.csv", index=False)
+    table.to_parquet("visits.parquet", index=False)
+    Path("visits.json").write_text(json.dumps(VISITS))
+    return table
+
+
+def test_the_page_for_statisticians_runs_from_plan_to_report(visits: pd.DataFrame) -> None:
+    pytest.importorskip("cryptography")
+    assert main(["ledger", "create", "visits.db", "--epsilon", "1"]) == 0
+    for who in ("statistician", "clinic"):
+        assert main(["sign", "--new-key", f"{who}.key"]) == 0
+    page = (ROOT / "docs" / "statisticians.md").read_text(encoding="utf-8")
+    for language, _, body in blocks(page):
+        if language == "python":
+            exec(compile(body, "statisticians.md", "exec"), {})
+        else:
+            for line in body.splitlines():
+                run_line(line)
+    assert vw.open_ledger("visits.db").spent.epsilon == Fraction(1, 2)
+    assert Path("visits.html").exists()
+
+
+@pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning", "ignore::veilwood.PrivacyWarning")
+def test_our_side_of_every_comparison_runs(visits: pd.DataFrame) -> None:
+    page = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
+    ours = [body for _, _, body in blocks(page) if "import veilwood" in body]
+    assert len(ours) == 4
+    for body in ours:
+        named = "visits.json" in body
+        X: Any = visits[["age", "ward"]] if named else np.random.default_rng(0).random((300, 4))
+        y: Any = visits["readmitted"] if named else np.arange(300) % 2
+        exec(compile(body, "coming-from.md", "exec"), {"X": X, "X_new": X, "y": y})

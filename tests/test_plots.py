@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from matplotlib.patches import Rectangle
 
 from veilwood import plots
+from veilwood.errors import VeilwoodError
+from veilwood.forests.adaptive.effects import Effects, Interaction, MainEffect
 
 
 def test_errors_beside_baselines_and_bounds() -> None:
@@ -39,10 +42,8 @@ def test_attacks_beside_claims() -> None:
 def test_calibration_is_by_groups_of_equal_size() -> None:
     said = np.repeat([0.1, 0.9], 50)
     happened = np.concatenate([np.arange(50) < 5, np.arange(50) < 40])
-    figure = plots.plot_calibration(happened, said, bins=2)
-    drawn = next(
-        line for line in figure.axes[0].lines if len(np.asarray(line.get_xdata())) == 2 and line.get_marker() == "o"
-    )
+    axes = plots.plot_calibration(happened, said, bins=2)
+    drawn = next(line for line in axes.lines if len(np.asarray(line.get_xdata())) == 2 and line.get_marker() == "o")
     np.testing.assert_allclose(np.asarray(drawn.get_xdata(), float), [0.1, 0.9])
     np.testing.assert_allclose(np.asarray(drawn.get_ydata(), float), [0.1, 0.8])
 
@@ -51,3 +52,40 @@ def test_calibration_is_by_groups_of_equal_size() -> None:
 def test_settings_without_noise_are_drawn_too(noise: float, scale: str) -> None:
     figure = plots.skill_vs_noise([("RandomTreesClassifier", 2, noise, 0.4), ("MedianForest", 4, 1.0, 0.2)], title="t")
     assert figure.axes[0].get_xscale() == scale
+
+
+NUMBERS = MainEffect(
+    "age",
+    ("[0, 1)", "[1, 4]", "missing"),
+    np.array([[1.0], [-2.0], [0.5]]),
+    np.full((3, 1), 0.25),
+    np.array([0.0, 1, 4]),
+)
+KINDS = MainEffect("ward", ("A", "B"), np.array([[0.5], [-0.5]]), np.array([[0.1], [0.2]]))
+PAIR = Interaction(
+    ("age", "ward"), (("low", "high"), ("A", "B", "C")), np.arange(6.0).reshape(2, 3, 1), np.ones((2, 3, 1))
+)
+
+
+def test_numbers_are_steps_with_bands_and_categories_bars_with_labels() -> None:
+    figure = plots.all_effects(Effects("log-odds", ("yes",), (NUMBERS, KINDS), ()))
+    age, ward = figure.axes
+    step, band = (patch.get_data() for patch in age.patches)  # type: ignore[attr-defined]
+    assert step.values.tolist() == [1.0, -2.0]
+    assert step.edges.tolist() == [0.0, 1.0, 4.0]
+    assert (band.baseline.tolist(), band.values.tolist()) == ([0.75, -2.25], [1.25, -1.75])
+    assert any(text.get_text() == "missing" for text in age.texts)
+    assert [bar.get_height() for bar in ward.patches if isinstance(bar, Rectangle)] == [0.5, -0.5]
+    assert [label.get_text() for label in ward.get_xticklabels()] == ["A", "B"]
+    with pytest.raises(VeilwoodError, match="no column was measured"):
+        plots.all_effects(Effects("log-odds", ("yes",), (), ()))
+    with pytest.raises(VeilwoodError, match="no column was measured"):
+        plots.plot_effects(Effects("log-odds", ("yes",), (), ()))
+
+
+def test_a_pair_is_a_map_of_colours_with_its_groups() -> None:
+    axes, scale = plots.plot_pair(PAIR, unit="log-odds").figure.axes
+    assert np.asarray(axes.images[0].get_array()).tolist() == PAIR.effect[:, :, 0].tolist()
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["low", "high"]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["A", "B", "C"]
+    assert (axes.get_title(), scale.get_ylabel()) == ("age and ward", "log-odds")

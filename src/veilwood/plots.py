@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of results, as matplotlib figures. Nothing is computed here and no window is opened."""
+"""Pictures of results, as matplotlib figures. Nothing is computed here and no window is opened.
+
+The pictures on one axis (``plot_...``) are made in ``plots_models`` and are found here too.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,39 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
+from veilwood.errors import UseError
+from veilwood.plots_models import (
+    caption,
+    draw_effect,
+    plot_accuracy_by_epsilon,
+    plot_budget,
+    plot_calibration,
+    plot_effects,
+    plot_odds,
+    plot_pair,
+    plot_tree,
+    save,
+)
+
 if TYPE_CHECKING:
     from veilwood.forests.adaptive.effects import Effects
 
 __all__ = [
     "Comparison",
     "accuracy_vs_epsilon",
+    "all_effects",
+    "caption",
     "claimed_and_attacked",
     "error_vs_bound",
+    "plot_accuracy_by_epsilon",
+    "plot_budget",
     "plot_calibration",
     "plot_effects",
+    "plot_odds",
+    "plot_pair",
+    "plot_tree",
     "roc_vs_bound",
+    "save",
     "skill_vs_noise",
 ]
 
@@ -201,27 +226,27 @@ def roc_vs_bound(
     return figure
 
 
-def plot_effects(effects: Effects, *, most: int = 9) -> Figure:
-    """Draw the strongest main effects of a PrivateForest, with error bars of one standard error of the noise.
+def all_effects(effects: Effects, *, most: int = 9) -> Figure:
+    """Draw the strongest main effects of a PrivateForest, one panel a column; ``plot_effects`` draws one of them.
 
     Parameters
     ----------
     effects : Effects
         What ``explain()`` returned.
     most : int
-        The largest number of panels: one per column, strongest first.
+        The largest number of panels, strongest first.
 
     Examples
     --------
     >>> import veilwood as vw
     >>> car = vw.datasets.car()
     >>> forest = vw.PrivateForestClassifier(car.schema, epsilon=20.0, n_rows=1728, random_state=0).fit(car.X, car.y)
-    >>> len(plot_effects(forest.explain(), most=4).axes)
+    >>> len(all_effects(forest.explain(), most=4).axes)
     4
     """
     shown = effects.main[:most]
     if not shown:
-        raise ValueError("there is nothing to draw: no column was measured")
+        raise UseError("there is nothing to draw: no column was measured. Hint: print(explain()) says so too.")
     across = min(3, len(shown))
     down = -(-len(shown) // across)
     figure = Figure(figsize=(3.6 * across, 0.6 + 2.8 * down), layout="constrained")
@@ -229,49 +254,10 @@ def plot_effects(effects: Effects, *, most: int = 9) -> Figure:
     for panel in panels[len(shown) :]:
         figure.delaxes(panel)
     for axes, main in zip(panels, shown, strict=False):
-        place = np.arange(len(main.groups))
-        for output, name in enumerate(effects.outputs):
-            axes.errorbar(
-                place, main.effect[:, output], yerr=main.error[:, output], color=f"C{output}", marker="o",
-                markersize=3, linewidth=1, capsize=2, label=name,
-            )  # fmt: skip
+        draw_effect(axes, main, effects.outputs)
         axes.axhline(0, color=TRIVIAL, linewidth=0.8)
-        ticks = place if len(place) <= 8 else place[:: -(-len(place) // 8)]
-        axes.set_xticks(ticks, [main.groups[tick] for tick in ticks], rotation=45, ha="right", fontsize="x-small")
         axes.set_title(main.column)
     figure.supylabel(effects.unit, fontsize="medium")
     if len(effects.outputs) > 1:
         panels[0].legend(fontsize="x-small")
-    return figure
-
-
-def plot_calibration(happened: ArrayLike, probabilities: ArrayLike, *, bins: int = 10) -> Figure:
-    """Draw how often something happened against its predicted probability, in groups of equal size.
-
-    Parameters
-    ----------
-    happened : array-like of bool
-        Whether it happened, for each row: ``y == label``. Use rows that may be shown: a picture of private rows is
-        not private.
-    probabilities : array-like of float
-        The predicted probability, for each row.
-    bins : int
-        The number of groups.
-
-    Examples
-    --------
-    >>> plot_calibration([0, 1, 1, 0], [0.2, 0.8, 0.7, 0.3], bins=2).axes[0].get_ylabel()
-    'share that happened'
-    """
-    order = np.argsort(np.asarray(probabilities, float), kind="stable")
-    said, true = np.asarray(probabilities, float)[order], np.asarray(happened, float)[order]
-    groups = [part for part in np.array_split(np.arange(len(said)), bins) if len(part)]
-    mean, share = (np.array([values[part].mean() for part in groups]) for values in (said, true))
-    error = np.sqrt(np.maximum(share * (1 - share), 1e-12) / [len(part) for part in groups])
-    figure = Figure(figsize=(4.6, 4.4), layout="constrained")
-    axes = figure.subplots()
-    axes.plot([0, 1], [0, 1], color=TRIVIAL, linestyle=":", label="calibrated")
-    axes.errorbar(mean, share, yerr=error, color=PRIVATE, marker="o", capsize=3, label="forest")
-    axes.set(xlabel="predicted probability", ylabel="share that happened", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-    axes.legend(fontsize="small")
     return figure

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How Sphinx builds the site. ``make docs`` puts the pages together first (assemble.py) and runs this there."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+
+import veilwood
+
+ROOT = Path(os.environ.get("VEILWOOD_ROOT", Path(__file__).parents[1]))
+
+project = "Veilwood"
+author = "The Veilwood developers"
+copyright = "The Veilwood developers, Apache-2.0"
+version = release = veilwood.__version__
+
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.viewcode",
+    "numpydoc",
+    "myst_nb",
+    "sphinx_gallery.gen_gallery",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
+nitpicky = False
+exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.py", "gallery/*.md5", "gallery/*.zip", "gallery/*.json"]
+suppress_warnings = [
+    "myst.header",  # pages that are read on their own may begin a level lower
+    "misc.highlighting_failure",  # what a command prints is not always a language
+    "config.cache",
+]
+
+myst_enable_extensions = ["colon_fence", "deflist", "attrs_inline"]
+myst_heading_anchors = 4
+nb_execution_mode = "off" if os.environ.get("VEILWOOD_DOCS") == "quick" else "cache"
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+nb_merge_streams = True
+
+numpydoc_show_class_members = False
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+toc_object_entries = False
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+sphinx_gallery_conf = {
+    "examples_dirs": [str(ROOT / "examples" / "gallery")],
+    "gallery_dirs": ["gallery"],
+    "filename_pattern": r"/plot_",
+    "plot_gallery": os.environ.get("VEILWOOD_DOCS") != "quick",
+    "abort_on_example_error": True,
+    "within_subsection_order": "FileNameSortKey",
+    "download_all_examples": False,
+    "remove_config_comments": True,
+    "show_memory": False,
+    "show_signature": False,
+    "min_reported_time": 1e6,
+}
+warnings.filterwarnings("ignore", category=veilwood.UtilityWarning)  # the examples are small
+
+html_theme = "pydata_sphinx_theme"
+html_title = "Veilwood"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sourcelink = False
+html_copy_source = False
+html_theme_options = {
+    "logo": {"text": "Veilwood"},
+    "navbar_align": "left",
+    "header_links_before_dropdown": 6,
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    "footer_start": ["copyright"],
+    "footer_end": ["theme-version"],
+    "secondary_sidebar_items": ["page-toc"],
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+}
+html_sidebars = {"index": [], "start": [], "systems": []}  # they have no neighbours in a section

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package as others get it: a wheel and an sdist that work elsewhere, types that hold, a recipe that agrees."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import veilwood as vw
+from fixtures import typed_program
+
+ROOT = Path(__file__).parents[1]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PROGRAM = Path(typed_program.__file__)
+
+
+def run(*words: str | Path, cwd: Path | None = None) -> str:
+    done = subprocess.run(list(map(str, words)), cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning")
+def test_the_typed_program_runs(tmp_path: Path) -> None:
+    assert typed_program.main(tmp_path).startswith("epsilon=2")
+
+
+def test_the_typed_program_uses_every_public_name() -> None:
+    assert set(vw.__all__) - set(re.findall(r"\bvw\.(\w+)", PROGRAM.read_text())) == set()
+
+
+def test_the_conda_recipe_asks_for_what_the_project_asks_for() -> None:
+    recipe = (ROOT / "packaging" / "conda" / "meta.yaml").read_text()
+    listed = re.findall(r"^    - (\S+) >=(\S+)$", recipe.split("\n  run:\n")[1].split("\n\n")[0], flags=re.M)
+    wanted = [re.fullmatch(r"([\w-]+)>=([\w.]+)", line) for line in PROJECT["dependencies"]]
+    expected = {(match[1], match[2]) for match in wanted if match is not None}
+    assert len(expected) == len(PROJECT["dependencies"])
+    conda = {(name.removesuffix("-base"), least) for name, least in listed}
+    assert conda == expected | {("python", PROJECT["requires-python"].removeprefix(">="))}
+
+
+def test_no_extra_names_one_that_is_not_there() -> None:
+    extras = PROJECT["optional-dependencies"]
+    named = {extra for lines in extras.values() for line in lines if (found := re.match(r"veilwood\[(.+)\]", line))
+             for extra in found[1].split(",")}  # fmt: skip
+    assert named <= set(extras)
+
+
+@pytest.mark.slow
+def test_wheel_and_sdist_work_in_an_environment_of_their_own(tmp_path: Path) -> None:
+    pytest.importorskip("build")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path / "dist", ROOT)
+    (wheel,), (sdist,) = ((tmp_path / "dist").glob(kind) for kind in ("*.whl", "*.tar.gz"))
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    (unpacked,) = (tmp_path / "unpacked").iterdir()
+    hidden = {path.name for path in unpacked.rglob(".*")} - {".gitignore"}  # the build adds that one by itself
+    assert hidden == set(), "what lies in a work tree by chance is not for others"
+    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", tmp_path / "again", unpacked)
+    (again,) = (tmp_path / "again").glob("*.whl")
+    inside = [set(zipfile.ZipFile(path).namelist()) for path in (wheel, again)]
+    assert inside[0] == inside[1]
+    tracked = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "veilwood").rglob("*")
+               if path.is_file() and "__pycache__" not in path.parts}  # fmt: skip
+    assert tracked <= inside[0]
+    # A new environment with this wheel, and below it the dependencies of this one; its veilwood is not on that path.
+    venv.create(tmp_path / "env", with_pip=True)
+    python = tmp_path / "env" / "bin" / "python"
+    run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel)
+    packages = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])").strip())
+    (packages / "below.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    where = run(python, "-c", "import veilwood; print(veilwood.__file__)", cwd=tmp_path).strip()
+    assert where.startswith(str(tmp_path / "env"))
+    assert "epsilon=2" in run(python, PROGRAM, cwd=tmp_path)
+    assert "All is well." in run(tmp_path / "env" / "bin" / "veilwood", "doctor", cwd=tmp_path)
+
+
+@pytest.mark.slow
+def test_mypy_agrees_with_the_typed_program_and_not_with_a_wrong_one(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--config-file=",
+        "--follow-imports=silent",
+    ]
+    run(*command, PROGRAM, cwd=tmp_path)
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(PROGRAM.read_text().replace("assert_type(plan, vw.Plan)", "assert_type(plan, vw.Schema)"))
+    done = subprocess.run([*command, str(wrong)], cwd=tmp_path, capture_output=True, text=True)
+    assert "assert-type" in done.stdout
