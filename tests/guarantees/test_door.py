@@ -404,14 +404,18 @@ MAY_IMPORT_MECHANISMS = {
 }  # fmt: skip
 SAMPLERS = {"privacy.samplers"}
 MAY_IMPORT_SAMPLERS = {"privacy.noise", "privacy.selection", "privacy.sparse_noise", "secure.protocols.noise"}
-# The servers of a secure training each charge a ledger of their own (proofs/secure.md).
+# The servers of a secure training each charge a ledger of their own (proofs/secure.md). The budgets of the service hand
+# a charge of the door to several ledgers, and charge what a restored copy has forgotten (proofs/service.md).
 MAY_DRAW_OR_CHARGE = {
     "privacy.door",
     "privacy.ledger",
     "secure.roles.server",
+    "service.spends",
     "privacy.noise",
     "privacy.selection",
     "privacy.sparse_noise",
+    "privacy.standing_out",
+    "cli.doctor",  # tries the samplers, on nothing
 }
 DRAWING = {"perturb", "select", "sample"}
 CHARGING = {"reserve", "commit", "cancel"}

@@ -177,7 +177,8 @@ def test_anything_is_refused_or_a_certificate_that_comes_back(data: dict[str, An
 
 SCHEMA = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=2)
 WORDS = [
-    "fit", "plan", "predict", "certificate", "schema", "draft", "check", "ledger", "show", "verify", "create", "audit",
+    "fit", "plan", "predict", "certificate", "schema", "draft", "check", "review", "discover", "ledger", "show",
+    "verify", "create", "audit",
     "model", "estimator", "peer", "--schema", "--epsilon", "--param", "--json", "-o", "--help", "--version", "--ledger",
     "nan", "inf", "-1", "0", "1e999", "--epsilon=x", "n_estimators=1e9", "=", "trees=null", "max_depth={}", "", "\x00",
     "../..", "/dev/null", "/", "*", "[", "file", "schema.json", "table.csv", "model.veilwood", "ledger.db", "é",

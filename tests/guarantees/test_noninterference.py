@@ -111,6 +111,20 @@ def test_exact_inputs_of_neighbours_differ_and_are_recorded(tmp_path: Path) -> N
     assert moved > 15
 
 
+def test_rows_reach_the_fine_cells(tmp_path: Path) -> None:
+    """Coins that hold all rows back would leave nothing to be told apart."""
+    rows = [pair_of(0).other[0] | {"age": float(age), "ill": age % 3} for age in range(60)]
+    params = {"epsilon": 20.0, "n_rows": 3000, "random_state": 0, "n_jobs": 1}
+    pair = Pair("PrivateForestClassifier", params, "list", False, rows, rows[1:], "first", 0, 0, rows[:2])
+    one, other = (trace(pair.run, table, tmp_path / "run", pair.draw).passages for table in (pair.one, pair.other))
+    reached = {mine.step.name: (mine.exact, yours.exact) for mine, yours in zip(one, other, strict=True) if mine.step}
+    for name in ("classes by column", "fine cells", "weight of fine cells"):
+        exact = reached[name][0]
+        counted = sum(exact.values()) if isinstance(exact, dict) else int(np.asarray(exact).sum())
+        assert counted > 0, name
+    assert reached["fine cells"][0] != reached["fine cells"][1]
+
+
 # -- one odd cell -------------------------------------------------------------------------------------------
 
 KNOWN: set[tuple[str, str]] = set()  # cells that are known to interfere: column and value; each must be mended
@@ -178,13 +192,19 @@ def commands(family: str, *more: str) -> Callable[[list[Row], Path], dict[str, A
         lines = [
             ["schema", "check", table, "--schema", schema],
             ["ledger", "create", "spends.db", "--epsilon", "30"],
-            ["plan", table, "--schema", schema, "--estimator", family, *more],
+            ["plan", table, "--schema", schema, "--estimator", family, "-o", "plan.json", *more],
             ["fit", table, "--schema", schema, "--estimator", family, "--ledger", "spends.db", "-o", model, *more],
             ["fit", table, "--schema", schema, "--estimator", family, "--json", "--force", "-o", model, *more],
+            ["fit", table, "--schema", schema, "--plan", "plan.json", "-o", "planned.veilwood"],
+            ["fit", table, "--schema", schema, "--estimator", family, "--param", "invalid=drop", "-o", "drop", *more],
+            ["evaluate", model, table, "--epsilon", "2", "--ledger", "spends.db", "-o", "quality.json"],
+            ["evaluate", model, table, "--epsilon", "2", "--delta", "1e-6", "--drop", "--json"],
+            ["report", model, "--evaluation", "quality.json", "--ledger", "spends.db", "-o", "clinic.html"],
             ["predict", model, str(folder / "queries.csv"), "--proba"],
             ["certificate", model],
             ["audit", "model", model, "--json"],
             ["ledger", "show", "spends.db", "--json"],
+            ["ledger", "verify", "spends.db"],
             ["fit", table, "--schema", schema, "--estimator", family, "--ledger", "spends.db", "--epsilon", "40"],
         ]
         return {" ".join(line): main(line) for line in lines}
@@ -203,8 +223,9 @@ def test_the_command_line_says_the_same_about_neighbours(family: str, tmp_path: 
     added = {"age": float("inf"), "income": 10**30, "city": "x" * 9000, "grade": "3.0", "ill": 2**70}
     assert interference(program, [added, *rows], rows) == []
     codes = trace(program, rows, tmp_path / "run").visible["returned"]
-    assert list(codes.values())[:-1] == [0] * 9
-    assert list(codes.values())[-1] != 0  # over budget: refused, with the same words
+    *done, over_budget = codes.values()
+    assert set(done) == {0}, codes
+    assert over_budget != 0  # over budget: refused, with the same words
 
 
 # -- planted leaks ------------------------------------------------------------------------------------------
@@ -340,7 +361,7 @@ def test_a_forgotten_unit_is_caught(pair: Pair, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_forgotten_replacement_is_caught(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    pair.params |= {"adjacency": "replace-one", "delta": 1e-6}
+    pair.params |= {"adjacency": "replace-one", "delta": 1e-3, "n_estimators": 30}  # where Gaussian noise is less
     pair.other = [pair.other[0] | {"age": 1.0, "ill": 0}, *pair.other]
     assert found_in(pair) == []
     monkeypatch.setattr(Neighbours, "squared_l2", lambda self, one_row: one_row)

@@ -18,6 +18,7 @@ from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAndFlip
 from veilwood.privacy.sparse_noise import SparseLaplace
+from veilwood.privacy.standing_out import StandingOut
 
 SOURCE = Path(veilwood.__file__).parent
 ROOT = SOURCE.parents[1]
@@ -29,6 +30,7 @@ GUARANTEED: list[Any] = [
     *(thing for thing in map(veilwood.__dict__.get, veilwood.__all__)
       if isinstance(thing, type) and issubclass(thing, BaseForest)),
     SparseLaplace,
+    StandingOut,
     Door,
     Ledger,
 ]  # fmt: skip
@@ -76,12 +78,21 @@ def check(text: str) -> list[str]:
             problems.append("names no code")
         if not any(file.startswith("tests/") and name for file, name in attack):
             problems.append("names no attack")
+        _, _, pairs = section(text, SECTIONS[3]).partition("* Noninterference:")
+        if not REFERENCE.search(pairs):
+            problems.append("names no case of noninterference")
     return problems + missing(text)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_is_complete_and_what_it_names_exists(page: Path) -> None:
     assert check(page.read_text()) == []
+
+
+def test_what_the_page_on_audits_names_exists() -> None:
+    text = (ROOT / "docs" / "audit.md").read_text()
+    assert len(REFERENCE.findall(text)) > 10
+    assert missing(text) == []
 
 
 def test_the_index_names_every_page() -> None:
@@ -104,13 +115,14 @@ def test_what_the_source_names_exists(path: Path) -> None:
 
 
 def test_broken_pages_are_caught() -> None:
-    page = "# P\n\n## Claim\n\n## Proof\n\n## Code\n\n* `{}`\n\n## Attack\n\n* `{}`\n"
+    page = "# P\n\n## Claim\n\n## Proof\n\n## Code\n\n* `{}`\n\n## Attack\n\n* `{}`\n* Noninterference: `{}`\n"
     code = "src/veilwood/privacy/door.py::Door.noisy"
     attack = "tests/guarantees/test_proofs.py::test_broken_pages_are_caught"
-    assert check(page.format(code, attack)) == []
-    assert check(page.format("src/veilwood/privacy/door.py::Door.gone", attack))
-    assert check(page.format(code, "tests/test_gone.py::test_gone"))
-    assert check(page.format(code, "none"))
-    assert check(page.format("none", attack))
-    assert check(page.format(code, attack).replace("## Proof", "## Sketch"))
-    assert check(page.format(code, attack) + "see proofs/gone.md")
+    assert check(page.format(code, attack, attack)) == []
+    assert check(page.format("src/veilwood/privacy/door.py::Door.gone", attack, attack))
+    assert check(page.format(code, "tests/test_gone.py::test_gone", attack))
+    assert check(page.format(code, attack, "tests/test_gone.py::test_gone"))
+    assert check(page.format(code, attack, "none")) == ["names no case of noninterference"]
+    assert check(page.format("none", attack, attack))
+    assert check(page.format(code, attack, attack).replace("## Proof", "## Sketch"))
+    assert check(page.format(code, attack, attack) + "see proofs/gone.md")

@@ -22,8 +22,8 @@ from veilwood.audit import ALPHA, one_run_lower_bound
 from veilwood.data.columns import closest
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.data.open_rows import open_rows
-from veilwood.data.schema import Schema, Task
-from veilwood.errors import PrivacyWarning, UtilityWarning, VeilwoodError
+from veilwood.data.schema import Schema, TaskKind
+from veilwood.errors import PrivacyWarning, UseError, UtilityWarning
 from veilwood.estimators import MatrixForestPredictor, PrivateForestClassifier, PrivateForestRegressor
 from veilwood.estimators.base import BaseForest
 from veilwood.forests.adaptive.rows import gradients
@@ -35,7 +35,9 @@ from veilwood.privacy.loss import requested_loss
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.privacy.plan import EACH_TO_ONE_TREE, Plan
 from veilwood.privacy.sparse_noise import SparseLaplace
+from veilwood.privacy.standing_out import StandingOut
 from veilwood.privacy.steps import Step
+from veilwood.privacy.stopping import RandomStopping
 from veilwood.trees.counting import route
 
 __all__ = ["CANARIES", "Attack", "Canaries", "attack", "dice", "estimators_of", "one_run", "prepared"]
@@ -103,13 +105,11 @@ def estimators_of(name: str) -> list[type[BaseForest]]:
         families[known] = [getattr(estimators, known)]
     if name not in families:
         typed = [family for family in families if family.islower()]
-        raise VeilwoodError(
-            f"there is no estimator {name!r}.{closest(name, families)} Hint: one of {', '.join(typed)}."
-        )
+        raise UseError(f"there is no estimator {name!r}.{closest(name, families)} Hint: one of {', '.join(typed)}.")
     return families[name]
 
 
-def dice(task: Task, n_dice: int, sides: int) -> Schema:
+def dice(task: TaskKind, n_dice: int, sides: int) -> Schema:
     """Return a schema of fair dice: trees that split them have many leaves, one for each canary.
 
     Examples
@@ -145,7 +145,7 @@ def prepared(kind: type[BaseForest], epsilon: float, params: Mapping[str, Any] |
     given = {name: value for name, value in wanted.items() if name in known} | {"random_state": 0, "n_jobs": 1}
     unknown = set(params or ()) - set(known)
     if unknown:
-        raise VeilwoodError(f"{kind.__name__} does not take {sorted(unknown)[0]!r}. Hint: {', '.join(known)}.")
+        raise UseError(f"{kind.__name__} does not take {sorted(unknown)[0]!r}. Hint: {', '.join(known)}.")
     return kind(dice(kind.task, n_dice, sides), epsilon=epsilon, **(given | dict(params or {})))
 
 
@@ -210,9 +210,11 @@ def attack(estimator: BaseForest, *, canaries: int = CANARIES, seed: int = 0, al
     """
     loss = requested_loss(estimator.epsilon, estimator.delta)
     if loss.epsilon is None:
-        raise VeilwoodError("epsilon=inf promises nothing, so there is nothing to attack. Hint: --epsilon 1.")
+        raise UseError("epsilon=inf promises nothing, so there is nothing to attack. Hint: --epsilon 1.")
     broken = clone(estimator).set_params(epsilon=2 * loss.epsilon)
     params = estimator.get_params(deep=False)
+    if params.get("n_rows"):  # what it measures follows from rows times epsilon: the twin must measure the same
+        broken.set_params(n_rows=max(1, params["n_rows"] // 2))
     shown = {name: params[name] for name in ("n_estimators", "max_depth", "trees", "mode") if name in params}
     return Attack(
         type(estimator).__name__,
@@ -291,7 +293,7 @@ def _fit(estimator: BaseForest, X: pd.DataFrame, y: NDArray[Any]) -> dict[str, A
         heard[_ALL] = method.measure(design, source, door, estimator.n_jobs)
         return heard[_ALL]
 
-    estimator.go_through(door, design, measure)
+    estimator.go_through(door, design, method, measure)
     return heard
 
 
@@ -329,7 +331,9 @@ def _log_ratio(plan: Plan, seen: NDArray[Any], height: NDArray[np.int64]) -> NDA
             most = int(seen.max())
             each = np.log(noise.law(1, most) / noise.law(0, most))[seen]
         case None:
-            raise VeilwoodError("there is no noise to attack. Hint: give a finite epsilon.")
+            raise UseError("there is no noise to attack. Hint: give a finite epsilon.")
+        case StandingOut() | RandomStopping():
+            raise UseError("no count of a leaf is released last, so canaries have nothing to look at.")
         case selection:  # of a label, by the counts of a leaf: how likely is the canary's with and without it?
             counts = np.zeros(plan.steps[-1].shape[1], np.int64)
             without = selection.law(counts)[-1]

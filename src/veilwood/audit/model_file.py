@@ -20,6 +20,7 @@ from veilwood.models.file import load
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.privacy.plan import ALL_TO_EVERY_TREE
 from veilwood.privacy.sparse_noise import SparseLaplace
+from veilwood.privacy.standing_out import StandingOut
 from veilwood.privacy.steps import Step
 
 __all__ = ["NOT_CHECKABLE", "Check", "check_file", "check_model"]
@@ -30,7 +31,7 @@ NOT_CHECKABLE = (
     "that the schema was public and not read off the data",
     "that one unit of the data is what the certificate calls it (a person with two rows has two units)",
     "that earlier spends on the same data are in a ledger: ask for the ledger and run veilwood ledger verify",
-    "who made the file: its check sum is no signature",
+    "who made the file: its check sum is not a signature",
 )
 """What no one can tell from a file."""
 
@@ -61,7 +62,7 @@ def check_file(path: str | PathLike[str]) -> list[Check]:
     Raises
     ------
     ModelFileError
-        If the file is no model, is damaged, or its certificate is of another plan or schema.
+        If the file is not a model, is damaged, or its certificate is of another plan or schema.
 
     Examples
     --------
@@ -117,6 +118,8 @@ def _kept(step: Step) -> tuple[bool, str]:
             text = f"squared sensitivity {sensitivity} / (2 sigma^2) = {cost:.6g} <= rho {float(loss.rho or 0):.6g}"
         case None:
             text = "no noise"
+        case StandingOut():
+            text = str(step.cost)
         case choice:
             text = f"{step.choices} choices a row at epsilon {choice.epsilon}, range {choice.score_range}: {step.cost}"
     return step.keeps_its_loss, text

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from veilwood.audit import ALPHA, epsilon_lower_bound
-from veilwood.errors import VeilwoodError
+from veilwood.errors import SetupError
 
 __all__ = ["PEERS", "PeerAttack", "attack_diffprivlib"]
 
@@ -65,7 +65,7 @@ def attack_diffprivlib(epsilon: float = 1.0, *, runs: int = _RUNS, alpha: float 
         models: Any = importlib.import_module("diffprivlib.models")
         version = str(importlib.import_module("diffprivlib").__version__)
     except ImportError as error:
-        raise VeilwoodError(
+        raise SetupError(
             f"diffprivlib cannot be imported here ({error}). Hint: in an environment of its own, "
             "pip install veilwood 'diffprivlib==0.6.6' 'scikit-learn<1.9'."
         ) from None
