@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -23,6 +24,8 @@ from fixtures.hostile import HOSTILE, LONG, LONG_NUMBERS, SCHEMA, in_time, neste
 from veilwood import bounded
 from veilwood.bounded import MOST_DIGITS, MOST_NESTED, rational, read_json, read_text
 from veilwood.cli.main import main
+from veilwood.models.signed import sign, verify
+from veilwood.privacy import signature
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.wording import shown
 
@@ -112,10 +115,45 @@ def test_nesting_up_to_the_limit_is_read() -> None:
 
 
 def test_files_without_an_end_are_not_read() -> None:
-    with in_time(), pytest.raises(vw.VeilwoodError, match="more than 1,000 bytes"):
+    with in_time(), pytest.raises(vw.VeilwoodError, match="not an ordinary file"):
         read_text("/dev/zero", 1000)
-    with in_time(), pytest.raises(vw.ModelFileError, match="no ordinary file"):
+    with in_time(), pytest.raises(vw.ModelFileError, match="not an ordinary file"):
         vw.load("/dev/zero")
+
+
+def test_long_files_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "long").write_bytes(b"x" * 1001)
+    with pytest.raises(vw.VeilwoodError, match="more than 1,000 bytes"):
+        read_text(tmp_path / "long", 1000)
+    assert read_text(tmp_path / "long", 1001) == "x" * 1001
+
+
+def check_signature_in(pipe: Path) -> None:
+    signature.new_key(pipe.parent / "my.key")
+    pipe.rename(pipe.parent / "model.sig")
+    signature.check(pipe.parent / "model", pipe.parent / "my.key.pub", "model")
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "schema": vw.Schema.load,
+    "plan": vw.Plan.load,
+    "model": vw.load,
+    "signed model": lambda path: vw.load(path, signed_by=path),
+    "verify": lambda path: verify(path, path),
+    "sign": lambda path: sign(path, path),
+    "key": lambda path: signature.write(path, {}, path),
+    "signature": lambda path: check_signature_in(path),
+    "table": lambda path: vw.RandomTreesClassifier(SCHEMA).fit(path),
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes with names")
+@pytest.mark.parametrize("name", READERS)
+def test_a_pipe_that_nobody_writes_to_is_refused(name: str, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    with in_time(), pytest.raises(vw.VeilwoodError, match="not an ordinary file"):
+        READERS[name](pipe)
 
 
 def test_any_value_is_shown_in_a_short_line() -> None:

@@ -15,7 +15,7 @@ import veilwood
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(veilwood.__path__, "veilwood.")
-    if not module.name.endswith("__main__")
+    if not module.name.endswith(("__main__", "migrations.env"))  # Alembic runs that one, in a context of its own
 )
 
 

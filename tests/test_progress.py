@@ -41,3 +41,25 @@ def test_progress_is_silent_in_a_pipe(capsys: pytest.CaptureFixture[str], monkey
     monkeypatch.setattr(progress, "SHOWN_AFTER_SECONDS", 0.0)
     assert list(progress.track("ab", "counting")) == ["a", "b"]
     assert capsys.readouterr().err == ""
+
+
+def test_the_number_of_batches_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever sees the screen would learn how many rows there are."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(progress, "SHOWN_AFTER_SECONDS", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+    assert len(list(progress.track(range(7531), "counting"))) == 7531
+    assert "counting" in terminal.text
+    assert "7531" not in terminal.text
+
+
+def test_progress_is_reported_to_whom_it_is_for() -> None:
+    told: list[tuple[str, int]] = []
+    progress.report_to(lambda doing, number: told.append((doing, number)))
+    try:
+        assert list(progress.track("ab", "counting rows")) == ["a", "b"]
+    finally:
+        progress.report_to(None)
+    assert list(progress.track("ab", "counting rows")) == ["a", "b"]
+    assert told == [("counting rows", 1), ("counting rows", 2)]

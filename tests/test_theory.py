@@ -445,7 +445,9 @@ def test_more_rows_make_private_bounds_surer_at_the_useful_end() -> None:
 
 
 @given(st.integers(2, 10**9), slacks, st.floats(0.1, 3), st.sampled_from(["training", "new"]))
-def test_trees_needed_are_enough_and_not_one_too_many(n: int, slack: float, exponent: float, rows: theory.Rows) -> None:
+def test_trees_needed_are_enough_and_not_one_too_many(
+    n: int, slack: float, exponent: float, rows: theory.WhichRows
+) -> None:
     k = trees_needed(n, slack, exponent=exponent, rows=rows)
     delta = slack / 2 if rows == "new" else slack
     log_failure = math.log(n) - 2 * k * delta**2

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 from veilwood import datasets
 from veilwood._version import __version__
 from veilwood.data.columns import Column
+from veilwood.data.dialect import Dialect
 from veilwood.data.schema import Schema
 from veilwood.data.tables import read_table
+from veilwood.discover import Discovery, discover
 from veilwood.errors import (
     BudgetExceededError,
     DomainTooLargeError,
@@ -36,6 +38,7 @@ from veilwood.estimators import (
     RandomTreesClassifier,
     RandomTreesRegressor,
 )
+from veilwood.evaluate import Evaluation, evaluate
 from veilwood.models.file import load, save
 from veilwood.models.onnx import export_onnx
 from veilwood.privacy.certificate import PrivacyStatement
@@ -43,16 +46,21 @@ from veilwood.privacy.ledger import Ledger, MemoryLedger, SQLiteLedger, open_led
 from veilwood.privacy.neighbours import Rows, RowsOf
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.spending import spent_here
+from veilwood.report import report
+from veilwood.search import PrivateSearch
 from veilwood.trees import gpu
 from veilwood.tune import Tuning, tune
 
 if TYPE_CHECKING:
-    from veilwood import secure
+    from veilwood import plots, secure
 
 __all__ = [
     "BudgetExceededError",
     "Column",
+    "Dialect",
+    "Discovery",
     "DomainTooLargeError",
+    "Evaluation",
     "GreedyForestClassifier",
     "GreedyForestRegressor",
     "Ledger",
@@ -71,6 +79,7 @@ __all__ = [
     "PrivacyWarning",
     "PrivateForestClassifier",
     "PrivateForestRegressor",
+    "PrivateSearch",
     "RandomTreesClassifier",
     "RandomTreesRegressor",
     "Rows",
@@ -85,11 +94,15 @@ __all__ = [
     "VeilwoodError",
     "__version__",
     "datasets",
+    "discover",
+    "evaluate",
     "export_onnx",
     "gpu",
     "load",
     "open_ledger",
+    "plots",
     "read_table",
+    "report",
     "save",
     "secure",
     "spent_here",
@@ -98,7 +111,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load ``secure`` when it is first used: it needs the extra of the same name."""
-    if name == "secure":
-        return importlib.import_module("veilwood.secure")
+    """Load ``secure`` and ``service``, which need extras of the same names, and ``plots``, which is slow, when used."""
+    if name in ("plots", "secure", "service"):
+        return importlib.import_module(f"veilwood.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

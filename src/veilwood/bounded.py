@@ -2,7 +2,7 @@
 """Numbers, JSON and files from outside, read within bounds: a few bytes must not cost hours or gigabytes.
 
 Whatever takes a number, JSON or a text from a file, a message or a person reads it through here; callers decide what it
-means.
+means. Mechanisms take whole numbers and exact ratios; anything else is refused here.
 
 | limit | of |
 |---|---|
@@ -14,27 +14,38 @@ means.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 import re
+import stat
 from collections import Counter
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from veilwood.errors import UnreadableError, VeilwoodError
+from veilwood.errors import MechanismError, UnreadableError, VeilwoodError
 from veilwood.wording import shorten, shown
 
 __all__ = [
+    "LARGEST_VALUE",
     "MOST_BYTES",
     "MOST_DIGITS",
     "MOST_DIGITS_OF_A_SUM",
     "MOST_NESTED",
+    "are_whole",
     "check_digits",
+    "fraction",
+    "integers",
     "is_whole",
+    "not_negative",
+    "positive",
     "rational",
+    "read_file",
     "read_json",
     "read_text",
 ]
@@ -43,7 +54,10 @@ MOST_DIGITS: Final = 400
 MOST_DIGITS_OF_A_SUM: Final = 4000  # Python writes out 4,300 digits
 MOST_NESTED: Final = 64
 MOST_BYTES: Final = 1 << 26
+LARGEST_VALUE: Final = 2**61  # of a number that gets noise: sums of a few cannot overflow
 _LARGEST_POWER: Final = 300  # of ten: a float can hold it
+
+Ints = NDArray[np.int64]
 
 _EXPONENT: Final = re.compile(r"[eE]([+-]?[\d_]+)\s*$")
 _HALF_OF_A_PAIR: Final = re.compile(r"\\u[dD][89a-fA-F]")
@@ -57,6 +71,11 @@ def is_whole(value: object, least: int, most: float = math.inf) -> bool:
     """
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     return whole and least <= int(value) <= most  # type: ignore[call-overload]
+
+
+def are_whole(values: Iterable[object], least: int, most: float = math.inf) -> bool:
+    """Whether all values are whole numbers within bounds."""
+    return all(is_whole(value, least, most) for value in values)
 
 
 def rational(text: object, name: str = "number", most_digits: int = MOST_DIGITS) -> Fraction:
@@ -103,6 +122,46 @@ def _too_long(value: object, name: str, most_digits: int) -> UnreadableError:
     return UnreadableError(f"{name}={shown(value)} has more than {most_digits:,} digits. Hint: round it.")
 
 
+def integers(name: str, values: ArrayLike) -> Ints:
+    """Return `values` as int64, or refuse: floating-point values would leak through their low-order bits."""
+    array = np.asarray(values)
+    if array.size == 0 and not isinstance(values, np.ndarray):
+        array = array.astype(np.int64)  # numpy makes an empty list a float array
+    if array.dtype.kind not in "iu":
+        raise MechanismError(
+            f"{name} must be integers, got {array.dtype}. Hint: count in whole units, or quantise each record first."
+        )
+    if array.size and (int(array.max()) > LARGEST_VALUE or int(array.min()) < -LARGEST_VALUE):
+        raise MechanismError(f"{name} must lie within ±2**61, or sums could overflow. Hint: use a coarser unit.")
+    return array.astype(np.int64)
+
+
+def fraction(name: str, value: Fraction | int) -> Fraction:
+    """Return `value` as a Fraction, refusing what is not exact."""
+    if isinstance(value, bool) or not isinstance(value, int | Fraction | np.integer):
+        raise MechanismError(
+            f"{name} must be an integer or a Fraction, got {shown(value)}. Hint: write Fraction('0.1'), not 0.1."
+        )
+    return check_digits(Fraction(value) if isinstance(value, Fraction) else Fraction(int(value)), name)
+
+
+def positive(name: str, value: Fraction | int, largest: int) -> Fraction:
+    """Return `value` as a Fraction, refusing what is not positive or too large."""
+    exact = fraction(name, value)
+    if not 0 < exact <= largest:
+        limit = f"2**{largest.bit_length() - 1}"
+        raise MechanismError(f"{name} must be above 0 and at most {limit}, got {shown(value)}. Hint: check its unit.")
+    return exact
+
+
+def not_negative(name: str, value: Fraction | int) -> Fraction:
+    """Return `value` as a Fraction, refusing negative ones."""
+    exact = fraction(name, value)
+    if exact < 0:
+        raise MechanismError(f"{name} must not be negative, got {shown(value)}. Hint: a sensitivity is a distance.")
+    return exact
+
+
 def read_json(text: str | bytes | bytearray, most_bytes: int = MOST_BYTES) -> Any:
     """Read JSON from outside; what is too long, too deep, ambiguous or no finite number is refused.
 
@@ -111,7 +170,7 @@ def read_json(text: str | bytes | bytearray, most_bytes: int = MOST_BYTES) -> An
     >>> read_json('{"a": 1, "a": 2}')
     Traceback (most recent call last):
     ...
-    veilwood.errors.UnreadableError: this is no JSON that can be read: the key 'a' stands twice.
+    veilwood.errors.UnreadableError: this is not JSON that can be read: the key 'a' stands twice.
     """
     try:
         if len(text) > most_bytes:
@@ -126,9 +185,9 @@ def read_json(text: str | bytes | bytearray, most_bytes: int = MOST_BYTES) -> An
         if _HALF_OF_A_PAIR.search(text):
             json.dumps(value, ensure_ascii=False).encode()  # half of a pair of code units is no text
     except RecursionError:
-        raise UnreadableError(f"this is no JSON that can be read: {_TOO_DEEP}.") from None
+        raise UnreadableError(f"this is not JSON that can be read: {_TOO_DEEP}.") from None
     except ValueError as error:
-        raise UnreadableError(f"this is no JSON that can be read: {shorten(str(error))}.") from None
+        raise UnreadableError(f"this is not JSON that can be read: {shorten(str(error))}.") from None
     return value
 
 
@@ -174,11 +233,25 @@ def _refuse_constant(text: str) -> None:
     raise ValueError(f"{shorten(text)} is not a finite number")
 
 
+def read_file(path: str | os.PathLike[str], most_bytes: int | None = None) -> bytes:
+    """Read a file, one byte more than allowed at most; what may have no end, as a pipe, is refused.
+
+    OSError where it cannot be opened, ValueError where it is not a path.
+    """
+    # Without blocking: a pipe that nobody writes to would be waited for before it could be looked at.
+    with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb") as file:
+        kind = os.fstat(file.fileno()).st_mode
+        if stat.S_ISDIR(kind):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(kind):
+            raise UnreadableError("it is not an ordinary file, and may have no end")
+        return file.read(-1 if most_bytes is None else most_bytes + 1)
+
+
 def read_text(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> str:
     """Read a text file of UTF-8; OSError where that fails, and an error of ours where it is too long or no text."""
     try:
-        with open(path, "rb") as file:
-            content = file.read(most_bytes + 1)
+        content = read_file(path, most_bytes)
         if len(content) > most_bytes:
             raise UnreadableError(f"it has more than {most_bytes:,} bytes")
         return content.decode()

@@ -43,7 +43,7 @@ class ParameterError(VeilwoodError):
 
 
 class UseError(VeilwoodError):
-    """Something was called in an order, or in a place, where it has no meaning; the message says what comes first."""
+    """Something was asked for that has no meaning here, or not yet; the message says what to ask for instead."""
 
 
 class SetupError(VeilwoodError):

@@ -1,49 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A progress line for long passes over data, for people at a terminal. It counts batches and keeps nothing."""
+"""A progress line for long passes over data, for people at a terminal: what is done, and for how long.
+
+It does not count batches: the number would tell whoever sees the screen how many rows there are, and where rows that do
+not fit are dropped, how many were. How long a pass takes can be seen anyway; certificates name it. ``report_to`` is for
+a worker whose progress is told to the custodian alone, who has the rows.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-__all__ = ["track"]
+__all__ = ["report_to", "track"]
 
 Item = TypeVar("Item")
 
 SHOWN_AFTER_SECONDS = 1.0
+_reports: list[Callable[[str, int], None]] = []
+
+
+def report_to(act: Callable[[str, int], None] | None) -> None:
+    """Tell ``act`` what this process does and how many items it has taken, which is private; None ends that."""
+    _reports[:] = [] if act is None else [act]
 
 
 def track(items: Iterable[Item], doing: str) -> Iterator[Item]:
-    """Yield ``items``. After a second, show on stderr how many there were, if it is a terminal; clear it at the end.
+    """Yield ``items``. After a second, show on stderr what is done, if it is a terminal; clear it at the end.
 
     Examples
     --------
     >>> list(track("abc", "reading"))
     ['a', 'b', 'c']
     """
+    if _reports:
+        for number, item in enumerate(items, 1):
+            for act in _reports:
+                act(doing, number)
+            yield item
+        return
     if not sys.stderr.isatty():
         yield from items
         return
+    from rich.console import Console  # only where a person waits
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     progress = Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
-        TextColumn("batch {task.completed}"),
         TimeElapsedColumn(),
         console=Console(stderr=True),
         transient=True,
     )
-    task = progress.add_task(doing, total=None)
+    progress.add_task(doing, total=None)
     began = time.monotonic()
     try:
         for item in items:
             if not progress.live.is_started and time.monotonic() - began > SHOWN_AFTER_SECONDS:
                 progress.start()
             yield item
-            progress.advance(task)
     finally:
         progress.stop()

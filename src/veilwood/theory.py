@@ -70,7 +70,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.errors import VeilwoodError
+from veilwood.errors import UseError
 
 __all__ = [
     "Bound",
@@ -87,13 +87,13 @@ __all__ = [
 ]
 
 Voting = Literal["majority", "threshold", "probabilistic"]
-Rows = Literal["training", "new"]
+WhichRows = Literal["training", "new"]
 
 
 def require(holds: bool, name: str, value: object, hint: str) -> None:
     """Raise an error naming the parameter unless the condition holds (a NaN fails every comparison)."""
     if not holds:
-        raise VeilwoodError(f"{name} is {value!r}. Hint: {hint}")
+        raise UseError(f"{name} is {value!r}. Hint: {hint}")
 
 
 # --------------------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ class Setting:
     depth: int
     n_trees: int
     epsilon: float | Fraction | None = None
-    rows: Rows = "training"
+    rows: WhichRows = "training"
     slack: float = 0.1
     truncation: float = 40
     coin_slack: float = 0.05
@@ -305,7 +305,7 @@ class Setting:
         return self.slack / 2 if self.rows == "new" else self.slack
 
 
-def trees_needed(n_rows: int, slack: float, *, exponent: float = 1.0, rows: Rows = "training") -> int:
+def trees_needed(n_rows: int, slack: float, *, exponent: float = 1.0, rows: WhichRows = "training") -> int:
     """Theorem 5.3: how many trees make a bound without noise fail with probability at most n_rows^-exponent.
 
     On new rows this is the part of the failure that trees can remove; the rest is in `Setting.probability`.
@@ -422,7 +422,7 @@ def bound_at_best(tree_accuracy: float, *, voting: Voting, n_rows: int, depth: i
     return Bound("5.9", lost + 0.1 + 0.05, holds * -math.expm1(-n_rows / 200), k)
 
 
-def _check_size(n_rows: int, depth: int, epsilon: float | Fraction | None, rows: Rows = "training") -> None:
+def _check_size(n_rows: int, depth: int, epsilon: float | Fraction | None, rows: WhichRows = "training") -> None:
     """Refuse sizes that the theorems do not cover."""
     require(rows in ("training", "new"), "rows", rows, 'choose "training" or "new"')
     require(n_rows >= 1, "n_rows", n_rows, "give the number of rows, at least 1")

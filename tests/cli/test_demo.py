@@ -58,5 +58,7 @@ def test_full_table_fits_80_columns(capsys: pytest.CaptureFixture[str], monkeypa
     runs = np.full((demo.N_RUNS, len(demo.EPSILONS)), 0.5)
     compared = tuple(plots.Comparison(name, demo.EPSILONS, runs, 0.9, 0.4) for name in demo.DATA)
     demo.Result(compared, {}).show()
-    assert "balance_scale" in capsys.readouterr().out
-    assert "…" not in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "balance_scale" in out
+    assert "…" not in out
+    assert out.rstrip().splitlines()[-1].endswith("veilwood serve --demo")

@@ -46,7 +46,8 @@ def write_visits(folder: Path, inferred: bool = False) -> None:
     (folder / "visits.json").write_text(json.dumps(schema | ({"inferred": True} if inferred else {})))
 
 
-FIT = ["fit", "visits.csv", "--schema", "visits.json", "--epsilon", "0.5", "--param", "max_depth=2"]
+FIT = ["fit", "visits.csv", "--schema", "visits.json", "--epsilon", "0.5"]
+FIT += ["--estimator", "random-trees", "--param", "max_depth=2"]
 
 
 def test_create_says_whom_it_protects(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

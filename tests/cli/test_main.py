@@ -16,13 +16,13 @@ import pandas as pd
 import pytest
 
 import veilwood as vw
-from veilwood.cli import main as cli
 from veilwood.cli.main import FAMILIES, main
+from veilwood.forests.method import ForestModel
 from veilwood.forests.random_trees import RandomTrees
 from veilwood.models import file as model_file
 
 ROOT = Path(__file__).parents[2]
-SMALL = ["--param", "n_estimators=4", "--param", "max_depth=3"]
+SMALL = ["--estimator", "random-trees", "--param", "n_estimators=4", "--param", "max_depth=3"]
 FIT = ["fit", "visits.csv", "--schema", "visits.json", *SMALL]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "src")}
 
@@ -59,12 +59,23 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
+def test_the_default_is_the_forest_most_people_should_use(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [
+        answer(capsys, "plan", "--schema", "visits.json", *more)["estimator"]
+        for more in ([], ["--estimator", "private-forest"], ["--estimator", "PrivateForestClassifier"])
+    ]
+    assert names == ["PrivateForestClassifier"] * 3
+    assert answer(capsys, "plan", "--schema", "visits.json", "--estimator", "RandomTreesRegressor")["estimator"] == (
+        "RandomTreesClassifier"  # the schema's task picks the one of a family
+    )
+
+
 # -- what works ----------------------------------------------------------------------------------------------
 
 
 def test_from_draft_to_predictions(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = answer(capsys, "schema", "draft", "visits.csv", "--target", "ill", "-o", "draft.json")
-    assert found == {"schema": "draft.json", "task": "classification", "target": "ill"}
+    assert found == {"schema": "draft.json", "task": "classification", "target": "ill", "left_out": {}}
     assert answer(capsys, "schema", "check", "visits.csv", "--schema", "visits.json")["fits"]
     plan = answer(capsys, "plan", "--schema", "visits.json", *SMALL)
     assert (plan["epsilon"], plan["layout"]["trees"]) == ("1", 4)
@@ -84,6 +95,18 @@ def test_from_draft_to_predictions(here: Path, capsys: pytest.CaptureFixture[str
     assert set(rows[0]) == {"prediction", "probability_no", "probability_yes"}
 
 
+def test_probabilities_come_from_the_same_walk_as_predictions(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walks = []
+    walk = ForestModel.sums
+    monkeypatch.setattr(ForestModel, "sums", lambda *given: (walks.append(1), walk(*given))[1])
+    rows = answer(capsys, "predict", "old.veilwood", "visits.csv", "--proba")
+    assert len(walks) == 1
+    shares = model_file.load("old.veilwood").predict_proba(pd.read_csv("visits.csv"))
+    assert [row["probability_yes"] for row in rows] == pytest.approx(shares[:, 1].tolist())
+
+
 def test_predictions_are_those_of_the_library(here: Path) -> None:
     assert main(["predict", "old.veilwood", "visits.csv", "-o", "out.csv"]) == 0
     written = pd.read_csv("out.csv")
@@ -94,7 +117,8 @@ def test_predictions_are_those_of_the_library(here: Path) -> None:
 def test_text_for_people(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*FIT, "--delta", "1e-6"]) == 0
     out = capsys.readouterr().out
-    assert "Costs epsilon=1, delta=1e-06, protecting one row" in out
+    assert "Delta: not spent, as pure noise is the smaller one here" in out
+    assert "Costs epsilon=1, protecting one row" in out
     assert "Spend: not recorded: no --ledger was given" in out
     assert out.endswith("Model: visits.veilwood\n")
     assert main(["certificate", "visits.veilwood"]) == 0
@@ -151,7 +175,7 @@ def test_infinite_epsilon_says_not_private(here: Path, capsys: pytest.CaptureFix
 
 def test_warnings_are_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # So many leaves that the rows of one, told from noisy counts, cannot look like more than the noise by chance.
-    fit = ["fit", "visits.csv", "--schema", "visits.json", "--param", "max_depth=8"]
+    fit = ["fit", "visits.csv", "--schema", "visits.json", "--estimator", "random-trees", "--param", "max_depth=8"]
     assert main([*fit, "--epsilon", "0.01"]) == 0
     err = capsys.readouterr().err
     assert err.startswith("warning: expected noise")
@@ -341,7 +365,7 @@ def test_interrupted(
 
 
 def test_unexpected_errors(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "read_features", lambda *_: 1 / 0)
+    monkeypatch.setattr("veilwood.cli.predict.feature_batches", lambda *_, **__: 1 / 0)
     assert main([*OLD, "visits.csv"]) == 1
     err = capsys.readouterr().err
     assert err == (

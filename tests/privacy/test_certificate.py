@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import veilwood as vw
@@ -36,11 +37,13 @@ pytestmark = [
 # A few words of every text, so that no text can be emptied or exchanged unnoticed.
 WORDS = {
     "PUBLIC_SCHEMA": "is public knowledge and was not read off the data",
+    "PUBLIC_NAMES": "names of the columns, and which of them are the target and the id, are public",
     "FITS": "otherwise the fit is refused, and a refusal can be seen",
     "UNIFORM_BITS": "random bits are uniform and secret",
     "ONE_UNIT": "the same person in further rows is not covered",
     "KEYED": "by SHAKE-256 under a secret key",
     "DECLARED_ROWS": "number of rows that was given (n_rows) is public",
+    "COUNTED_ROWS": "counted without noise: it is public, as all neighbours have as many",
     "TIMING": "nobody outside times the fit",
     "IN_MEMORY": "the ledger was kept in memory only",
     "THIS_FIT_ALONE": "this fit alone",
@@ -78,6 +81,11 @@ def fitted(name: str, **parameters: Any) -> PrivacyStatement:
     return made.privacy_  # type: ignore[no-any-return]
 
 
+def discovered() -> PrivacyStatement:
+    table = pd.DataFrame({"x": ["a", "b"] * 2000, "y": ["no", "yes"] * 2000})
+    return vw.discover(table, epsilon=5.0, delta=1e-6).privacy
+
+
 def in_a_file(folder: Path) -> PrivacyStatement:
     return fitted("RandomTreesClassifier", ledger=vw.SQLiteLedger(folder / "ledger.db"))
 
@@ -98,9 +106,19 @@ LOCAL: dict[str, tuple[str, Callable[[], PrivacyStatement]]] = {
     ),
     "with a delta": (f"{HERE} THIS_FIT_ALONE", lambda: fitted("RandomTreesClassifier", delta=1e-6)),
     "disjoint trees": (f"{HERE} KEYED THIS_FIT_ALONE", lambda: fitted("RandomTreesClassifier", trees="disjoint")),
+    "a schema that is discovered": (
+        "PUBLIC_NAMES UNIFORM_BITS ONE_UNIT TIMING THIS_FIT_ALONE", lambda: discovered(),
+    ),
     "a ledger in memory": (f"{HERE} IN_MEMORY", lambda: fitted("RandomTreesClassifier", ledger=MemoryLedger())),
     "a number of rows that was given": (
         f"{HERE} DECLARED_ROWS THIS_FIT_ALONE", lambda: fitted("PrivateForestClassifier", n_rows=60),
+    ),
+    "rows that are replaced are counted": (
+        f"{HERE} COUNTED_ROWS THIS_FIT_ALONE", lambda: fitted("PrivateForestClassifier", adjacency="replace-one"),
+    ),
+    "rows that may be dropped are not": (
+        f"{HERE} THIS_FIT_ALONE".replace("FITS ", ""),
+        lambda: fitted("PrivateForestClassifier", adjacency="replace-one", invalid="drop"),
     ),
     "rows that do not fit are dropped": (
         f"{HERE} THIS_FIT_ALONE".replace("FITS ", ""), lambda: fitted("RandomTreesClassifier", invalid="drop"),
@@ -233,6 +251,14 @@ def test_equal_steps_are_told_once_to_people_and_all_to_programs() -> None:
     assert "| class counts | discrete Laplace, scale 49 | 1 | epsilon=0.0204082 |" in shown
     assert str(said).endswith("class counts: discrete Laplace, scale 49; 48 rounds, each discrete Laplace, scale 98")
     assert said.to_json().count('"name": "round ') == 48
+
+
+def test_steps_of_rounds_are_told_once_for_each_kind() -> None:
+    said = of_steps(*(f"round {number}: {kind}" for number in range(1, 13) for kind in ("choice", "sums of column 3")))
+    shown = said.to_markdown()
+    assert shown.count("| 12 rounds: choice, each | discrete Laplace, scale 98 |") == 1
+    assert shown.count("| 12 rounds: sums of column, each | discrete Laplace, scale 98 |") == 1
+    assert "| round" not in shown
 
 
 def test_steps_of_other_names_are_told_from_the_first_to_the_last() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from veilwood.cli.options import AsJson, Delta, Epsilon, Force, ModelPath, Params, check_output, read_params, say
-from veilwood.errors import VeilwoodError
+from veilwood.errors import UseError
 from veilwood.models import file as model_file
 
 __all__ = ["audits", "certificate"]
@@ -149,7 +149,7 @@ def audit_peer(
     from veilwood.audit import peers, reports
 
     if name not in peers.PEERS:
-        raise VeilwoodError(f"there is no attack on {name!r}. Hint: one of {', '.join(peers.PEERS)}.")
+        raise UseError(f"there is no attack on {name!r}. Hint: one of {', '.join(peers.PEERS)}.")
     folder = _folder(out)
     found = peers.PEERS[name](epsilon, runs=runs)
     text = reports.peer_report(found)
@@ -162,7 +162,7 @@ def audit_peer(
 
 def _folder(out: Path | None) -> Path | None:
     if out is not None and out.exists() and not out.is_dir():
-        raise VeilwoodError(f"{out} is a file. Hint: give the path of a folder with -o.")
+        raise UseError(f"{out} is a file. Hint: give the path of a folder with -o.")
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     return out

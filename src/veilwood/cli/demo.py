@@ -83,6 +83,7 @@ class Result:
         console.print("\nWritten:")
         for name, path in self.files.items():
             console.print(f"  {name:<11} {path}")
+        console.print("\nThe same in a browser: veilwood serve --demo")
 
 
 def run(folder: Path) -> Result:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 import os
 import re
 import sys
@@ -19,41 +18,54 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-import pandas as pd
 import typer
 
 from veilwood import estimators
 from veilwood._version import __version__
 from veilwood.cli.audit import audits, certificate
+from veilwood.cli.bench import bench
+from veilwood.cli.doctor import doctor
+from veilwood.cli.evaluate import evaluate_model, quality_file
 from veilwood.cli.ledger import existing_ledger, ledgers, left_of
+from veilwood.cli.models import explain, export
 from veilwood.cli.options import (
     AsJson,
+    Decimal,
     Delta,
+    Encoding,
     Epsilon,
     Force,
-    ModelPath,
     Params,
+    Sep,
     ShowValues,
     check_output,
     read_params,
     say,
+    with_dialect,
 )
+from veilwood.cli.papers import papers
+from veilwood.cli.predict import predict
+from veilwood.cli.remote import remote
+from veilwood.cli.report import report_model
 from veilwood.cli.schema import SchemaPath, Table, schemas
 from veilwood.cli.secure import secure
+from veilwood.cli.serve import serve, service_commands
 from veilwood.cli.sign import sign, verify
+from veilwood.cli.tune import tune_settings
 from veilwood.data.columns import closest
 from veilwood.data.private_text import showing_values
-from veilwood.data.schema import Schema, Task
-from veilwood.data.tables import read_features
+from veilwood.data.schema import Schema, TaskKind
 from veilwood.errors import (
     BudgetExceededError,
     FileError,
     LedgerError,
-    PlanError,
     PrivacyWarning,
+    SchemaError,
+    UseError,
     UtilityWarning,
     VeilwoodError,
 )
+from veilwood.estimators.planned import from_plan
 from veilwood.models import file as model_file
 from veilwood.privacy.ledger import Ledger, open_ledger
 from veilwood.privacy.plan import Plan
@@ -62,9 +74,9 @@ from veilwood.tune import SEARCHED, tune
 __all__ = ["FAMILIES", "main"]
 
 
-def _families() -> dict[str, dict[Task, type]]:
+def _families() -> dict[str, dict[TaskKind, type]]:
     """Name the estimators that make a model as one types them."""
-    found: dict[str, dict[Task, type]] = {}
+    found: dict[str, dict[TaskKind, type]] = {}
     for name in estimators.__all__:
         if not name.endswith("Predictor"):
             kind = getattr(estimators, name)
@@ -75,13 +87,16 @@ def _families() -> dict[str, dict[Task, type]]:
 FAMILIES = _families()
 """The estimators by their name on the command line; the schema's task picks the one of a family."""
 
+DEFAULT = "private-forest"
+"""The one that most people should use."""
+
 # Both click, and the copy of it inside newer typers, derive every complaint about the words typed from this one.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
     name="veilwood",
     help="Differentially private tree ensembles. Start with: veilwood demo",
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -89,11 +104,23 @@ app.add_typer(schemas, name="schema")
 app.add_typer(ledgers, name="ledger")
 app.add_typer(audits, name="audit")
 app.add_typer(secure, name="secure")
+app.add_typer(remote, name="remote")
+app.add_typer(service_commands, name="service")
+app.add_typer(bench, name="bench")
+app.add_typer(papers, name="papers")
 app.command()(certificate)
+app.command()(doctor)
+app.command()(explain)
+app.command()(export)
+app.command("evaluate")(evaluate_model)
+app.command("report")(report_model)
+app.command("tune")(tune_settings)
+app.command()(predict)
+app.command()(serve)
 app.command()(sign)
 app.command()(verify)
 
-Family = Annotated[str, typer.Option("--estimator", metavar="NAME", help=f"One of: {', '.join(FAMILIES)}.")]
+Family = Annotated[str, typer.Option("--estimator", metavar="NAME", help=f"One of: {', '.join(FAMILIES)}; or a class.")]
 
 
 # -- how a run ends ------------------------------------------------------------------------------------------
@@ -120,6 +147,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     veilwood 0.1.0
     0
     """
+    if argv is None and "_VEILWOOD_COMPLETE" in os.environ:  # a shell asks what could come next
+        app(prog_name="veilwood")
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words  # anywhere on the line, whatever the command
     command = typer.main.get_command(app)
@@ -213,7 +242,7 @@ def demo(
     from veilwood.cli import demo as demonstration  # matplotlib would double the start of every other command
 
     if out.exists() and not out.is_dir():
-        raise VeilwoodError(f"{out} is a file. Hint: give the path of a folder with --out.")
+        raise UseError(f"{out} is a file. Hint: give the path of a folder with --out.")
     out.mkdir(parents=True, exist_ok=True)
     result = demonstration.run(out)
     if as_json:
@@ -229,7 +258,7 @@ def demo(
 def plan(
     schema: SchemaPath,
     table: Annotated[str | None, typer.Argument(metavar="TABLE", help="Never opened: for symmetry with fit.")] = None,
-    estimator: Family = "random-trees",
+    estimator: Family = DEFAULT,
     epsilon: Epsilon = 1.0,
     delta: Delta = 0.0,
     param: Params = None,
@@ -238,6 +267,9 @@ def plan(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="PLAN.json", help="Save it, for fit --plan.")
     ] = None,
+    sep: Sep = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -248,12 +280,13 @@ def plan(
 
     \b
     Example:
-      veilwood plan --schema visits.json --epsilon 0.5 --param n_estimators=10 -o plan.json
-      veilwood plan --schema visits.json --epsilon 0.5 --search --rows 2000 --param max_depth=[2,3,4]
+      veilwood plan --schema visits.json --epsilon 0.5 -o plan.json
+      veilwood plan --schema visits.json --epsilon 0.5 --estimator random-trees --search --rows 2000
     """
-    forest = _estimator(_load_schema(schema), estimator, epsilon, delta, param, None)
+    declared = with_dialect(_load_schema(schema), sep, decimal, encoding)
+    forest = _estimator(declared, estimator, epsilon, delta, param, None)
     if search != (rows is not None):
-        raise VeilwoodError(
+        raise UseError(
             "--search and --rows go together. Hint: --search --rows N, with N public or noisy; the number of rows for "
             "a private-forest is --param n_rows=N."
         )
@@ -275,18 +308,29 @@ def plan(
 def fit(
     table: Table,
     schema: SchemaPath,
-    estimator: Family = "random-trees",
+    estimator: Family = DEFAULT,
     epsilon: Epsilon = 1.0,
     delta: Delta = 0.0,
     param: Params = None,
     ledger: Annotated[
-        Path | None, typer.Option(metavar="LEDGER", help="Charge this ledger; else the spend is not recorded.")
+        str | None, typer.Option(metavar="LEDGER", help="Charge this ledger; else the spend is not recorded.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="MODEL", help="Default: TABLE's name with .veilwood.")
     ] = None,
     plan: Annotated[
         Path | None, typer.Option("--plan", metavar="PLAN.json", help="Carry out exactly this; it names the rest.")
+    ] = None,
+    sep: Sep = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
+    evaluate_share: Annotated[
+        float | None,
+        typer.Option("--evaluate-share", metavar="S", help="Set this share of the units aside and evaluate on them."),
+    ] = None,
+    evaluate_epsilon: Annotated[
+        float | None,
+        typer.Option("--evaluate-epsilon", metavar="E", help="Its price, where it costs something of its own."),
     ] = None,
     force: Force = False,
     show_values: ShowValues = False,
@@ -304,62 +348,34 @@ def fit(
     """
     out = Path(re.split(r"[.*?\[]", Path(table).name)[0] or "model").with_suffix(".veilwood") if out is None else out
     check_output(out, force)
+    if evaluate_share is not None:
+        check_output(quality_file(out), force)
     book = open_ledger(None) if ledger is None else existing_ledger(ledger)
-    declared = _load_schema(schema)
+    declared = with_dialect(_load_schema(schema), sep, decimal, encoding)
     if plan is None:
         forest = _estimator(declared, estimator, epsilon, delta, param, book)
         planned = forest.plan()
     else:
         planned = Plan.load(plan)
-        forest = _planned_estimator(declared, planned, param, book)
+        if param:
+            raise UseError("--plan has its parameters. Hint: leave --param out, or make a new plan.")
+        forest = from_plan(declared, planned, book)
     if not as_json:
         print(planned.explain())
     with _spend_noted(book, planned), showing_values(show_values):
-        forest.fit(table, plan=planned)
+        forest.fit(table, plan=planned, evaluate_share=evaluate_share, evaluate_epsilon=evaluate_epsilon)
         model_file.save(forest, out)
+        if evaluate_share is not None:
+            forest.evaluation_.save(quality_file(out))
     if not as_json and (learned := forest.plan_.choices.get("learned")):
         print(f"Chosen on the way, from what had come out: {learned}.")
     data = {"model": str(out), "certificate": forest.privacy_.to_dict(), "plan": forest.plan_.to_dict()}
-    where = "not recorded: no --ledger was given" if ledger is None else f"recorded in {ledger}, {left_of(book)}"
+    if evaluate_share is not None:
+        data["evaluation"] = forest.evaluation_.to_dict()
+        told = f"\nOn the units set aside:\n{forest.evaluation_.quality}\nWritten to {quality_file(out)}"
+        print(told if not as_json else "", end="" if as_json else "\n")
+    where = "not recorded: no --ledger was given" if ledger is None else f"recorded in {book.name}, {left_of(book)}"
     say(as_json, data, f"\nCertificate: {forest.privacy_}\nSpend: {where}\nModel: {out}")
-
-
-@app.command()
-def predict(
-    model: ModelPath,
-    table: Table,
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="OUT.csv", help="Where to; else printed.")] = None,
-    proba: Annotated[bool, typer.Option("--proba", help="Add the probability of each class.")] = False,
-    force: Force = False,
-    as_json: AsJson = False,
-) -> None:
-    """Predict for every row of a table; free.
-
-    Predictions come in the order of the rows and spend no budget.
-
-    \b
-    Example:
-      veilwood predict visits.veilwood new-visits.csv -o predictions.csv --proba
-    """
-    if out is not None:
-        check_output(out, force)
-    forest: Any = model_file.load(model)
-    if proba and not hasattr(forest, "predict_proba"):
-        raise VeilwoodError(f"{model} predicts numbers, which have no classes. Hint: leave --proba out.")
-    rows = read_features(table, forest.schema_)
-    answer = pd.DataFrame({"prediction": forest.predict(rows)})
-    if proba:
-        shares = forest.predict_proba(rows).T
-        answer = answer.assign(**{f"probability_{name}": p for name, p in zip(forest.classes_, shares, strict=True)})
-    if as_json:
-        text = answer.to_json(orient="records", indent=1) + "\n"
-    else:
-        text = answer.to_csv(index=False, lineterminator="\n")
-    if out is None:
-        sys.stdout.write(text)
-    else:
-        out.write_text(text, encoding="utf-8")
-        print(f"Wrote {len(answer)} predictions to {out}", file=sys.stderr)
 
 
 # -- helpers ---------------------------------------------------------------------------------------------------
@@ -380,43 +396,27 @@ def _load_schema(path: Path) -> Schema:
 def _estimator(
     schema: Schema, family: str, epsilon: float, delta: float, params: list[str] | None, ledger: Ledger | None
 ) -> Any:
-    """Make the estimator that a command line describes."""
+    """Make the estimator that a command line describes: by its family, or by the name of its class."""
+    if family in estimators.__all__:
+        family = estimators.family_of(family)
     if family not in FAMILIES:
-        raise VeilwoodError(
+        raise UseError(
             f"there is no estimator {family!r}.{closest(family, FAMILIES)} Hint: one of {', '.join(FAMILIES)}."
         )
     kind = FAMILIES[family].get(schema.task)
     if kind is None:
-        raise VeilwoodError(f"{family} does not do {schema.task}, the task of schema {schema.name!r}.")
+        raise SchemaError(f"{family} does not do {schema.task}, the task of schema {schema.name!r}.")
     own = {"schema", "epsilon", "delta", "ledger"}  # these have options of their own
     known = [name for name in inspect.signature(kind).parameters if name not in own]
     given: dict[str, Any] = {"random_state": 0}  # public; fixed, so that the plan shown is the plan carried out
+    if schema.privacy_unit is not None:
+        given["privacy_unit"] = schema.privacy_unit
     for key, value in read_params(params).items():
         if key not in known:
             slip = f"--{key} has an option of its own" if key in own else f"keys are {', '.join(known)}"
-            raise VeilwoodError(f"--param {key!r} is not understood.{closest(key, known)} Hint: {slip}.")
+            raise UseError(f"--param {key!r} is not understood.{closest(key, known)} Hint: {slip}.")
         given[key] = value
     return kind(schema, epsilon=epsilon, delta=delta, ledger=ledger, **given)
-
-
-def _planned_estimator(schema: Schema, planned: Plan, params: list[str] | None, ledger: Ledger) -> Any:
-    """Make the estimator that a saved plan describes; the plan itself is compared when it is carried out."""
-    if params:
-        raise VeilwoodError("--plan has its parameters. Hint: leave --param out, or make a new plan.")
-    kind = getattr(estimators, planned.estimator, None) if planned.estimator in estimators.__all__ else None
-    if kind is None:
-        raise PlanError(f"the plan is of {planned.estimator!r}, which this version does not know.")
-    unit, loss = planned.neighbours.unit, planned.loss
-    promise = {
-        "epsilon": math.inf if loss.epsilon is None else loss.epsilon,
-        "delta": loss.delta,
-        "privacy_unit": unit,
-        "adjacency": planned.neighbours.adjacency,
-    }
-    known = set(inspect.signature(kind).parameters)
-    if not known.issuperset(planned.parameters):
-        raise PlanError(f"the plan has parameters that {planned.estimator} does not have in this version.")
-    return kind(schema, ledger=ledger, random_state=planned.public_seed, **promise, **planned.parameters)
 
 
 @contextmanager

@@ -6,26 +6,32 @@ from __future__ import annotations
 import json
 import math
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from veilwood.bounded import rational, read_json
-from veilwood.errors import VeilwoodError
+from veilwood.data.schema import Schema
+from veilwood.errors import UseError, VeilwoodError
 
 __all__ = [
     "AsJson",
+    "Decimal",
     "Delta",
+    "Encoding",
     "Epsilon",
     "Force",
     "ModelPath",
     "Params",
+    "Sep",
     "ShowValues",
     "check_output",
     "read_number",
     "read_value",
     "say",
+    "with_dialect",
 ]
 
 
@@ -53,12 +59,26 @@ ShowValues = Annotated[
     bool,
     typer.Option("--show-values", help="Show private rows and values: for the data holder at a terminal."),
 ]
+Sep = Annotated[str | None, typer.Option("--sep", metavar="CHAR", help="What separates cells of CSV; tab for a tab.")]
+Decimal = Annotated[
+    str | None, typer.Option("--decimal", metavar="CHAR", help="Decimal sign of CSV: a point or a comma.")
+]
+Encoding = Annotated[str | None, typer.Option("--encoding", metavar="NAME", help="Encoding of CSV, such as latin-1.")]
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file written by veilwood fit.")]
 
 
 def say(as_json: bool, data: Any, text: str) -> None:
     """Print for a machine or for a person."""
     print(json.dumps(data, indent=2) if as_json else text)
+
+
+def with_dialect(schema: Schema, sep: str | None, decimal: str | None, encoding: str | None) -> Schema:
+    """Return the schema for a table that is written in another way than it says; it is part of what is declared."""
+    given = {"sep": "\t" if sep == "tab" else sep, "decimal": decimal, "encoding": encoding}
+    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    if decimal is not None and decimal == schema.dialect.thousands:
+        changes["thousands"] = ""
+    return replace(schema, dialect=replace(schema.dialect, **changes)) if changes else schema
 
 
 def read_value(text: str) -> Any:
@@ -87,7 +107,7 @@ def read_params(words: list[str] | None) -> dict[str, Any]:
     for word in words or ():
         key, equals, value = word.partition("=")
         if not equals:
-            raise VeilwoodError(f"--param {word!r} is not understood. Hint: write KEY=VALUE.")
+            raise UseError(f"--param {word!r} is not understood. Hint: write KEY=VALUE.")
         given[key] = read_value(value)
     return given
 
@@ -95,12 +115,12 @@ def read_params(words: list[str] | None) -> dict[str, Any]:
 def check_output(path: Path, force: bool) -> None:
     """Refuse an output that cannot be written, while nothing has been spent."""
     if path.is_dir():
-        raise VeilwoodError(f"{path} is a folder. Hint: give the path of a file.")
+        raise UseError(f"{path} is a folder. Hint: give the path of a file.")
     if path.exists() and not force:
-        raise VeilwoodError(f"{path} exists already. Hint: give another path with -o, or --force to overwrite it.")
+        raise UseError(f"{path} exists already. Hint: give another path with -o, or --force to overwrite it.")
     try:
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
-        raise VeilwoodError(
+        raise UseError(
             f"cannot write to {path.parent}: {error.strerror}. Hint: choose another place with -o."
         ) from None

@@ -17,7 +17,7 @@ import typer
 
 from veilwood.cli.options import AsJson, Force, check_output, read_params, say
 from veilwood.data.schema import Schema
-from veilwood.errors import VeilwoodError
+from veilwood.errors import SetupError, UseError
 from veilwood.secure import NEEDS_EXTRA
 
 __all__ = ["secure"]
@@ -31,7 +31,7 @@ secure = typer.Typer(
 @secure.callback()
 def _needs_its_extra() -> None:
     if importlib.util.find_spec("cryptography") is None:
-        raise VeilwoodError(NEEDS_EXTRA)
+        raise SetupError(NEEDS_EXTRA)
 
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of this role, made by setup.")]
@@ -76,7 +76,7 @@ def setup(
 
     hosts = host or ["127.0.0.1"] * 3
     if len(hosts) != 3:
-        raise VeilwoodError(f"--host was given {len(hosts)} times. Hint: once for each of the three servers.")
+        raise UseError(f"--host was given {len(hosts)} times. Hint: once for each of the three servers.")
     public = Schema.load(schema)
     owners = {word.partition("=")[0]: word.partition("=")[2].split(",") if "=" in word else None for word in owner}
     task = Task(

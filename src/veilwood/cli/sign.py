@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from veilwood.cli.options import AsJson, Force, say
-from veilwood.errors import VeilwoodError
+from veilwood.errors import UseError
 from veilwood.models import signed
 from veilwood.privacy import signature
 
@@ -35,16 +35,16 @@ def sign(
     """
     if new_key is not None:
         if file is not None or key is not None:
-            raise VeilwoodError("--new-key makes a key and signs nothing. Hint: sign with --key afterwards.")
+            raise UseError("--new-key makes a key and signs nothing. Hint: sign with --key afterwards.")
         public = signature.new_key(new_key)
         text = f"Made {new_key}, to be kept secret, and {public}, to be given to those who verify."
         say(as_json, {"private_key": str(new_key), "public_key": str(public)}, text)
         return
     if file is None or key is None:
-        raise VeilwoodError("what is signed, and by which key? Hint: veilwood sign FILE --key KEY")
+        raise UseError("what is signed, and by which key? Hint: veilwood sign FILE --key KEY")
     place = signature.signature_path(file)
     if place.exists() and not force:
-        raise VeilwoodError(f"{place} exists already. Hint: --force to sign again.")
+        raise UseError(f"{place} exists already. Hint: --force to sign again.")
     signed.sign(file, key)
     say(as_json, {"signature": str(place)}, f"Signed {file}: {place}")
 

@@ -18,10 +18,13 @@ from typing import Any, Final, Literal
 
 from veilwood._version import __version__
 from veilwood.errors import ModelFileError, VeilwoodError
+from veilwood.pictures import card
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.plan import EACH_TO_ONE_TREE, Layout, Plan
 from veilwood.wording import shorten
 
+NO_SCHEMA: Final = "none: the release is a schema"
+"""What stands for the hash of a schema in the plan of a release that needs none."""
 _WEAK: Final = 8.0  # epsilon from which a statement says so,
 _LARGEST_SHOWN: Final = 30.0  # and from which the factor is no longer worth its digits
 
@@ -30,13 +33,16 @@ class Assumption(Enum):
     """Something that a guarantee rests on, with the text that certificates show."""
 
     PUBLIC_SCHEMA = (
-        "the schema (columns, bounds, categories, classes) is public knowledge and was not read off the data"
+        "the schema (columns, bounds, categories, classes) is public knowledge and was not read off the data, but for "
+        "what a private release of its own, charged by itself, has made public"
     )
+    PUBLIC_NAMES = "the names of the columns, and which of them are the target and the id, are public knowledge"
     FITS = "the table is not empty and fits the schema: otherwise the fit is refused, and a refusal can be seen"
     UNIFORM_BITS = "the operating system's random bits are uniform and secret; noise is sampled exactly from them"
     ONE_UNIT = "one unit of the data is {unit}; the same person in further rows is not covered"
     KEYED = "records were given to trees by SHAKE-256 under a secret key, which is taken to be a random function"
     DECLARED_ROWS = "the number of rows that was given (n_rows) is public, or a guess made without the data"
+    COUNTED_ROWS = "the number of rows was counted without noise: it is public, as all neighbours have as many"
     TIMING = "nobody outside times the fit: how long it takes depends on the rows, above all on their number"
     IN_MEMORY = "the ledger was kept in memory only: earlier spends on this data are not recorded in it"
     THIS_FIT_ALONE = (
@@ -69,6 +75,8 @@ class Spend:
         Whether the ledger is a file, lives in memory, or stands in for one that was not given.
     not_private : str or None
         Why nothing is guaranteed, if so.
+    plan : str or None
+        The hash of the plan as it stands in the ledger.
     """
 
     ledger: str
@@ -76,6 +84,7 @@ class Spend:
     loss: Loss
     kept: Literal["file", "memory", "not"] = "file"
     not_private: str | None = None
+    plan: str | None = None
 
 
 @dataclass(frozen=True)
@@ -98,12 +107,14 @@ def assumptions_of(plan: Plan, kept: Literal["file", "memory", "not"], servers: 
     """Return what the guarantee of a release rests on: the one place where that is decided."""
     shared = servers is not None and servers.holding != "counts"
     applies = {
-        Assumption.PUBLIC_SCHEMA: True,
+        Assumption.PUBLIC_SCHEMA: plan.schema_hash != NO_SCHEMA,
+        Assumption.PUBLIC_NAMES: plan.schema_hash == NO_SCHEMA,
         Assumption.FITS: plan.parameters.get("invalid") != "drop",
         Assumption.UNIFORM_BITS: True,
         Assumption.ONE_UNIT: True,
         Assumption.KEYED: plan.layout.records == EACH_TO_ONE_TREE,
         Assumption.DECLARED_ROWS: plan.layout.rows_known == "declared",
+        Assumption.COUNTED_ROWS: plan.layout.rows_known == "counted",
         Assumption.TIMING: servers is None,
         Assumption.IN_MEMORY: kept == "memory",
         Assumption.THIS_FIT_ALONE: kept == "not",
@@ -223,7 +234,7 @@ class PrivacyStatement:
         if self.chosen:
             lines += ["", "## Chosen on the way", "", *(f"- {choice}" for choice in self._chosen_in_words())]
         lines += ["", "## Composition", "", "| step | mechanism | sensitivity | loss |", "|---|---|---|---|"]
-        lines += [f"| {' | '.join(cells)} |" for cells in _grouped(self.composition)]
+        lines += [f"| {' | '.join(cells)} |" for cells in steps_in_words(self.composition)]
         lines += ["", "## Assumptions", "", *(f"- {assumption}" for assumption in self.assumptions)]
         return "\n".join(lines) + "\n"
 
@@ -231,10 +242,19 @@ class PrivacyStatement:
         if not self.is_private:
             return f"NOT PRIVATE: {self.reason}"
         bound = f"epsilon={self.epsilon:g}" + (f", delta={self.delta:g}" if self.delta else "")
-        steps = [f"{names}: {mechanism}" for names, mechanism, *_ in _grouped(self.composition)]
+        steps = [f"{names}: {mechanism}" for names, mechanism, *_ in steps_in_words(self.composition)]
         steps = [text.replace(", each: ", ", each ") for text in steps]
         noise = self.mechanism if len(steps) <= 1 else "; ".join(steps)
         return f"{bound}, {self.adjacency}, protects {self.unit}; {noise}"
+
+    def _repr_html_(self) -> str:
+        """Show the certificate in a notebook."""
+        title = "Privacy certificate: NOT PRIVATE" if not self.is_private else "Privacy certificate"
+        told = f"{self.reason}" if not self.is_private else str(self).split(";")[0]
+        head = ("measured", "mechanism", "sensitivity", "loss")
+        return card(
+            title, f"{told}\n{self.ledger}, entry {self.ledger_entry}", [head, *steps_in_words(self.composition)]
+        )
 
     def _chosen_in_words(self) -> list[str]:
         """What an adaptive plan chose, for people."""
@@ -271,7 +291,7 @@ def certify(plan: Plan, spend: Spend, servers: ByServers | None = None) -> Priva
         ledger=spend.ledger,
         ledger_entry=spend.entry,
         schema_hash=plan.schema_hash,
-        plan_hash=plan.opened_as or plan.fingerprint(),
+        plan_hash=plan.opened_as or spend.plan or plan.fingerprint(),
         version=__version__,
         chosen=chosen_in(plan),
     )
@@ -307,10 +327,18 @@ def _can_be_shown(chosen: dict[str, Any]) -> bool:
     return isinstance(chosen["choices"], dict)
 
 
-def _grouped(steps: Iterable[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Return name, mechanism, sensitivity and loss of all steps; equal ones in a row are told once."""
-    groups = [(cells, [str(step["name"]) for step in group]) for cells, group in groupby(steps, key=_noise_of)]
-    return [(_together(names), *cells) for cells, names in groups]
+def steps_in_words(steps: Iterable[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """Return name, mechanism, sensitivity and loss of all steps.
+
+    Equal ones in a row are told once; so are numbered ones with the same noise, such as the choices of all rounds.
+    """
+    groups: dict[object, list[dict[str, Any]]] = {}
+    for place, (cells, alike) in enumerate(groupby(steps, key=_noise_of)):
+        for step in alike:
+            name = str(step["name"])
+            numbered = re.sub(r" \d+", "", name) if re.search(r" \d", name) else place
+            groups.setdefault((numbered, cells), []).append(step)
+    return [(_together([str(step["name"]) for step in group]), *_noise_of(group[0])) for group in groups.values()]
 
 
 def _noise_of(step: dict[str, Any]) -> tuple[str, ...]:
@@ -320,14 +348,16 @@ def _noise_of(step: dict[str, Any]) -> tuple[str, ...]:
 def _together(names: list[str]) -> str:
     """Name steps that are alike: round 1, round 2, ..., round 48 are 48 rounds.
 
-    >>> _together(["round 1", "round 2"]), _together(["class counts"])
-    ('2 rounds, each', 'class counts')
+    >>> _together(["round 1", "round 2"]), _together(["round 1: choice", "round 3: choice"])
+    ('2 rounds, each', '2 rounds: choice, each')
     """
     if len(names) == 1:
         return names[0]
-    stems = {re.sub(r" \d+$", "", name) for name in names}
-    numbered = len(stems) == 1 and all(re.fullmatch(r"\w+ \d+", name) for name in names)
-    return f"{len(names)} {stems.pop()}s, each" if numbered else f"{names[0]} to {names[-1]}, {len(names)} steps, each"
+    stems = {re.sub(r" \d+", "", name) for name in names}
+    first, colon, rest = min(stems).partition(":")
+    if len(stems) == 1 and all(re.match(rf"{re.escape(first)} \d", name) for name in names) and first.isalpha():
+        return f"{len(names)} {first}s{colon}{rest}, each"
+    return f"{names[0]} to {names[-1]}, {len(names)} steps, each"
 
 
 def _factor(epsilon: float) -> str:

@@ -6,14 +6,15 @@ Everything private goes through the few lines of ``Door``; what it hands out is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
-from typing import Literal, NoReturn, Self
+from typing import Literal, NoReturn, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.errors import OutOfSchemaError, VeilwoodError
+from veilwood.errors import OutOfSchemaError, PlanError, UseError
 from veilwood.privacy import entropy, spending
 from veilwood.privacy.certificate import ByServers, PrivacyStatement, Spend, certify
 from veilwood.privacy.ledger import Ledger, MemoryLedger, NoLedger, Reservation
@@ -22,11 +23,16 @@ from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.sparse_noise import SparseLaplace
 from veilwood.privacy.spending import UNNAMED, Handle, Spending
+from veilwood.privacy.standing_out import StandingOut
 from veilwood.privacy.steps import Noise, Step
+from veilwood.privacy.stopping import RandomStopping
 
 SEEDED = "the noise came from a seeded test stream, so anyone with the seed can remove it"
 NO_NOISE = "epsilon is infinite: no noise was added"
 INFERRED = "the schema was inferred from the data itself"
+
+
+Outcome = TypeVar("Outcome")
 
 
 class Door:
@@ -45,6 +51,7 @@ class Door:
     (proofs/door.md, attacked by tests/guarantees/test_door.py).
     """
 
+    covers: bool = False  # one release on other units, at no further cost (``covered``)
     _servers: ByServers | None = None  # how servers take part, where a door asks them for noise
 
     def __init__(self, plan: Plan, ledger: Ledger, *, not_private: str | None = None, table: Handle = UNNAMED) -> None:
@@ -77,7 +84,7 @@ class Door:
         return self
 
     def __reduce__(self) -> NoReturn:
-        raise VeilwoodError("a door cannot be copied: each copy would let the same budget out once more.")
+        raise UseError("a door cannot be copied: each copy would let the same budget out once more.")
 
     def refine(self, plan: Plan) -> None:
         """Go on under a plan that was made from what has come out so far.
@@ -88,17 +95,17 @@ class Door:
         """
         kept = {step.name for step in plan.steps if step in self.plan.steps}
         if self._closed or self._reservation is None or not self._passed <= kept:
-            raise VeilwoodError("a refined plan must hold every step that has passed the open door.")
+            raise PlanError("a refined plan must hold every step that has passed the open door.")
         if (plan.loss, plan.neighbours) != (self.plan.loss, self.plan.neighbours):
-            raise VeilwoodError(f"a refined plan must promise {self.plan.loss} for {self.plan.neighbours}.")
+            raise PlanError(f"a refined plan must promise {self.plan.loss} for {self.plan.neighbours}.")
         self.plan = replace(plan, opened_as=self.plan.opened_as or self.plan.fingerprint())
 
     def extend(self, step: Step) -> None:
         """Plan one more step, from what has come out so far; all steps together cost no more than was reserved."""
         if self._closed or self._reservation is None:
-            raise VeilwoodError("a plan is extended inside the open door.")
+            raise UseError("a plan is extended inside the open door.")
         if not self._passed <= {planned.name for planned in self.plan.steps}:
-            raise VeilwoodError("a plan that is extended must hold every step that has passed.")
+            raise PlanError("a plan that is extended must hold every step that has passed.")
         self.plan = self.plan.refined(steps=(*self.plan.steps, step))  # refused if it costs more than it promises
 
     def noisy(self, step: Step, exact: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -107,7 +114,7 @@ class Door:
         if step.mechanism is None:
             return exact.copy()
         if not isinstance(step.mechanism, DiscreteLaplace | DiscreteGaussian):
-            raise VeilwoodError(f"step {step.name!r} does not add noise to every number: call select or sparse.")
+            raise UseError(f"step {step.name!r} does not add noise to every number: call select or sparse.")
         return step.mechanism.perturb(exact)
 
     def sparse(
@@ -119,14 +126,27 @@ class Door:
         what they are, must follow from what has come out before.
         """
         if not 0 < n_cells <= step.shape[0]:
-            raise VeilwoodError(f"step {step.name!r} was planned for at most {step.shape[0]} cells, got {n_cells}.")
+            raise PlanError(f"step {step.name!r} was planned for at most {step.shape[0]} cells, got {n_cells}.")
         self._pass(step, step.shape)
         if step.mechanism is None:
             order = np.argsort(cells)
             return cells[order], counts[order]
         if not isinstance(step.mechanism, SparseLaplace):
-            raise VeilwoodError(f"step {step.name!r} is not about cells of which nearly all are empty.")
+            raise UseError(f"step {step.name!r} is not about cells of which nearly all are empty.")
         return step.mechanism.perturb(cells, counts, n_cells)
+
+    def standing_out(self, step: Step, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Add the planned noise to the counts of things, and let out the places of those that stand out.
+
+        How many things there are, and which, is private: whoever calls this shows those that come out, in an order that
+        does not depend on the others.
+        """
+        self._pass(step, step.shape)
+        if step.mechanism is None:
+            return np.arange(len(counts), dtype=np.int64), counts.copy()
+        if not isinstance(step.mechanism, StandingOut):
+            raise UseError(f"step {step.name!r} is not about things that are not known before.")
+        return step.mechanism.perturb(counts)
 
     def select(
         self, step: Step, scores: NDArray[np.int64], admissible: NDArray[np.bool_] | None = None
@@ -137,29 +157,37 @@ class Door:
         ``admissible`` marks the columns that may be chosen and must not depend on the data.
         """
         if scores.ndim != 2 or len(scores) > step.shape[0]:
-            raise VeilwoodError(
-                f"step {step.name!r} was planned for at most {step.shape[0]} choices, got {scores.shape}."
-            )
+            raise PlanError(f"step {step.name!r} was planned for at most {step.shape[0]} choices, got {scores.shape}.")
         self._pass(step, (step.shape[0], scores.shape[1]))
         if step.mechanism is None:
             allowed = np.broadcast_to(True if admissible is None else admissible, scores.shape)
             return np.asarray(np.where(allowed, scores, np.iinfo(np.int64).min).argmax(axis=1), np.int64)
-        if isinstance(step.mechanism, Noise):
-            raise VeilwoodError(f"step {step.name!r} adds noise: call noisy or sparse.")
+        if isinstance(step.mechanism, Noise | RandomStopping):
+            raise UseError(f"step {step.name!r} adds noise: call noisy or sparse.")
         return step.mechanism.select(scores, admissible)
+
+    def best(self, step: Step, trial: Callable[[], Outcome], better: Callable[[Outcome, Outcome], bool]) -> Outcome:
+        """Run private trials a random number of times, and let out the best outcome only.
+
+        A trial must cost no more than the mechanism's ``trial_epsilon``; ``TrialDoor`` is the door inside it.
+        """
+        self._pass(step, step.shape)
+        if not isinstance(step.mechanism, RandomStopping):
+            raise UseError(f"step {step.name!r} is no search.")
+        return step.mechanism.best(trial, better)
 
     def _pass(self, step: Step, shape: tuple[int, ...]) -> None:
         """Check that this is a step of the plan, for the first time, with the planned shape."""
         if self._reservation is None or self._closed:
-            raise VeilwoodError("the door is closed: use it as a context, inside one `with` block.")
+            raise UseError("the door is closed: use it as a context, inside one `with` block.")
         if step not in self.plan.steps or step.name in self._passed:
-            raise VeilwoodError(f"step {step.name!r} is not in the plan, or has passed already.")
+            raise PlanError(f"step {step.name!r} is not in the plan, or has passed already.")
         if shape != step.shape:
-            raise VeilwoodError(f"step {step.name!r} was planned for shape {step.shape}, got {shape}.")
+            raise PlanError(f"step {step.name!r} was planned for shape {step.shape}, got {shape}.")
         if step.mechanism is None and NO_NOISE not in self._reasons:
-            raise VeilwoodError(f"step {step.name!r} has no noise, and this release promises privacy.")
+            raise PlanError(f"step {step.name!r} has no noise, and this release promises privacy.")
         if entropy.is_seeded() and SEEDED not in self._reasons:
-            raise VeilwoodError("seeded noise was switched on inside a release. Hint: open the test context first.")
+            raise UseError("seeded noise was switched on inside a release. Hint: open the test context first.")
         self._passed.add(step.name)
 
     def __exit__(
@@ -180,13 +208,39 @@ class Door:
     def statement(self) -> PrivacyStatement:
         """Return the certificate of a finished release, with the loss that stands in the ledger."""
         if self._reservation is None or not self._closed:
-            raise VeilwoodError("a release has a statement once it is finished.")
+            raise UseError("a release has a statement once it is finished.")
         entry = next(entry for entry in self._ledger.entries() if entry.id == self._reservation.id)
-        spend = Spend(self._ledger.name, entry.id, entry.loss, _kept(self._ledger), entry.not_private)
+        spend = Spend(self._ledger.name, entry.id, entry.loss, kept_by(self._ledger), entry.not_private, entry.plan)
         return certify(self.plan, spend, self._servers)
 
 
-def _kept(ledger: Ledger) -> Literal["file", "memory", "not"]:
+class TrialDoor(Door):
+    """The door of a trial inside a search: its loss is a part of what the search has reserved.
+
+    It charges nothing and leaves no trace: how many trials there were must stay secret (proofs/private-search.md).
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan, NoLedger())
+
+    def __enter__(self) -> Self:
+        entropy.check()
+        if entropy.is_seeded():
+            self._reasons.append(SEEDED)
+        self._reservation = Reservation(self._ledger, 0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closed = True
+
+    def statement(self) -> NoReturn:
+        """Refuse: what comes out of a trial may not be shown, so that nothing is certified about it."""
+        raise UseError("a trial of a search has no certificate of its own: the search has.")
+
+
+def kept_by(ledger: Ledger) -> Literal["file", "memory", "not"]:
     """How a ledger is kept; one of another kind than ours is taken to last."""
     if isinstance(ledger, NoLedger):
         return "not"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is promised: the loss of a release, whom it protects, and how losses add up.
 
-No noise is drawn here (``mechanisms``) and nothing is recorded (``ledger``). Budgets are exact rationals.
+No noise is drawn here (``noise``) and nothing is recorded (``ledger``). Budgets are exact rationals.
 
 | letter | name | meaning |
 |---|---|---|
@@ -23,12 +23,12 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from veilwood.bounded import MOST_DIGITS_OF_A_SUM, check_digits, rational
-from veilwood.errors import VeilwoodError
-from veilwood.wording import shown
+from veilwood.errors import MechanismError, ParameterError
 
 LARGEST_DELTA = Fraction(1, 100)
 SMALLEST_EPSILON, LARGEST_EPSILON = Fraction(1, 10**6), Fraction(10**6)
 SMALLEST_DELTA = Fraction(1, 10**30)
+_LONG = 1000  # bits of a denominator, from which on its digits are counted
 SAMPLING_DELTA = Fraction(1, 10**12)  # below it lies what noise sampled in shares adds to delta (proofs/secure.md)
 
 
@@ -48,7 +48,7 @@ def exact(value: object, name: str = "value") -> Fraction:
         return rational(repr(float(value)), name)
     if isinstance(value, str | Decimal):
         return rational(str(value), name)
-    raise VeilwoodError(f"{name}={shown(value)} is not a number.")
+    raise ParameterError(name, value, "is not a number")
 
 
 def zcdp_epsilon(rho: Fraction, delta: Fraction) -> Fraction:
@@ -61,7 +61,7 @@ def zcdp_epsilon(rho: Fraction, delta: Fraction) -> Fraction:
     True
     """
     if delta <= 0:
-        raise VeilwoodError(f"zCDP gives no finite epsilon at delta={delta}. Hint: choose delta such as 1e-6.")
+        raise MechanismError(f"zCDP gives no finite epsilon at delta={delta}. Hint: choose delta such as 1e-6.")
     if rho == 0:
         return Fraction(0)
     rho_, log_inverse_delta = float(rho), -math.log(delta)
@@ -110,11 +110,11 @@ class Loss:
 
     def __post_init__(self) -> None:
         if self.epsilon is not None and self.epsilon < 0:
-            raise VeilwoodError(f"epsilon={shown(self.epsilon)} is negative.")
+            raise ParameterError("epsilon", self.epsilon, "is negative")
         if not 0 <= self.delta < 1:
-            raise VeilwoodError(f"delta={shown(self.delta)} must be at least 0 and below 1.")
+            raise ParameterError("delta", self.delta, "must be at least 0 and below 1")
         if self.rho is not None and self.rho < 0:
-            raise VeilwoodError(f"rho={shown(self.rho)} is negative.")
+            raise ParameterError("rho", self.rho, "is negative")
 
     @classmethod
     def pure(cls, epsilon: Fraction) -> Loss:
@@ -147,7 +147,7 @@ class Loss:
         for loss in losses:
             total = total + loss
             for part in (total.epsilon, total.delta, total.rho):
-                if part is not None:
+                if part is not None and part.denominator.bit_length() > _LONG:
                     check_digits(part, "the sum of the losses", MOST_DIGITS_OF_A_SUM)
         return total
 
@@ -218,16 +218,20 @@ def requested_loss(epsilon: object, delta: object) -> Loss:
 def check_budget(epsilon: Fraction, delta: Fraction) -> None:
     """Refuse an epsilon or a delta that no budget has."""
     if epsilon <= 0:
-        raise VeilwoodError(
-            f"epsilon={float(epsilon)} must be above 0. Hint: 0.1 to 2 is usual; float('inf') means no noise and "
-            "no privacy."
+        raise ParameterError(
+            "epsilon",
+            float(epsilon),
+            "must be above 0",
+            "0.1 to 2 is usual; float('inf') means no noise and no privacy",
         )
     if not SMALLEST_EPSILON <= epsilon <= LARGEST_EPSILON:
-        raise VeilwoodError(f"epsilon={float(epsilon)} is not a useful budget. Hint: choose between 1e-6 and 1e6.")
+        raise ParameterError("epsilon", float(epsilon), "is not a useful budget", "choose between 1e-6 and 1e6")
     if not 0 <= delta <= LARGEST_DELTA:
-        raise VeilwoodError(
-            f"delta={float(delta)} must be between 0 and {float(LARGEST_DELTA)}: with that probability all is "
-            "revealed. Hint: 0 (pure epsilon), or less than one in the number of people, about 1e-6."
+        raise ParameterError(
+            "delta",
+            float(delta),
+            f"must be between 0 and {float(LARGEST_DELTA)}: with that probability all is revealed",
+            "0 (pure epsilon), or less than one in the number of people, about 1e-6",
         )
     if 0 < delta < SMALLEST_DELTA:
-        raise VeilwoodError(f"delta={float(delta)} is too small to be told from 0. Hint: use delta=0.")
+        raise ParameterError("delta", float(delta), "is too small to be told from 0", "use delta=0")

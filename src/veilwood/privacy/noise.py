@@ -15,9 +15,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from veilwood.errors import VeilwoodError
+from veilwood.bounded import Ints, integers, not_negative, positive
+from veilwood.errors import MechanismError
 from veilwood.privacy import samplers
-from veilwood.privacy.exact_values import Ints, integers, not_negative, positive
 from veilwood.wording import shown
 
 Floats = NDArray[np.float64]
@@ -156,8 +156,7 @@ class DiscreteGaussian(_AdditiveNoise):
     sigma_squared
         Positive integer or ``Fraction``, at most 2**80. For rho at squared L2 sensitivity s it is s/(2 rho).
     backend
-        ``"veilwood"`` for the built-in sampler, ``"opendp"`` for OpenDP's. OpenDP takes a floating-point scale:
-        it is rounded up, so that the noise is never lower than asked for.
+        As in ``DiscreteLaplace``.
 
     Notes
     -----
@@ -229,5 +228,5 @@ def _size(shape: Shape) -> int:
 def _known(backend: Backend) -> Backend:
     """Return the name of a sampler we have, or refuse."""
     if backend not in ("veilwood", "opendp"):
-        raise VeilwoodError(f"backend must be 'veilwood' or 'opendp', got {shown(backend)}. Hint: leave it out.")
+        raise MechanismError(f"backend must be 'veilwood' or 'opendp', got {shown(backend)}. Hint: leave it out.")
     return backend

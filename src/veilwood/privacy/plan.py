@@ -17,8 +17,9 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from veilwood._version import __version__
 from veilwood.atomic_file import write_file
-from veilwood.bounded import is_whole, read_json, read_text
+from veilwood.bounded import are_whole, is_whole, read_json, read_text
 from veilwood.errors import PlanError, VeilwoodError
+from veilwood.pictures import card
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours, RowsOf, unit_of
 from veilwood.privacy.steps import MOST_CELLS, Step, loss_from_dict, loss_to_dict
@@ -48,7 +49,7 @@ class Layout:
     rows_planned : int or None
         The number of rows that the plan was made for, if it needs one,
     rows_known : str or None
-        and how it is known: declared as public, or measured with noise.
+        and how it is known: declared as public, counted because it is (rows are replaced), or measured with noise.
     """
 
     trees: int = 0
@@ -57,13 +58,13 @@ class Layout:
     records: Records = ALL_TO_EVERY_TREE
     queries: int = 0
     rows_planned: int | None = None
-    rows_known: Literal["declared", "measured"] | None = None
+    rows_known: Literal["declared", "counted", "measured"] | None = None
 
     def __post_init__(self) -> None:
         rows = 0 if self.rows_planned is None else self.rows_planned
         numbers = (self.trees, self.leaves, self.depth, self.queries, rows)
-        known = self.records in get_args(Records) and self.rows_known in (None, "declared", "measured")
-        if not known or not all(is_whole(number, 0, MOST_CELLS) for number in numbers):
+        known = self.records in get_args(Records) and self.rows_known in (None, "declared", "counted", "measured")
+        if not known or not are_whole(numbers, 0, MOST_CELLS):
             raise PlanError("this is not a plan: the layout of its forest is not made of whole numbers.")
 
     def to_dict(self) -> dict[str, Any]:
@@ -136,13 +137,17 @@ class Plan:
             raise PlanError("a plan has steps, and every step a sensitivity of at least 1.")
         if len({step.name for step in self.steps}) < len(self.steps):
             raise PlanError("two steps of a plan have the same name: the door could not tell them apart.")
-        total = Loss.total(step.loss for step in self.steps)
+        total = Loss.total([step.loss for step in self.steps])
         by_rho = self.loss.delta > 0 and self.loss.rho is not None
         if by_rho and not Loss(None, Fraction(0), self.loss.rho).fits(self.loss):
             raise PlanError(f"rho={float(self.loss.rho or 0):.4g} is more than {self.loss} allows.")
         cost, promise = (total.rho, self.loss.rho) if by_rho else (total.epsilon, self.loss.epsilon)
-        in_parts_of_rho = any(step.loss.delta > 0 for step in self.steps)  # whose epsilon is not their own (Loss.part)
-        if promise is not None and (cost is None or cost > promise or (not by_rho and in_parts_of_rho)):
+        # Of which the epsilon is not their own (Loss.part); a step with a delta of its own has no rho.
+        in_parts_of_rho = any(step.loss.delta > 0 and step.loss.rho is not None for step in self.steps)
+        too_much_delta = not by_rho and total.delta > self.loss.delta
+        if promise is not None and (
+            cost is None or cost > promise or too_much_delta or (not by_rho and in_parts_of_rho)
+        ):
             raise PlanError(f"the steps of this plan cost {total}, more than the {self.loss} it promises.")
 
     @property
@@ -290,3 +295,7 @@ class Plan:
 
     def __str__(self) -> str:
         return self.explain()
+
+    def _repr_html_(self) -> str:
+        """Show the plan in a notebook."""
+        return card(f"Plan of {self.estimator}: {self.loss}", self.explain())

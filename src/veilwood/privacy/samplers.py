@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.errors import VeilwoodError
+from veilwood.errors import SetupError
 from veilwood.privacy import entropy
 
 __all__ = [
@@ -396,7 +396,7 @@ def _opendp() -> Any:
     try:
         import opendp.prelude as dp
     except ImportError:
-        raise VeilwoodError(
+        raise SetupError(
             "backend='opendp' needs OpenDP. Hint: `pip install veilwood[opendp]`, or use the default backend."
         ) from None
     dp.enable_features("contrib")  # OpenDP's samplers are behind this switch until its vetting is finished

@@ -13,9 +13,9 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from veilwood.errors import VeilwoodError
+from veilwood.bounded import Ints, fraction, integers, positive
+from veilwood.errors import MechanismError
 from veilwood.privacy import samplers
-from veilwood.privacy.exact_values import Ints, fraction, integers, positive
 from veilwood.privacy.noise import LARGEST_SCALE
 
 Floats = NDArray[np.float64]
@@ -34,7 +34,7 @@ class _Selection(ABC):
     def __init__(self, epsilon: Fraction | int, score_range: int) -> None:
         object.__setattr__(self, "epsilon", positive("epsilon", epsilon, LARGEST_SCALE))
         if fraction("score_range", score_range).denominator != 1 or score_range <= 0:
-            raise VeilwoodError(
+            raise MechanismError(
                 f"score_range must be a positive integer, got {score_range}. Hint: it is the most that the "
                 "change of one score can exceed the change of another between neighbours."
             )
@@ -72,7 +72,7 @@ class _Selection(ABC):
         """Return the exact probability of each candidate, for one vector of scores."""
         gaps, mask = _gaps(scores, admissible)
         if gaps.ndim != 1:
-            raise VeilwoodError(f"scores must be one vector, got shape {gaps.shape}. Hint: call law row by row.")
+            raise MechanismError(f"scores must be one vector, got shape {gaps.shape}. Hint: call law row by row.")
         probabilities = np.zeros(gaps.shape)
         probabilities[mask] = self._law(np.exp(-gaps[mask] / float(self._scale)))
         return probabilities
@@ -123,11 +123,8 @@ class PermuteAndFlip(_Selection):
 
     Parameters
     ----------
-    epsilon
-        Positive integer or ``Fraction``: what one choice costs.
-    score_range
-        The r above: the largest amount by which the change of one score can exceed the change of another when
-        one neighbour replaces the other.
+    epsilon, score_range
+        As in ``NoisyMax``; the latter is the r above.
 
     Notes
     -----
@@ -158,11 +155,8 @@ class ExponentialMechanism(_Selection):
 
     Parameters
     ----------
-    epsilon
-        Positive integer or ``Fraction``: what one choice costs.
-    score_range
-        The largest amount by which the change of one score can exceed the change of another when one neighbour
-        replaces the other.
+    epsilon, score_range
+        As in ``NoisyMax``.
 
     Notes
     -----
@@ -221,7 +215,7 @@ def _gaps(scores: ArrayLike, admissible: ArrayLike | None) -> tuple[Ints, Bools]
     """Return how far each score is below the best admissible one (0 where not admissible), and the mask."""
     exact = integers("scores", scores)
     if exact.ndim == 0 or exact.shape[-1] == 0:
-        raise VeilwoodError(
+        raise MechanismError(
             f"scores must have at least one candidate on the last axis, got shape {exact.shape}. "
             "Hint: the shape is (..., candidates)."
         )
@@ -229,14 +223,14 @@ def _gaps(scores: ArrayLike, admissible: ArrayLike | None) -> tuple[Ints, Bools]
     if admissible is not None:
         given = np.asarray(admissible)
         if given.dtype != np.bool_:
-            raise VeilwoodError(f"admissible must be booleans, got {given.dtype}. Hint: pass `mask.astype(bool)`.")
+            raise MechanismError(f"admissible must be booleans, got {given.dtype}. Hint: pass `mask.astype(bool)`.")
         try:
             mask = np.broadcast_to(given, exact.shape)
         except ValueError:
-            raise VeilwoodError(
+            raise MechanismError(
                 f"admissible has shape {given.shape}, scores have {exact.shape}. Hint: they must broadcast."
             ) from None
         if not mask.any(axis=-1).all():
-            raise VeilwoodError("admissible leaves a row without candidates. Hint: allow at least one in each.")
+            raise MechanismError("admissible leaves a row without candidates. Hint: allow at least one in each.")
     best = np.where(mask, exact, _LOWEST).max(axis=-1, keepdims=True)
     return np.where(mask, best - exact, 0), mask

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from veilwood.atomic_file import write_file
-from veilwood.bounded import read_json
+from veilwood.bounded import read_file, read_json
 from veilwood.errors import SignatureError, VeilwoodError
 from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.privacy.plan import Plan
@@ -119,9 +119,9 @@ def _private_key(path: str | PathLike[str]) -> Ed25519PrivateKey:
     try:
         key = load_pem_private_key(content, password=None)
     except (ValueError, TypeError) as error:
-        raise SignatureError(f"{shown(str(path))} is no private key that can be read ({shown(error)}).") from None
+        raise SignatureError(f"{shown(str(path))} is not a private key that can be read ({shown(error)}).") from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise SignatureError(f"{shown(str(path))} is no Ed25519 key. Hint: veilwood sign --new-key KEY")
+        raise SignatureError(f"{shown(str(path))} is not an Ed25519 key. Hint: veilwood sign --new-key KEY")
     return key
 
 
@@ -131,7 +131,7 @@ def _public_key(key: PublicKey) -> Ed25519PublicKey:
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     if not isinstance(key, str | bytes | PathLike):
-        raise SignatureError(f"signed_by={shown(key)} is no key. Hint: the path of a public key, or its PEM text.")
+        raise SignatureError(f"signed_by={shown(key)} is not a key. Hint: the path of a public key, or its PEM text.")
     text = key.encode(errors="replace") if isinstance(key, str) else key
     content = text if isinstance(text, bytes) and text.lstrip().startswith(b"-----BEGIN") else None
     if content is None:
@@ -139,9 +139,9 @@ def _public_key(key: PublicKey) -> Ed25519PublicKey:
     try:
         read = load_pem_public_key(content)
     except (ValueError, TypeError):
-        raise SignatureError("signed_by is no public key. Hint: the file that ends in .pub.") from None
+        raise SignatureError("signed_by is not a public key. Hint: the file that ends in .pub.") from None
     if not isinstance(read, Ed25519PublicKey):
-        raise SignatureError("signed_by is no Ed25519 key. Hint: the file that ends in .pub.")
+        raise SignatureError("signed_by is not an Ed25519 key. Hint: the file that ends in .pub.")
     return read
 
 
@@ -221,9 +221,8 @@ def match(path: str | PathLike[str], statement: dict[str, Any], truth: dict[str,
 def _read(path: Path, what: str) -> bytes:
     most = _MOST_BYTES if what == "signature" else _MOST_BYTES_OF_A_KEY
     try:
-        with open(path, "rb") as file:
-            content = file.read(most + 1)
-    except (OSError, ValueError) as error:
+        content = read_file(path, most)
+    except (OSError, ValueError) as error:  # ours are among them
         reason = getattr(error, "strerror", None) or error
         raise SignatureError(f"cannot read the {what} {shown(str(path))}: {reason}.") from None
     if len(content) > most:

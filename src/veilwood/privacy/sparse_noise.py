@@ -20,9 +20,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood.bounded import LARGEST_VALUE
 from veilwood.errors import MechanismError
 from veilwood.privacy import samplers
-from veilwood.privacy.exact_values import LARGEST_VALUE
 from veilwood.privacy.noise import LARGEST_SCALE, DiscreteLaplace
 
 __all__ = ["LARGEST_SPARSE_SCALE", "MOST_SPARSE_CELLS", "SparseLaplace"]

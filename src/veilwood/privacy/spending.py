@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What this process has spent, by public handle, and who is told that fits add up.
 
-A help for people without a ledger, no accounting: rows are known by path or by the object that holds them, never by
-what they are, so that the same people under another handle, in another process or yesterday are not seen. Budgets are
-kept in ``ledger``.
+This helps people without a ledger, and is not accounting: rows are known by path or by the object that holds them,
+never by what they are. The same people under another handle, in another process or yesterday are not seen. Budgets
+are kept in ``ledger``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from veilwood.errors import PrivacyWarning
 from veilwood.privacy.loss import Loss
 from veilwood.wording import shorten
 
-__all__ = ["Handle", "Spending", "SpentHere", "handle_of", "record", "spent_here", "warn_of_more_fits", "withdraw"]
+__all__ = [
+    "Handle", "Spending", "SpentHere", "handle_of", "record", "spent_here", "tell_once", "warn_of_more_fits",
+    "withdraw",
+]  # fmt: skip
 
 _LONGEST_NAME: Final = 500
 # Parts of scikit-learn that fit one estimator many times. Recognised by the name of a module that is running.
@@ -212,11 +215,11 @@ def _times(loss: Loss, count: int) -> Loss:
 def warn_of_more_fits(handle: Handle, *, with_ledger: bool) -> None:
     """Say once that fits add up: inside searches of scikit-learn, on bootstrapped rows, and on the same rows again.
 
-    A help, not a guarantee: searches are recognised by the modules that are running, rows by their handle.
+    This is a help and not a guarantee: searches are recognised by the modules that are running, rows by their handle.
     """
     running = _running_modules()
     if any(module.startswith(_BOOTSTRAPS) for module in running):
-        _tell_once(
+        tell_once(
             "bootstrap",
             "rows drawn with replacement hold one person several times, and each time counts: the certificate of a fit "
             "inside bagging is of the drawn rows, not of the people. Hint: BaggingClassifier(bootstrap=False), or one "
@@ -225,7 +228,7 @@ def warn_of_more_fits(handle: Handle, *, with_ledger: bool) -> None:
     if with_ledger:
         return
     if any(module.startswith(_SEARCHES) for module in running):
-        _tell_once(
+        tell_once(
             "search",
             "scikit-learn fits this estimator many times here. Every fit costs its epsilon, each certificate is of one "
             "fit alone, and without a ledger nothing adds them up: see veilwood.spent_here(). Hint: give a ledger "
@@ -235,14 +238,15 @@ def warn_of_more_fits(handle: Handle, *, with_ledger: bool) -> None:
     with _memory.lock:
         again = _memory.alone[handle] > 0
     if again:
-        _tell_once(
+        tell_once(
             handle,
             f"this is not the first fit on {handle.name} without a ledger. Losses add up, and each certificate is of "
             "one fit alone: veilwood.spent_here() says what this process has spent. Hint: ledger='spends.db'.",
         )
 
 
-def _tell_once(about: object, message: str) -> None:
+def tell_once(about: object, message: str) -> None:
+    """Warn about something, once in this process."""
     with _memory.lock:
         if about in _memory.told:
             return

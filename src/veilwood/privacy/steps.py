@@ -13,22 +13,33 @@ from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias
 
-from veilwood.bounded import is_whole, rational
+from veilwood.bounded import are_whole, is_whole, rational
 from veilwood.errors import PlanError
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAndFlip
 from veilwood.privacy.sparse_noise import SparseLaplace
+from veilwood.privacy.standing_out import StandingOut
+from veilwood.privacy.stopping import RandomStopping
 from veilwood.wording import shorten, shown
 
-Noise: TypeAlias = DiscreteLaplace | DiscreteGaussian | SparseLaplace
+Noise: TypeAlias = DiscreteLaplace | DiscreteGaussian | SparseLaplace | StandingOut
 
 
-Selection: TypeAlias = NoisyMax | PermuteAndFlip | ExponentialMechanism
+Selection: TypeAlias = NoisyMax | PermuteAndFlip | ExponentialMechanism | RandomStopping
 
 
-_MECHANISMS = (DiscreteLaplace, DiscreteGaussian, SparseLaplace, NoisyMax, PermuteAndFlip, ExponentialMechanism)
+_MECHANISMS = (
+    DiscreteLaplace,
+    DiscreteGaussian,
+    SparseLaplace,
+    StandingOut,
+    NoisyMax,
+    PermuteAndFlip,
+    ExponentialMechanism,
+    RandomStopping,
+)
 
 
 BACKEND_VARIABLE = "VEILWOOD_NOISE_BACKEND"
@@ -69,6 +80,8 @@ class Step:
 
         A loss makes up to two statements, epsilon and rho, and plans add up either: both must hold.
         """
+        if isinstance(self.mechanism, StandingOut):  # the one that has a delta of its own
+            return self.mechanism.keeps(self.loss, self.sensitivity)
         epsilon, rho = self._costs()
         if rho is None:  # no noise at all
             return False
@@ -81,7 +94,7 @@ class Step:
     def _costs(self) -> tuple[Fraction | None, Fraction | None]:
         """Epsilon and rho that the mechanism costs at this sensitivity; None where it keeps none."""
         match self.mechanism:
-            case None:
+            case None | StandingOut():
                 return None, None
             case (DiscreteLaplace() | SparseLaplace()) as noise:
                 epsilon = noise.epsilon(self.sensitivity)
@@ -104,6 +117,8 @@ class Step:
             case SparseLaplace(scale=scale, gap=gap):
                 chance = -math.expm1(-1 / gap)
                 return f"sparse Laplace, scale {float(scale):.6g}, an empty cell turns up with probability {chance:.3g}"
+            case StandingOut(sigma_squared=variance, threshold=threshold):
+                return f"discrete Gaussian, sigma {float(variance) ** 0.5:.6g}, what is above {threshold} comes out"
             case None:
                 return "no noise"
             case selection:
@@ -138,7 +153,7 @@ class Step:
         """Read what ``to_dict`` wrote."""
         exact, name, shape = data["exact"], data["name"], tuple(data["shape"])
         numbers = (*shape, data["sensitivity"], data["choices"])
-        if not isinstance(name, str) or not all(is_whole(number, 0, MOST_CELLS) for number in numbers):
+        if not isinstance(name, str) or not are_whole(numbers, 0, MOST_CELLS):
             raise PlanError(f"step {shorten(str(name))!r} is not made of whole numbers.")
         mechanism = _mechanism_from_dict(exact["mechanism"])
         return cls(name, loss_from_dict(exact), mechanism, data["sensitivity"], shape, data["choices"])
@@ -228,6 +243,28 @@ def sparse_step(name: str, n_cells: int, loss: Loss, neighbours: Neighbours, *, 
     if loss.delta > 0:
         raise PlanError(f"step {name!r} takes pure epsilon. Hint: delta=0.")
     return Step(name, loss, SparseLaplace(Fraction(sensitivity) / loss.epsilon), sensitivity, (n_cells,))
+
+
+def standing_out_step(
+    name: str, shape: tuple[int, ...], loss: Loss, neighbours: Neighbours, *, things_per_row: int
+) -> Step:
+    """Plan the release of things that are not known before, of which a row adds one to ``things_per_row`` at most.
+
+    Notes
+    -----
+    Guarantee
+
+    The step costs at most ``loss``, an epsilon and a delta (proofs/discover.md, attacked by
+    tests/privacy/test_standing_out.py).
+    """
+    sensitivity = neighbours.squared_l2(things_per_row)
+    if loss.epsilon is None:
+        return Step(name, loss, None, sensitivity, shape)
+    own = Loss(loss.epsilon, loss.delta)
+    # A unit alone can have so many things; of two that replace each other, each can.
+    things, most = neighbours.l1(things_per_row), neighbours.unit.at_most
+    mechanism = StandingOut.for_loss(own, squared_l2=sensitivity, most=most, things=things)
+    return Step(name, own, mechanism, sensitivity, shape)
 
 
 def selecting_step(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from veilwood.errors import VeilwoodError
+from veilwood.errors import SetupError
 
 if TYPE_CHECKING:
     from veilwood.secure.roles.client import Client
@@ -34,5 +34,5 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "cryptography":
             raise
-        raise VeilwoodError(NEEDS_EXTRA) from None
+        raise SetupError(NEEDS_EXTRA) from None
     return getattr(home, name)

@@ -290,7 +290,7 @@ def test_shares_join_again_and_travel_as_bytes(ring: Any) -> None:
     values = EDGES.reshape(3, 4)
     pairs = [from_bytes(to_bytes(pair), values.shape, ring) for pair in share(values, ring)]
     np.testing.assert_array_equal(reconstruct(pairs), values)
-    with pytest.raises(VeilwoodError, match="no pair of shape"):
+    with pytest.raises(VeilwoodError, match="not a pair of shape"):
         from_bytes(to_bytes(pairs[0]), (3, 5), ring)
 
 

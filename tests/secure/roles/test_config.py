@@ -42,7 +42,7 @@ def test_configurations_are_read_as_written(tmp_path: Path) -> None:
         ({"epsilon": "lots"}, "is not a finite number"),
         ({"owners": {}}, "has no owners"),
         ({"schema": SCHEMA.to_dict() | {"inferred": True}}, "unreviewed draft"),
-        ({"owners": {"north": None, "Süd": None}}, "is no name"),
+        ({"owners": {"north": None, "Süd": None}}, "is not a name"),
         ({"owners": {"a": ["left_weight"], "b": None}}, "every column to exactly one owner"),
     ],
 )

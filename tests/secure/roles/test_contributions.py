@@ -57,7 +57,7 @@ def test_bad_rows_are_refused_and_the_owner_named(here: Place) -> None:
 
 @pytest.mark.parametrize("rows", [0, -1, 1.5, "many", None, True, 1 << 40])
 def test_numbers_of_rows_that_are_none(trained: Place, rows: Any) -> None:
-    with pytest.raises(PartyError, match="is no number of rows"):
+    with pytest.raises(PartyError, match="is not a number of rows"):
         first_word(trained.config("client-north"), TASK, "contribute", rows=rows)
 
 

@@ -171,7 +171,7 @@ def test_private_votes_refuse_questions_that_count_twice(here: Place) -> None:
         call.go()
         call.say(rows=3)
         call.send_shares({"features": features * 1000}, np.uint32)
-        with pytest.raises(PartyError, match="user analyst sent questions that are no rows of the schema"):
+        with pytest.raises(PartyError, match="user analyst sent questions that are not rows of the schema"):
             call.receive()
     assert not any(list(server.config.folder.glob("answers-*.db")) for server in here.servers)
 

@@ -105,7 +105,7 @@ def test_the_attack_reads_a_tree_that_answers_anything() -> None:
 
 
 def test_three_servers_do_not_let_a_tree_be_read(trained: Place) -> None:
-    with pytest.raises(PartyError, match="user analyst sent questions that are no rows of the schema") as caught:
+    with pytest.raises(PartyError, match="user analyst sent questions that are not rows of the schema") as caught:
         read_out(lambda questions: asked(trained, questions))
     assert caught.value.party == "user analyst"
 
@@ -182,7 +182,7 @@ def test_every_bad_question_gets_the_same_refusal_before_the_tree_is_touched(
             refused(f"part {part} of server {server_}", good_questions(), inconsistent(server_, part))
         refused("too short", good_questions(), too_short)
     assert set(refusals.values()) == {
-        ("user analyst sent questions that are no rows of the schema: none of them is answered.", "user analyst")
+        ("user analyst sent questions that are not rows of the schema: none of them is answered.", "user analyst")
     }, refusals
     assert not touched
     assert caplog.text.count("user analyst sent questions") >= len(refusals)  # the operators see it
@@ -213,5 +213,5 @@ def test_every_protocol_that_answers_refuses_values_no_row_has(protocol: str, se
     feature = int(program.domain.dummies.any(axis=1).argmax())
     features[feature, :, 1] = program.domain.dummies[feature]
     assert features[feature, :, 1].sum() == 1
-    with pytest.raises(PartyError, match="user analyst sent questions that are no rows"):
+    with pytest.raises(PartyError, match="user analyst sent questions that are not rows"):
         program.check_queries(engine, "analyst", {"features": engine.constant(features)})

@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from veilwood.errors import VeilwoodError
+from veilwood.errors import MechanismError
 
 __all__ = ["Bits", "Engine", "Parts", "Shared", "Stats", "concatenate", "stack"]
 
@@ -137,7 +137,7 @@ class Shared(Parts):
 
     def __mul__(self, factor: ArrayLike) -> Shared:
         if isinstance(factor, Shared):
-            raise VeilwoodError("the product of two secrets takes a message. Hint: call engine.mul(x, y).")
+            raise MechanismError("the product of two secrets takes a message. Hint: call engine.mul(x, y).")
         words = as_words(factor, self.dtype)
         return self.map(lambda part: part * words)
 
@@ -196,7 +196,7 @@ class Engine(ABC):
         self.ring: np.dtype[Any] = np.dtype(ring)
         self.stats = Stats()
         if self.ring not in (np.uint32, np.uint64):
-            raise VeilwoodError(f"ring must be numpy.uint32 or numpy.uint64, got {ring!r}. Hint: leave it out.")
+            raise MechanismError(f"ring must be numpy.uint32 or numpy.uint64, got {ring!r}. Hint: leave it out.")
 
     # Secrets in and out
 
@@ -323,7 +323,7 @@ def as_words(values: ArrayLike, dtype: np.dtype[Any]) -> Words:
     """Return public integers as words that wrap around."""
     array = np.asarray(values)
     if array.dtype.kind not in "iub":
-        raise VeilwoodError(f"shared integers take integers, got {array.dtype}. Hint: scale and round first.")
+        raise MechanismError(f"shared integers take integers, got {array.dtype}. Hint: scale and round first.")
     return array.astype(dtype, copy=False)
 
 

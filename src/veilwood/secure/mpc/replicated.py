@@ -23,7 +23,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import ArrayLike
 
-from veilwood.errors import PartyError, VeilwoodError
+from veilwood.errors import MechanismError, PartyError
 from veilwood.secure.mpc import ring as arithmetic
 from veilwood.secure.mpc.engine import Bits, Engine, Ints, Parts, Shared, Words, as_words
 from veilwood.secure.mpc.links import Links, agree_keys
@@ -104,7 +104,7 @@ class ReplicatedEngine(Engine):
         """Return the shared array of which this server got a pair."""
         first, second = (np.asarray(part) for part in parts)
         if first.shape != second.shape or {first.dtype, second.dtype} != {self.ring}:
-            raise VeilwoodError(
+            raise MechanismError(
                 f"a pair of {self.ring} words of one shape is needed, got {first.dtype} {first.shape} and "
                 f"{second.dtype} {second.shape}. Hint: make it with veilwood.secure.mpc.shares.share."
             )
@@ -245,7 +245,7 @@ class ReplicatedEngine(Engine):
         self.stats.rounds += 1
         if self.party == server:
             if words is None:
-                raise VeilwoodError(f"server {server} deals, so it must give values. Hint: only others pass None.")
+                raise MechanismError(f"server {server} deals, so it must give values. Hint: only others pass None.")
             mask = self._streams[0].words(shape, dtype)
             rest = np.asarray(minus(words, mask))
             self._send(self._next, rest)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from veilwood.errors import VeilwoodError
+from veilwood.errors import UnreadableError
 from veilwood.privacy import entropy
 from veilwood.secure.mpc import ring as arithmetic
 from veilwood.secure.mpc.engine import Words, as_words
@@ -52,7 +52,7 @@ def reconstruct(pairs: Sequence[Pair]) -> NDArray[np.int64]:
     """
     for i in range(SERVERS):
         if not np.array_equal(pairs[i][1], pairs[(i + 1) % SERVERS][0]):
-            raise VeilwoodError(
+            raise UnreadableError(
                 f"servers {i} and {(i + 1) % SERVERS} disagree about a part they both hold. "
                 "Hint: one of them sent something else than it computed; do not use the result."
             )
@@ -79,8 +79,8 @@ def from_bytes(
     word = np.dtype(ring).newbyteorder("<")
     expected = 2 * int(np.prod(shape)) * word.itemsize
     if len(data) != expected:
-        raise VeilwoodError(
-            f"{len(data)} bytes are no pair of shape {shape}, which takes {expected}. "
+        raise UnreadableError(
+            f"{len(data)} bytes are not a pair of shape {shape}, which takes {expected}. "
             "Hint: both sides must agree on shape and word type."
         )
     first, second = np.frombuffer(data, dtype=word).astype(ring, copy=False).reshape(2, *shape)

@@ -19,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from veilwood.errors import VeilwoodError
+from veilwood.errors import UseError
 from veilwood.secure.mpc.engine import Engine, Shared, stack
 from veilwood.secure.protocols import noise
 from veilwood.secure.protocols.choose import absolute, argmax, maximum
@@ -49,7 +49,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if not 1 <= self.depth <= self.domain.n_features:
-            raise VeilwoodError(
+            raise UseError(
                 f"a tree of depth {self.depth} cannot use each of {self.domain.n_features} features once on a path. "
                 f"Hint: a depth from 1 to {self.domain.n_features}."
             )

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from veilwood.data.open_rows import open_rows
-from veilwood.errors import VeilwoodError
+from veilwood.errors import MechanismError, ParameterError, PartyError, PlanError, UseError
 from veilwood.estimators.one_pass import OnePassForest
 from veilwood.forests.method import Design
 from veilwood.privacy.certificate import ByServers
@@ -45,29 +45,29 @@ DEALT_VARIANCE = Fraction(3, 2)
 def joint_design(estimator: Any) -> Design:
     """Return the public design that owners, servers and analyst agree on; refuse what cannot be released jointly."""
     if not isinstance(estimator, OnePassForest):
-        raise VeilwoodError(
+        raise UseError(
             f"{type(estimator).__name__} chooses its splits from the rows. Hint: owners can train random trees and "
             "matrix forests together, or a hidden tree."
         )
     if not isinstance(estimator.random_state, int | np.integer):
-        raise VeilwoodError(
+        raise UseError(
             f"random_state={estimator.random_state!r}: owners must grow the same trees. Hint: a public whole number."
         )
     if isinstance(estimator.schema, str) and estimator.schema == "infer":
-        raise VeilwoodError("schema='infer' reads the rows, which nobody here sees. Hint: declare a schema.")
+        raise UseError("schema='infer' reads the rows, which nobody here sees. Hint: declare a schema.")
     _, neighbours = estimator.promise()
     if isinstance(neighbours.unit, RowsOf):
-        raise VeilwoodError(
+        raise UseError(
             f"privacy_unit={estimator.privacy_unit!r}: owners cannot tell which rows of one person others hold. "
             "Hint: a number of rows, counting all owners."
         )
     schema, not_private = estimator.declared_schema()
     if not_private:
-        raise VeilwoodError(f"owners must not share rows for a model that is not private: {not_private}.")
+        raise UseError(f"owners must not share rows for a model that is not private: {not_private}.")
     design = estimator.prepare(schema)
     for step in design.plan.steps:
         if not isinstance(step.mechanism, DiscreteLaplace):
-            raise VeilwoodError(
+            raise PlanError(
                 f"step {step.name!r} is planned with {step.describe}, and servers add discrete Laplace noise. "
                 "Hint: delta=0 and a finite epsilon."
             )
@@ -97,7 +97,7 @@ def release_sums(engine: Engine, owners: Sequence[Shared], plan: Plan, law: Law 
     sizes = [math.prod(step.shape) for step in plan.steps]
     wrong = {counts.shape for counts in owners} - {(sum(sizes),)}
     if wrong or not owners:
-        raise VeilwoodError(f"owners shared sums of shape {wrong or 'none'}, and the plan has {sum(sizes)} numbers.")
+        raise PlanError(f"owners shared sums of shape {wrong or 'none'}, and the plan has {sum(sizes)} numbers.")
     total = owners[0]
     for counts in owners[1:]:
         total = total + counts
@@ -126,7 +126,7 @@ class Parties(ABC):
 
     def __init__(self, law: Law = "dealt") -> None:
         if law not in LAWS:
-            raise VeilwoodError(f"law={law!r} is not known. Hint: 'dealt' or 'sampled'.")
+            raise ParameterError("law", law, "is not known", "'dealt' or 'sampled'")
         self.law = law
 
     @abstractmethod
@@ -142,7 +142,7 @@ class Parties(ABC):
         # Sums of several steps lie one after the other; those of a single one have its shape, as ``count`` gives them.
         exact = nothing.reshape(plan.steps[0].shape) if len(plan.steps) == 1 else nothing
         method = estimator.make_method()
-        estimator.go_through(door, design, lambda door: method.release(design, exact, door))
+        estimator.go_through(door, design, method, lambda door: method.release(design, exact, door))
 
 
 def joint_plan(plan: Plan, law: Law) -> Plan:
@@ -150,7 +150,7 @@ def joint_plan(plan: Plan, law: Law) -> Plan:
     if law == "dealt":
         for step in plan.steps:
             if _scale(step) > noise.LARGEST_DEALT_SCALE:  # here, before anything is charged
-                raise VeilwoodError(
+                raise MechanismError(
                     f"step {step.name!r} needs noise of scale {float(_scale(step)):.6g}, and servers deal up to "
                     f"{noise.LARGEST_DEALT_SCALE}. Hint: law='sampled', or a larger epsilon."
                 )
@@ -184,7 +184,7 @@ class JointDoor(Door):
             sizes = [math.prod(planned.shape) for planned in self.plan.steps]
             opened = self._parties.release(self._estimator, self.plan)
             if opened.shape != (sum(sizes),):
-                raise VeilwoodError(f"the servers released {opened.shape} numbers, and the plan has {sum(sizes)}.")
+                raise PartyError(f"the servers released {opened.shape} numbers, and the plan has {sum(sizes)}.")
             parts = np.split(opened, np.cumsum(sizes)[:-1])
             self._released = {p.name: part.reshape(p.shape) for p, part in zip(self.plan.steps, parts, strict=True)}
         return self._released[step.name] + exact

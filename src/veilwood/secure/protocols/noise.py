@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.errors import VeilwoodError
+from veilwood.errors import MechanismError
 from veilwood.privacy import entropy, samplers
 from veilwood.secure.mpc.engine import Bits, Engine, Ints, Shared, concatenate, stack
 
@@ -70,7 +70,7 @@ def dealt_laplace(engine: Engine, scale: Fraction, shape: tuple[int, ...]) -> Sh
     else there is half as much noise again (1.5 times the variance).
     """
     if not 0 < scale <= LARGEST_DEALT_SCALE:
-        raise VeilwoodError(
+        raise MechanismError(
             f"scale must be above 0 and at most {LARGEST_DEALT_SCALE} for noise that servers deal, got {scale}. "
             "Hint: draw it jointly, with discrete_laplace."
         )
@@ -134,11 +134,11 @@ def _heads(coins: Ints) -> Ints:
 def _signed_sum(engine: Engine, scale: Fraction, shape: tuple[int, ...], signs: tuple[int, ...]) -> Shared:
     """Return the sum of one geometric draw for each sign."""
     if scale <= 0:
-        raise VeilwoodError(f"scale must be positive, got {scale}. Hint: it is sensitivity / epsilon.")
+        raise MechanismError(f"scale must be positive, got {scale}. Hint: it is sensitivity / epsilon.")
     thresholds = _thresholds(scale)
     digits = len(thresholds)
     if digits > 8 * engine.ring.itemsize - 3:
-        raise VeilwoodError(
+        raise MechanismError(
             f"noise of scale {scale} does not fit {engine.ring} words. "
             "Hint: use ring=numpy.uint64, or a larger epsilon."
         )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from veilwood.data.schema import Schema
-from veilwood.errors import VeilwoodError
+from veilwood.errors import MechanismError, ParameterError
 from veilwood.privacy.loss import SAMPLING_DELTA, Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Layout, Plan
@@ -74,10 +74,12 @@ def plan_hidden_forest(
     """
     neighbours = Neighbours(adjacency)  # type: ignore[arg-type]  # refused there if unknown
     if n_trees < 1:
-        raise VeilwoodError(f"n_trees={n_trees!r} must be at least 1.")
+        raise ParameterError("n_trees", n_trees, "must be at least 1")
     loss = requested_loss(epsilon, 0)
     if loss.epsilon is None:
-        raise VeilwoodError("epsilon=inf trains without noise. Hint: vw.secure has no such mode; use id3.best_feature.")
+        raise MechanismError(
+            "epsilon=inf trains without noise. Hint: vw.secure has no such mode; use id3.best_feature."
+        )
     domain = Domain.of(schema)
     budgets = level_epsilons(loss.epsilon, max_depth)
     score_range = neighbours.score_range(1)
@@ -85,7 +87,7 @@ def plan_hidden_forest(
     recipe = Recipe(domain, tuple(scales[:-1]), scales[-1])
     reach = max(noise.largest(scale) for scale in scales)
     if reach > LARGEST_NOISE:
-        raise VeilwoodError(
+        raise MechanismError(
             f"epsilon={epsilon} over {max_depth} levels needs noise of up to {reach:.3g} rows, more than words hold. "
             "Hint: a larger epsilon or a smaller depth."
         )
@@ -106,15 +108,16 @@ def plan_hidden_forest(
         released="nothing but predictions of a forest that stays in shares, by choices made with noise",
         schema_name=schema.name,
         schema_hash=schema.fingerprint(),
-        layout=Layout(
-            n_trees,
-            n_trees * recipe.nodes(max_depth),
-            max_depth,
-            EACH_TO_ONE_TREE if n_trees > 1 else ALL_TO_EVERY_TREE,
-        ),
+        layout=layout_of(recipe, n_trees),
         expected_leaf_mse=0.0,
     )
     return HiddenPlan(plan, recipe, n_trees)
+
+
+def layout_of(recipe: Recipe, n_trees: int) -> Layout:
+    """Return the layout of a hidden forest, whose trees each have rows of their own."""
+    records = EACH_TO_ONE_TREE if n_trees > 1 else ALL_TO_EVERY_TREE
+    return Layout(n_trees, n_trees * recipe.nodes(recipe.depth), recipe.depth, records)
 
 
 def sampling_delta(epsilon: Fraction, draws: Sequence[tuple[Fraction, int]]) -> Fraction:
@@ -123,11 +126,11 @@ def sampling_delta(epsilon: Fraction, draws: Sequence[tuple[Fraction, int]]) -> 
     Together they are within some t of the exact law, for either of two neighbours: (1 + e^epsilon) t pays for both.
     """
     if epsilon > 20:
-        raise VeilwoodError(f"epsilon={float(epsilon):g} protects nothing. Hint: 0.1 to 2 is usual.")
+        raise MechanismError(f"epsilon={float(epsilon):g} protects nothing. Hint: 0.1 to 2 is usual.")
     distance = sum((noise.total_variation(scale, count) for scale, count in draws), Fraction(0))
     delta = (1 + Fraction(math.nextafter(math.exp(epsilon), math.inf))) * distance
     if delta >= SAMPLING_DELTA:
-        raise VeilwoodError(
+        raise MechanismError(
             f"so many draws at epsilon={float(epsilon):g} add {float(delta):.2g} to delta. Hint: fewer."
         )
     return delta

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
-from veilwood.errors import OutOfSchemaError, VeilwoodError
+from veilwood.errors import DomainTooLargeError, OutOfSchemaError, SchemaError, UseError
 from veilwood.secure.mpc.engine import Engine, Shared, concatenate
 
 OneHot = NDArray[np.uint8]
@@ -44,13 +44,13 @@ class Domain:
 
     def __post_init__(self) -> None:
         if not self.sizes or min(self.sizes) < 1 or self.n_classes < 2:
-            raise VeilwoodError(f"sizes={self.sizes}, n_classes={self.n_classes}: features and classes are missing.")
+            raise UseError(f"sizes={self.sizes}, n_classes={self.n_classes}: features and classes are missing.")
 
     @classmethod
     def of(cls, schema: Schema) -> Domain:
         """Read the domain off a schema: categories, and the bins of numeric columns."""
         if schema.task != "classification":
-            raise VeilwoodError(f"schema {schema.name!r} is for {schema.task}, and secure trees predict classes.")
+            raise SchemaError(f"schema {schema.name!r} is for {schema.task}, and secure trees predict classes.")
         return cls(Encoding(schema, "bins").n_codes, len(schema.classes))
 
     @property
@@ -77,9 +77,9 @@ def one_hot(codes: ArrayLike, domain: Domain) -> OneHot:
     """
     places = np.asarray(codes)
     if places.ndim != 2 or places.shape[1] != domain.n_features:
-        raise VeilwoodError(f"rows have shape {places.shape}, and the domain has {domain.n_features} features.")
+        raise UseError(f"rows have shape {places.shape}, and the domain has {domain.n_features} features.")
     if places.size * domain.width > MOST_CELLS:
-        raise VeilwoodError(f"{len(places)} rows are too many for one table. Hint: send them in parts.")
+        raise DomainTooLargeError(f"{len(places)} rows are too many for one table. Hint: send them in parts.")
     if places.size and (places.min() < 0 or (places.max(axis=0) >= np.array(domain.sizes)).any()):
         raise OutOfSchemaError(f"a code lies outside the domain {domain.sizes}. Hint: encode rows by the schema.")
     return np.asarray(places.T[:, None, :] == np.arange(domain.width)[:, None], np.uint8)
@@ -132,7 +132,7 @@ def join_owners(features: Sequence[Shared], classes: Shared) -> Records:
     """
     counts = {part.shape[-1] for part in [*features, classes]}
     if len(counts) > 1:
-        raise VeilwoodError(
+        raise UseError(
             f"owners of columns hold {', '.join(map(str, sorted(counts)))} rows. Hint: all must send the same rows "
             "in the same order."
         )

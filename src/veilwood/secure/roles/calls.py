@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from numpy.typing import NDArray
 
-from veilwood.errors import VeilwoodError
+from veilwood.errors import SetupError
 from veilwood.secure.mpc.shares import Pair, share, to_bytes
 from veilwood.secure.roles.config import Config, Task
 from veilwood.secure.roles.identity import Name, tls_context
@@ -76,7 +76,7 @@ class Call:
         """Split arrays and send each server its shares, in the order it asks for."""
         wanted = [list(words["send"]) for words in self.hear("send")]
         if any(names != list(arrays) for names in wanted):
-            raise VeilwoodError(f"the servers ask for {wanted}, and there is {list(arrays)}. Hint: compare versions.")
+            raise SetupError(f"the servers ask for {wanted}, and there is {list(arrays)}. Hint: compare versions.")
         for array in arrays.values():
             pairs: list[Pair] = share(array, ring)
             for channel, pair in zip(self.channels, pairs, strict=True):

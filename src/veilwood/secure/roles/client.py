@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from veilwood.data.schema import Schema
-from veilwood.errors import VeilwoodError
+from veilwood.errors import PartyError
 from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.secure.roles.calls import Call
 from veilwood.secure.roles.config import Config
@@ -34,11 +34,7 @@ class Client:
     """
 
     def __init__(self, config: Config | str | os.PathLike[str], task: str | None = None) -> None:
-        self.config = config if isinstance(config, Config) else Config.load(config)
-        if self.config.role != "client":
-            raise VeilwoodError(
-                f"{self.config.folder} belongs to {self.config.who}. Hint: give the folder of a client."
-            )
+        self.config = Config.of_role("client", config)
         self.task = self.config.task(task)
         self._program = program_of(self.task)
 
@@ -105,9 +101,9 @@ def wait_until_trained(config: Config, program: Program, seconds: float | None) 
                 return program.certificate([server["statement"] for server in found])
             failures = [server["failure"] for server in found if server["failure"] and server["phase"] == "waiting"]
             if failures:
-                raise VeilwoodError(f"task {task.name!r} was not trained: {failures[0]} Hint: contribute again.")
+                raise PartyError(f"task {task.name!r} was not trained: {failures[0]} Hint: contribute again.")
             if until is not None and time.monotonic() > until:
                 missing = ", ".join(found[0]["missing"]) or "nobody"
-                raise VeilwoodError(f"task {task.name!r} is not trained after {seconds:g} s; waiting for {missing}.")
+                raise PartyError(f"task {task.name!r} is not trained after {seconds:g} s; waiting for {missing}.")
             time.sleep(_POLL_SECONDS)
             call.say(more=True)

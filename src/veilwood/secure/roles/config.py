@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from veilwood.bounded import rational, read_json, read_text
 from veilwood.data.schema import Schema
-from veilwood.errors import VeilwoodError
+from veilwood.errors import SchemaError, SetupError, UseError
 from veilwood.secure.roles.identity import Authority, Identity, Name, Role, new_secret, write_private
 
 __all__ = ["Address", "Config", "Task", "set_up", "task_name"]
@@ -75,11 +75,11 @@ class Task:
             for name in names:
                 Name(role, name)  # type: ignore[arg-type]
         if not self.owners:
-            raise VeilwoodError(f"task {self.name!r} has no owners. Hint: name those who hold the rows.")
+            raise UseError(f"task {self.name!r} has no owners. Hint: name those who hold the rows.")
         if self.loss <= 0:
-            raise VeilwoodError(f"task {self.name!r} has epsilon {self.epsilon}. Hint: it must be above 0.")
+            raise UseError(f"task {self.name!r} has epsilon {self.epsilon}. Hint: it must be above 0.")
         if self.public.inferred:
-            raise VeilwoodError(
+            raise SchemaError(
                 f"the schema of task {self.name!r} is an unreviewed draft, so nothing it is used for is private. "
                 'Hint: replace its bounds by public knowledge and delete the marks "bounds", "notes" and "inferred".'
             )
@@ -91,7 +91,7 @@ class Task:
             return
         wanted = sorted([*self.public.feature_names, self.public.target.name])
         if None in self.owners.values() or sorted(held) != wanted:
-            raise VeilwoodError(
+            raise UseError(
                 f"task {self.name!r}: the owners hold the columns {sorted(held)}, the schema has {wanted}. "
                 "Hint: give every column to exactly one owner, or none to any."
             )
@@ -125,7 +125,7 @@ class Task:
         try:
             return cls(**{**data, "users": tuple(data["users"]), "epsilon": str(data["epsilon"])})
         except (TypeError, KeyError, AttributeError) as error:
-            raise VeilwoodError(f"a task of the configuration cannot be read ({error}).") from None
+            raise SetupError(f"a task of the configuration cannot be read ({error}).") from None
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class Config:
         if sys.stdin.isatty():
             return getpass.getpass(f"Secret of {self.who}: ").encode()
         place = self.folder / self.secret if self.secret else "no file is named"
-        raise VeilwoodError(
+        raise SetupError(
             f"the secret of {self.who} is not at hand ({place}). Hint: put the file back, or set {SECRET_VARIABLE}."
         )
 
@@ -214,7 +214,7 @@ class Config:
             return self.tasks[0]
         if name not in named:
             asked = f"has no task {name!r}" if name is not None else "has several tasks"
-            raise VeilwoodError(f"the configuration of {self.who} {asked}. Hint: one of {', '.join(named) or 'none'}.")
+            raise SetupError(f"the configuration of {self.who} {asked}. Hint: one of {', '.join(named) or 'none'}.")
         return named[name]
 
     @classmethod
@@ -228,11 +228,19 @@ class Config:
             data["refused"] = tuple(data.get("refused", ()))
             found = cls(folder=file.parent, **data)
         except FileNotFoundError:
-            raise VeilwoodError(f"there is no configuration {str(file)!r}. Hint: veilwood secure setup.") from None
+            raise SetupError(f"there is no configuration {str(file)!r}. Hint: veilwood secure setup.") from None
         except (OSError, TypeError, KeyError, AttributeError, ValueError) as error:
-            raise VeilwoodError(f"configuration {str(file)!r} cannot be read: {error}.") from None
+            raise SetupError(f"configuration {str(file)!r} cannot be read: {error}.") from None
         if len(found.servers) != 3:
-            raise VeilwoodError(f"configuration {str(file)!r} names {len(found.servers)} servers; there are three.")
+            raise SetupError(f"configuration {str(file)!r} names {len(found.servers)} servers; there are three.")
+        return found
+
+    @classmethod
+    def of_role(cls, role: str, config: Config | str | os.PathLike[str]) -> Config:
+        """Return a configuration, given as such or by its place, that must belong to a role."""
+        found = config if isinstance(config, Config) else cls.load(config)
+        if found.role != role:
+            raise UseError(f"{found.folder} belongs to {found.who}. Hint: give the folder of a {role}.")
         return found
 
     def save(self) -> None:
@@ -286,7 +294,7 @@ def set_up(
         if (place / CONFIG).exists():
             config = Config.load(place)
             if any(known.name == task.name for known in config.tasks):
-                raise VeilwoodError(f"{place} has a task {task.name!r} already. Hint: give another --name.")
+                raise UseError(f"{place} has a task {task.name!r} already. Hint: give another --name.")
         else:
             place.mkdir(exist_ok=True)
             identity = signers[who.role].issue(who, place / "certificate.pem", place / "key.pem", days=days)

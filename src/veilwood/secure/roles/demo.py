@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from veilwood import datasets
-from veilwood.errors import VeilwoodError
+from veilwood.errors import SetupError
 from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.secure.roles.local import LocalServers, local_servers
 
@@ -124,5 +124,5 @@ def _start(role: str, *words: object) -> subprocess.Popen[str]:
 def _finish(process: subprocess.Popen[str]) -> str:
     out, error = process.communicate()
     if process.returncode:
-        raise VeilwoodError(error.strip().removeprefix("error: "))
+        raise SetupError(error.strip().removeprefix("error: "))
     return out

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from veilwood.errors import PartyError, VeilwoodError
+from veilwood.errors import PartyError, SetupError, UseError
 
 __all__ = ["Authority", "Identity", "Name", "new_secret", "peer_name", "tls_context"]
 
@@ -55,9 +55,9 @@ class Name:
 
     def __post_init__(self) -> None:
         if not _PLAIN_NAME.fullmatch(self.name):
-            raise VeilwoodError(f"{self.name!r} is no name for a {self.role}. Hint: use a-z, 0-9 and '-', up to 40.")
+            raise UseError(f"{self.name!r} is not a name for a {self.role}. Hint: use a-z, 0-9 and '-', up to 40.")
         if self.role == "server" and self.name not in ("0", "1", "2"):
-            raise VeilwoodError(f"there is no server {self.name!r}. Hint: servers are 0, 1 and 2.")
+            raise UseError(f"there is no server {self.name!r}. Hint: servers are 0, 1 and 2.")
 
     @property
     def dns(self) -> str:
@@ -127,7 +127,7 @@ class Authority:
     def issue(self, name: Name, certificate: Path, key: Path, *, days: int = 365) -> Identity:
         """Draw a key for a name and sign it; return the files and the new secret that opens the key."""
         if name.role not in self.roles:
-            raise VeilwoodError(f"the authority of {' and '.join(self.roles)}s does not sign for a {name.role}.")
+            raise UseError(f"the authority of {' and '.join(self.roles)}s does not sign for a {name.role}.")
         secret, own = new_secret(), ec.generate_private_key(ec.SECP256R1())
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
         if name.role == "server":
@@ -162,7 +162,7 @@ def tls_context(identity: Identity, trusted: Path, *, listens: bool) -> ssl.SSLC
         context.load_verify_locations(trusted)
         context.load_cert_chain(identity.certificate, identity.key, password=identity.secret)
     except (OSError, ssl.SSLError) as error:
-        raise VeilwoodError(
+        raise SetupError(
             f"cannot use certificate {identity.certificate} with its key: {error.strerror or error}. "
             "Hint: is this the secret that was made with them?"
         ) from None
@@ -184,7 +184,7 @@ def open_key(path: Path, secret: bytes) -> ec.EllipticCurvePrivateKey:
     try:
         key = load_pem_private_key(path.read_bytes(), secret)
     except ValueError:
-        raise VeilwoodError(f"{path} does not open with this secret. Hint: each role has its own.") from None
+        raise SetupError(f"{path} does not open with this secret. Hint: each role has its own.") from None
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     return key
 

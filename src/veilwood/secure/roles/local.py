@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.data.schema import Schema
-from veilwood.errors import VeilwoodError
+from veilwood.errors import SetupError
 from veilwood.privacy.plan import Plan
 from veilwood.secure.protocols.joint_forest import Law, Parties
 from veilwood.secure.roles.client import Client
@@ -122,7 +122,7 @@ class LocalServers:
             process = self.processes[party]
             while self.log(party).count(_READY) < ready[party]:
                 if process is None or process.poll() is not None or time.monotonic() > until:
-                    raise VeilwoodError(f"server {party} did not start: {' '.join(self.log(party).splitlines()[-1:])}")
+                    raise SetupError(f"server {party} did not start: {' '.join(self.log(party).splitlines()[-1:])}")
                 time.sleep(0.05)
 
     def client(self, name: str, task: str | None = None) -> Client:

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from veilwood import estimators
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
-from veilwood.errors import PartyError, VeilwoodError
+from veilwood.errors import PartyError, UseError
 from veilwood.privacy.certificate import ByServers, PrivacyStatement, Spend, certify
 from veilwood.privacy.loss import Loss, exact
 from veilwood.privacy.neighbours import Neighbours
-from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Layout, Plan
+from veilwood.privacy.plan import Plan
 from veilwood.privacy.selection import NoisyMax
 from veilwood.privacy.steps import Step
 from veilwood.secure.mpc.engine import Engine, Shared, concatenate
@@ -31,7 +31,7 @@ from veilwood.secure.protocols import noise, records
 from veilwood.secure.protocols.choose import argmax
 from veilwood.secure.protocols.hidden_forest import grow_hidden_forest
 from veilwood.secure.protocols.hidden_tree import HiddenTree, Recipe, predict, votes
-from veilwood.secure.protocols.plans import HiddenPlan, plan_hidden_forest, sampling_delta
+from veilwood.secure.protocols.plans import HiddenPlan, layout_of, plan_hidden_forest, sampling_delta
 from veilwood.secure.protocols.records import Domain, Records
 from veilwood.secure.roles.config import Task
 
@@ -92,7 +92,7 @@ class Program(ABC):
         return certify(self.plan, Spend(ledger, entry, self.plan.loss), self.servers)
 
     def check_rows(self, engine: Engine, owner: str, shares: Shares) -> None:
-        """Refuse, by name, an owner whose shares do not fit together or are no rows; nothing else is learned."""
+        """Refuse, by name, an owner whose shares do not fit together or are not rows; nothing else is learned."""
         fault: str | None = "shares that do not fit together"
         if all([engine.consistent(share) for share in shares.values()]):
             fault = self.faults(engine, owner, shares)
@@ -154,16 +154,16 @@ class HiddenForest(Program):
         out: Arrays = {"features": records.one_hot(encoding.encode(X), self._domain(owner))}
         if self._holds_target(owner):
             if y is None:
-                raise VeilwoodError(f"client {owner} holds the target {self.schema.target.name!r}. Hint: give y.")
+                raise UseError(f"client {owner} holds the target {self.schema.target.name!r}. Hint: give y.")
             out["classes"] = records.one_hot_classes(encoding.encode_target(y), self.domain)
         counts = {array.shape[-1] for array in out.values()}
         if len(counts) > 1 or 0 in counts:
-            raise VeilwoodError(f"X and y have {' and '.join(map(str, sorted(counts)))} rows. Hint: as many, and some.")
+            raise UseError(f"X and y have {' and '.join(map(str, sorted(counts)))} rows. Hint: as many, and some.")
         rows = counts.pop()
         if pad_to is None:
             return out, rows
         if pad_to < rows:
-            raise VeilwoodError(f"{rows} rows cannot be padded to {pad_to}. Hint: a larger public number.")
+            raise UseError(f"{rows} rows cannot be padded to {pad_to}. Hint: a larger public number.")
         padded = {key: np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, pad_to - rows)]) for key, array in out.items()}
         padded["features"][:, 0, rows:] = 1
         return padded, pad_to
@@ -231,7 +231,7 @@ class HiddenForest(Program):
         ]
 
     def check_queries(self, engine: Engine, user: str, query: Shares) -> None:
-        """Refuse, by name, a user whose questions are no rows; the model is not touched before.
+        """Refuse, by name, a user whose questions are not rows; the model is not touched before.
 
         Notes
         -----
@@ -273,7 +273,7 @@ class PrivateVotes(HiddenForest):
         each, n_trees, depth = exact(chosen["query_epsilon"]), chosen["n_trees"], chosen["max_depth"]
         self.most = int(task.loss / each)
         if self.most < 1 or n_trees < 1:
-            raise VeilwoodError(f"task {task.name!r}: epsilon {task.epsilon} does not pay for one answer of {each}.")
+            raise UseError(f"task {task.name!r}: epsilon {task.epsilon} does not pay for one answer of {each}.")
         score_range = neighbours.score_range(2)
         self._scale = score_range / each
         epsilon, shape = self.most * each, (self.most, self.domain.n_classes)
@@ -293,12 +293,7 @@ class PrivateVotes(HiddenForest):
             released="nothing but noisy majorities of the votes of trees that stay in shares",
             schema_name=self.schema.name,
             schema_hash=self.schema.fingerprint(),
-            layout=Layout(
-                n_trees,
-                n_trees * recipe.nodes(depth),
-                depth,
-                EACH_TO_ONE_TREE if n_trees > 1 else ALL_TO_EVERY_TREE,
-            ),
+            layout=layout_of(recipe, n_trees),
             expected_leaf_mse=0.0,
         )  # fmt: skip
         return HiddenPlan(plan, recipe, n_trees)
@@ -334,7 +329,7 @@ class JointForest(Program):
         chosen = completed(task, self.settings)
         name, self.law = chosen["estimator"], chosen["law"]
         if name not in estimators.__all__ or self.law not in joint.LAWS or task.by_columns:
-            raise VeilwoodError(
+            raise UseError(
                 f"task {task.name!r}: estimator {name!r}, law {self.law!r} cannot be trained jointly. Hint: "
                 f"RandomTreesClassifier or MatrixForestClassifier, law {' or '.join(joint.LAWS)}, owners of whole rows."
             )
@@ -376,14 +371,14 @@ PROTOCOLS: Final[dict[str, Callable[[Task], Program]]] = {
 def program_of(task: Task) -> Program:
     """The program of a task's protocol."""
     if task.protocol not in PROTOCOLS:
-        raise VeilwoodError(f"there is no protocol {task.protocol!r}. Hint: one of {', '.join(PROTOCOLS)}.")
+        raise UseError(f"there is no protocol {task.protocol!r}. Hint: one of {', '.join(PROTOCOLS)}.")
     return PROTOCOLS[task.protocol](task)
 
 
 def refused_questions(user: str) -> PartyError:
     """One refusal for all questions of a message and for everything that can be wrong with one of them."""
     return PartyError(
-        f"user {user} sent questions that are no rows of the schema: none of them is answered.", party=f"user {user}"
+        f"user {user} sent questions that are not rows of the schema: none of them is answered.", party=f"user {user}"
     )
 
 
@@ -391,7 +386,5 @@ def completed(task: Task, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a task, completed; an unknown one is refused."""
     for key in task.settings:
         if key not in defaults:
-            raise VeilwoodError(
-                f"task {task.name!r} has an unknown setting {key!r}. Hint: one of {', '.join(defaults)}."
-            )
+            raise UseError(f"task {task.name!r} has an unknown setting {key!r}. Hint: one of {', '.join(defaults)}.")
     return {**defaults, **task.settings}

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from veilwood.errors import PartyError, VeilwoodError
+from veilwood.errors import DomainTooLargeError, PartyError, UseError, VeilwoodError
 from veilwood.privacy.ledger import Reservation, SQLiteLedger
 from veilwood.privacy.loss import Loss
 from veilwood.secure.mpc.replicated import ReplicatedEngine
@@ -52,7 +52,7 @@ class _Study:
 
     def refuse_if_busy(self) -> None:
         if self.training:
-            raise VeilwoodError(f"task {self.task.name!r} is being trained. Hint: wait for the result.")
+            raise UseError(f"task {self.task.name!r} is being trained. Hint: wait for the result.")
 
     def refuse_other_length(self, owner: str, rows: int) -> None:
         """Owners of columns hold the same rows, in the same order: their number at least can be checked.
@@ -89,9 +89,7 @@ class Server:
     """
 
     def __init__(self, config: Config) -> None:
-        if config.role != "server":
-            raise VeilwoodError(f"{config.folder} belongs to {config.who}. Hint: give the folder of a server.")
-        self.config, self.party = config, int(config.name)
+        self.config, self.party = Config.of_role("server", config), int(config.name)
         self._vault = Vault(config.folder / "models", config.identity.secret, str(config.who))
         self._ledger = SQLiteLedger(config.folder / "ledger.db")
         self._studies: dict[str, _Study] = {}
@@ -167,9 +165,9 @@ class Server:
         self._reload()
         study = self._studies.get(str(name))
         if study is None:
-            raise VeilwoodError(f"server {self.party} knows no task {str(name)[:60]!r}. Hint: compare configurations.")
+            raise PartyError(f"server {self.party} knows no task {str(name)[:60]!r}. Hint: compare configurations.")
         if fingerprint != study.task.fingerprint():
-            raise VeilwoodError(
+            raise PartyError(
                 f"task {name!r} is another one at server {self.party}: schema, epsilon, owners, users or settings "
                 "differ. Hint: compare configurations."
             )
@@ -240,7 +238,7 @@ class Server:
             facts = {"task": task.fingerprint(), "owner": owner, "rows": rows}
             said = agree(links, facts, blame=str(channel.peer), also=held)
             if held is not None and len(set(said)) == 1:
-                raise VeilwoodError(f"task {task.name!r} is trained already. Hint: retire it first.")
+                raise UseError(f"task {task.name!r} is trained already. Hint: retire it first.")
             engine = ReplicatedEngine(links, ring=study.program.ring)
             shares = {key: engine.load(pair) for key, pair in pairs.items()}
             study.program.check_rows(engine, owner, shares)
@@ -263,7 +261,7 @@ class Server:
         """Receive shares of public shapes, one message each; raise ``misfit`` if one has another width."""
         sizes = [2 * np.dtype(ring).itemsize * math.prod(shape) for shape in shapes.values()]
         if max(sizes) > self.config.largest_message:
-            raise VeilwoodError("these are more rows than this server takes. Hint: fewer rows at a time.")
+            raise DomainTooLargeError("these are more rows than this server takes. Hint: fewer rows at a time.")
         channel.limit = self.config.largest_message
         channel.say(send=list(shapes))
         try:
@@ -291,9 +289,7 @@ class Server:
             with self._meetings.session(session, task.name, invites=True) as links:
                 agree(links, {"task": task.fingerprint(), "uploads": uploads, "missing": study.missing})
                 if study.missing:
-                    raise VeilwoodError(
-                        f"the rows of {', '.join(study.missing)} are not there. Hint: contribute again."
-                    )
+                    raise UseError(f"the rows of {', '.join(study.missing)} are not there. Hint: contribute again.")
                 spend = self._ledger.reserve(
                     program.plan.loss, what=_what(task), neighbours=str(program.plan.neighbours),
                     plan=program.plan.fingerprint(),
@@ -331,7 +327,7 @@ class Server:
         except PartyError:
             raise
         except VeilwoodError as error:
-            raise VeilwoodError(
+            raise PartyError(
                 f"the protocol failed at server {self.party}. Hint: with --verbose its log says why."
             ) from error
 
@@ -360,7 +356,7 @@ class Server:
         """Answer a user's questions, in order, until it leaves."""
         model, program = self._model(study), study.program
         if not isinstance(program, HiddenForest):
-            raise VeilwoodError(f"the model of task {study.task.name!r} is public. Hint: fetch it.")
+            raise UseError(f"the model of task {study.task.name!r} is public. Hint: fetch it.")
         channel.say(statement=model.facts["statement"], training=model.facts["training"])
         if self.party == 0:
             channel.hear("go")
@@ -378,7 +374,7 @@ class Server:
                 if rows == 0:
                     break
                 if study.model is not model:
-                    raise VeilwoodError(f"model {study.task.name!r} was retired.")
+                    raise UseError(f"model {study.task.name!r} was retired.")
                 shapes = program.shapes_of_queries(_count(rows))
                 pairs = self._take(channel, shapes, program.ring, refused_questions(user))
                 agree(links, {"rows": rows}, blame=str(channel.peer))
@@ -421,7 +417,7 @@ class Server:
         with study.lock:
             if study.model is None:
                 missing = f"rows of {', '.join(study.missing)} are missing" if study.missing else "it is being trained"
-                raise VeilwoodError(f"there is no model {study.task.name!r} at server {self.party}: {missing}.")
+                raise PartyError(f"there is no model {study.task.name!r} at server {self.party}: {missing}.")
             return study.model
 
 
@@ -432,5 +428,5 @@ def _what(task: Task) -> str:
 def _count(rows: object) -> int:
     """A number of rows as somebody claims it."""
     if not isinstance(rows, int) or isinstance(rows, bool) or not 0 < rows < 1 << 31:
-        raise VeilwoodError("what was sent is no number of rows.")
+        raise UseError("what was sent is not a number of rows.")
     return rows

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.data.encoding import class_labels
-from veilwood.errors import PartyError, VeilwoodError
+from veilwood.errors import PartyError, PlanError, UseError
 from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.privacy.plan import Plan
 from veilwood.secure.mpc.shares import from_bytes, reconstruct
@@ -35,16 +35,12 @@ class User:
 
     Parameters
     ----------
-    config : Config or path
-        The configuration that ``veilwood secure setup`` made for this user, or its folder.
-    task : str, optional
-        Which model, where there are several.
+    config, task
+        As in ``Client``: the configuration of this user or its folder, and the name of the task.
     """
 
     def __init__(self, config: Config | str | os.PathLike[str], task: str | None = None) -> None:
-        self.config = config if isinstance(config, Config) else Config.load(config)
-        if self.config.role != "user":
-            raise VeilwoodError(f"{self.config.folder} belongs to {self.config.who}. Hint: give the folder of a user.")
+        self.config = Config.of_role("user", config)
         self.task = self.config.task(task)
         self._program = program_of(self.task)
         self._call: Call | None = None
@@ -67,7 +63,7 @@ class User:
             Rows with the feature columns of the schema.
         """
         if not isinstance(self._program, HiddenForest):
-            raise VeilwoodError(f"the model of task {self.task.name!r} is public. Hint: ask the forest fitted from it.")
+            raise UseError(f"the model of task {self.task.name!r} is public. Hint: ask the forest fitted from it.")
         arrays, rows = self._program.encode_queries(X)
         if self._call is not None:
             try:
@@ -86,7 +82,7 @@ class User:
     def parties(self) -> Parties:
         """What an estimator of public structure is fitted to: ``RandomTreesClassifier(...).fit(user.parties())``."""
         if not isinstance(self._program, JointForest):
-            raise VeilwoodError(f"the model of task {self.task.name!r} is hidden. Hint: ask it with predict.")
+            raise UseError(f"the model of task {self.task.name!r} is hidden. Hint: ask it with predict.")
         return _Released(self, self._program)
 
     def _released(self) -> NDArray[np.int64]:
@@ -141,7 +137,7 @@ class _Released(Parties):
     def release(self, estimator: Any, plan: Plan) -> NDArray[np.int64]:
         """Return what the servers released, if the estimator is the one that the task names."""
         if joint_plan(joint_design(estimator).plan, self.law) != self._program.plan:
-            raise VeilwoodError(
+            raise PlanError(
                 f"the estimator plans another release than task {self._user.task.name!r}. Hint: give it the "
                 "parameters of the task."
             )
