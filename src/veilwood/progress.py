@@ -11,19 +11,32 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
-__all__ = ["report_to", "track"]
+__all__ = ["report_to", "silent", "track"]
 
 Item = TypeVar("Item")
 
 SHOWN_AFTER_SECONDS = 1.0
 _reports: list[Callable[[str, int], None]] = []
+_silent: ContextVar[bool] = ContextVar("silent", default=False)
 
 
 def report_to(act: Callable[[str, int], None] | None) -> None:
     """Tell ``act`` what this process does and how many items it has taken, which is private; None ends that."""
     _reports[:] = [] if act is None else [act]
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Show and report nothing inside: how often something is done must not be told."""
+    before = _silent.set(True)
+    try:
+        yield
+    finally:
+        _silent.reset(before)
 
 
 def track(items: Iterable[Item], doing: str) -> Iterator[Item]:
@@ -34,6 +47,9 @@ def track(items: Iterable[Item], doing: str) -> Iterator[Item]:
     >>> list(track("abc", "reading"))
     ['a', 'b', 'c']
     """
+    if _silent.get():
+        yield from items
+        return
     if _reports:
         for number, item in enumerate(items, 1):
             for act in _reports:

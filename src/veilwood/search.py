@@ -19,6 +19,7 @@ from sklearn.model_selection import ParameterGrid
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from veilwood import progress
 from veilwood.data.open_rows import open_rows
 from veilwood.errors import OutOfSchemaError, ParameterError, UseError
 from veilwood.estimators.base import BaseForest, plain_value
@@ -179,7 +180,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             raise
         del source
         (step,) = plan.steps
-        with door, warnings.catch_warnings():
+        with door, warnings.catch_warnings(), progress.silent():
             warnings.simplefilter("ignore")  # how often a trial warns would tell how many there were
             best = door.best(step, lambda: self._try(trials, X, y, neighbours), lambda one, other: one > other)
         chosen = settings[-best.setting]

@@ -94,11 +94,11 @@ def test_budgets_of_people_and_periods_bind_together(running: Running) -> None:
 def test_private_answers_are_quoted_charged_and_stored(running: Running) -> None:
     asked: dict[str, Any] = {
         "estimator": "MatrixForestPredictor",
-        "epsilon": 0.5,
+        "epsilon": 2.75,
         "parameters": {"n_estimators": 4, "max_depth": 2},
     }
     model = running.run(running.signed(**asked))["id"]
-    rows = {"rows": CAR.X[:4].to_dict("records")}
+    rows = {"rows": CAR.X[:4].to_dict("records"), "epsilon": 0.5}
     quote = running.post("analyst", f"/v1/models/{model}/quote", rows)
     assert (quote["epsilon"], quote["answered_before"], quote["remaining"]) == ("1/2", False, "epsilon=3")
     first = running.post("analyst", f"/v1/models/{model}/answers", rows)
@@ -110,6 +110,8 @@ def test_private_answers_are_quoted_charged_and_stored(running: Running) -> None
     assert (refused.status_code, refused.json()["remaining"]) == (409, "epsilon=2.5")
     more["epsilon"] = 2.5
     assert len(running.post("analyst", f"/v1/models/{model}/answers", more)["labels"]) == 4
+    dearer = {"rows": CAR.X[8:9].to_dict("records"), "epsilon": 2.8}
+    assert running.ask("analyst", "POST", f"/v1/models/{model}/answers", json=dearer).status_code == 422
     assert running.ask("analyst", "POST", f"/v1/models/{model}/predict", json=rows).status_code == 404
 
 

@@ -52,6 +52,9 @@ _NULL_WORDS: Final = (
 _PREVIEW: Final = 1 << 20  # bytes from which a dialect is guessed
 
 
+_LONGEST_NUMBER: Final = 400  # letters, blanks included
+
+
 @dataclass(frozen=True)
 class Dialect:
     """How cells of a CSV file are written.
@@ -135,6 +138,8 @@ class Dialect:
 
     def number(self, text: str) -> str | None:
         """Return a number as programs write it, or None where the text is none in this dialect."""
+        if len(text) > _LONGEST_NUMBER:  # matching takes time with the square of the length
+            return None
         found = _pattern(self.decimal, self.thousands, self.money).fullmatch(text)
         if found is None or not (found["whole"] or found["rest"]):
             return None

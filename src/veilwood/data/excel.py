@@ -28,6 +28,8 @@ def excel_dataset(path: Path, nulls: Collection[str] = ()) -> Any:
     except CalamineError:  # its words may hold cells
         raise OutOfSchemaError(f"cannot read {str(path)!r}: it is damaged or of another format.") from None
     names = [str(name) for name in rows[0]] if rows else []
+    while names and not names[-1]:  # cells beside the table, in any row, are not part of it
+        names.pop()
     if not any(names):
         raise OutOfSchemaError(f"cannot read {str(path)!r}: the first row of its first sheet must name the columns.")
     if len(set(names)) < len(names):

@@ -27,7 +27,7 @@ from veilwood.data.encode_rows import encode_rows, kept_of
 from veilwood.data.encoding import Encoding, check_names
 from veilwood.data.excel import excel_dataset
 from veilwood.data.frames import Cells, Table
-from veilwood.data.long_rows import MOST_ROW_BYTES, ShortRows
+from veilwood.data.long_rows import GROWTH, MOST_ROW_BYTES, ShortRows
 from veilwood.data.numbers import numbers_of
 from veilwood.data.private_text import may_show_values
 from veilwood.data.problems import Invalid, Problem, Told, refuse
@@ -337,7 +337,10 @@ def _csv_options(names: Collection[str], numeric: Collection[str], dialect: Dial
         "convert_options": convert,
         # Without it a block of the file may end at a line break inside a cell, and the rest of the cell become rows.
         "parse_options": pa.csv.ParseOptions(delimiter=dialect.sep, newlines_in_values=True, **handler),
-        "read_options": pa.csv.ReadOptions(block_size=MOST_ROW_BYTES, encoding=dialect.codec),
+        # Arrow gives up at a row longer than its blocks, measured after it was turned into UTF-8.
+        "read_options": pa.csv.ReadOptions(
+            block_size=MOST_ROW_BYTES * (1 if dialect.encoding == "utf-8" else GROWTH), encoding=dialect.codec
+        ),
     }
 
 

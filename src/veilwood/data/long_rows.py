@@ -3,8 +3,8 @@
 
 Arrow reads CSV in blocks and gives up at a row that is longer than two of them. Where rows that do not fit are dropped,
 one row could so refuse all others. Here rows longer than a public limit are left out of the stream before Arrow sees
-it. Where a row ends is decided as Arrow does: a quotation mark counts at the beginning of a cell, and inside a quoted
-cell two of them stand for one.
+it. Where a row ends is decided as Arrow does: at a line feed or a carriage return that is not in a quoted cell. A
+quotation mark counts at the beginning of a cell, and inside a quoted cell two of them stand for one.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from typing import Any, BinaryIO, Final
 import pyarrow as pa
 import pyarrow.csv
 
-__all__ = ["MOST_ROW_BYTES", "ShortRows", "without_long_rows"]
+__all__ = ["GROWTH", "MOST_ROW_BYTES", "ShortRows", "without_long_rows"]
 
 MOST_ROW_BYTES: Final = 4 << 20  # of a row of CSV that can be kept
-_QUOTE, _LINE_ENDS = ord('"'), b"\r\n"
+GROWTH: Final = 3  # of a row of a one-byte encoding, at most, when Arrow turns it into UTF-8
+_QUOTE: Final = ord('"')
+_LINE_ENDS: Final = (b"\n", b"\r")  # each ends a row; the empty one between the two of "\r\n" is skipped by Arrow
 
 
 class ShortRows:
@@ -85,7 +87,7 @@ def without_long_rows(
     >>> b"".join(without_long_rows(io.BytesIO(b'a,b\\n"1\\n2",3\\nlong,text\\n5,6'), most=9))
     b'a,b\\n"1\\n2",3\\n5,6'
     """
-    edge = separator.encode() + _LINE_ENDS
+    edge = separator.encode() + b"".join(_LINE_ENDS)
     held, dropping = b"", False  # the row that has begun, as far as it is kept
     inside, before, closed = False, ord("\n"), False  # where in a row the scan has come to
     while piece := file.read(min(chunk, most)):  # so that a row inside a piece is short
@@ -121,8 +123,9 @@ def _row_ends(piece: bytes, edge: bytes, inside: bool, before: int, closed: bool
             continue
         end = len(piece) if quote < 0 else quote
         if end > place:
-            last = max(last, piece.rfind(b"\n", place, end))
-            first = piece.find(b"\n", place, end) if first < 0 else first
+            last = max(last, *(piece.rfind(ending, place, end) for ending in _LINE_ENDS))
+            if first < 0:
+                first = min((at for ending in _LINE_ENDS if (at := piece.find(ending, place, end)) >= 0), default=-1)
             before, closed = piece[end - 1], False
         if quote < 0:
             break

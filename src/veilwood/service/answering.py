@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 
 import pandas as pd
 
 from veilwood.data.schema import Schema
-from veilwood.errors import ParameterError, UseError
+from veilwood.errors import ParameterError, UseError, VeilwoodError
 from veilwood.estimators import MatrixForestPredictor
+from veilwood.privacy.loss import requested_loss
 from veilwood.service import store
 from veilwood.service.settings import Settings
 from veilwood.service.spends import KeyedLedger, ledgers_for, remaining
 from veilwood.service.store import Record, Store, new_id, now
-from veilwood.service.training import Asked, predictor_of
+from veilwood.service.training import Asked, answering_fingerprint, predictor_of
 
 __all__ = ["Answering"]
 
@@ -30,7 +32,7 @@ class Answering:
 
     def __init__(self, settings: Settings, records: Store) -> None:
         self._settings, self._records = settings, records
-        self._predictors: dict[str, tuple[MatrixForestPredictor, threading.Lock]] = {}
+        self._predictors: dict[str, tuple[MatrixForestPredictor, threading.Lock, object]] = {}
         self._lock = threading.Lock()
 
     def quote(self, account: str, model: str, questions: pd.DataFrame, epsilon: float | None) -> Record:
@@ -38,7 +40,7 @@ class Answering:
         predictor, lock, dataset = self._predictor(model)
         with lock:
             digest = _digest(predictor, questions)
-            plan = predictor.plan_answer(questions, epsilon)
+            plan = predictor.plan_answer(questions, _price(predictor, epsilon))  # type: ignore[arg-type]
         stored = self._records.find(store.answers, model=model, digest=digest)
         left = remaining(ledgers_for(self._settings, self._records, dataset, account))
         return {
@@ -54,14 +56,14 @@ class Answering:
         predictor, lock, dataset = self._predictor(model)
         with lock:
             digest = _digest(predictor, questions)
-            price = predictor.epsilon if epsilon is None else epsilon
+            price = _price(predictor, epsilon)
             self._records.add(
                 store.answers,
                 id=new_id(),
                 model=model,
                 digest=digest,
                 account=account,
-                epsilon=str(price),
+                epsilon=price,
                 created=now(),
             )
             known = self._records.find(store.answers, model=model, digest=digest)
@@ -80,9 +82,8 @@ class Answering:
         """Charge and answer; a batch that was charged and never stored goes on under its reservation."""
         books = ledgers_for(self._settings, self._records, dataset, known["account"])
         predictor.ledger_ = KeyedLedger(books, known["id"])
-        price = float(known["epsilon"])
         try:
-            labels = predictor.answer(questions, epsilon=price).tolist()
+            labels = predictor.answer(questions, epsilon=known["epsilon"]).tolist()
             certificate = predictor.privacy_.to_json()
         except BaseException:
             if not predictor.ledger_.has_spent():
@@ -100,22 +101,50 @@ class Answering:
         found = self._records.find(store.models, id=model)
         if found is None or found["kind"] != "answering":
             raise ParameterError("model", model, "does not answer at a price", "see the list of models")
-        with self._lock:
-            if model not in self._predictors:
-                self._predictors[model] = (self._count(found), threading.Lock())
-        return *self._predictors[model], found["dataset"]
-
-    def _count(self, model: Record) -> MatrixForestPredictor:
-        plan = self._records.find(store.plans, id=model["plan"])
-        dataset = self._records.find(store.datasets, name=model["dataset"])
-        if plan is None or dataset is None:
+        dataset = self._records.find(store.datasets, name=found["dataset"])
+        if dataset is None:
             raise UseError("the data set of this model is gone.")
+        state = (dataset["schema"], *_version_of(dataset["source"]))
+        with self._lock:  # rows that were replaced are not used any longer
+            known = self._predictors.get(model)
+            if known is None or known[2] != state:
+                known = self._predictors[model] = (self._count(found, dataset), threading.Lock(), state)
+        return known[0], known[1], found["dataset"]
+
+    def _count(self, model: Record, dataset: Record) -> MatrixForestPredictor:
+        plan = self._records.find(store.plans, id=model["plan"])
+        if plan is None:
+            raise UseError("the plan of this model is gone.")
         asked = json.loads(plan["asked"])
         schema = Schema.from_dict(json.loads(dataset["schema"]))
-        predictor = predictor_of(schema, Asked("", asked["epsilon"], asked["delta"], asked["parameters"]))
-        return predictor.fit(dataset["source"])
+        wanted = Asked("", asked["epsilon"], asked["delta"], asked["parameters"])
+        if answering_fingerprint(dataset["name"], schema, wanted) != plan["fingerprint"]:
+            raise UseError("the schema has changed since this predictor was signed. Hint: plan it anew.")
+        try:
+            return predictor_of(schema, wanted).fit(dataset["source"])
+        except VeilwoodError:  # its text may tell of the table
+            raise UseError("the table of this model cannot be read now. Hint: ask a custodian.") from None
+
+
+def _version_of(source: str) -> tuple[str, int, int]:
+    """What changes when a table is replaced; tables in a database have no time, and are counted at the start."""
+    try:
+        facts = os.stat(source)
+    except (OSError, ValueError):
+        return source, 0, 0
+    return source, facts.st_mtime_ns, facts.st_ino
+
+
+def _price(predictor: MatrixForestPredictor, epsilon: float | None) -> str:
+    """Return what a batch costs, exactly: at most what was signed."""
+    signed = requested_loss(predictor.epsilon, 0).epsilon
+    asked = signed if epsilon is None else requested_loss(epsilon, 0).epsilon
+    if asked is None or signed is None or asked > signed:
+        raise ParameterError("epsilon", epsilon, "is more than was signed for a batch", f"at most {signed}")
+    return str(asked)
 
 
 def _digest(predictor: MatrixForestPredictor, questions: pd.DataFrame) -> str:
     codes = predictor.encode(questions)
-    return hashlib.sha256(repr(codes.shape).encode() + codes.tobytes()).hexdigest()
+    facts = f"{predictor.schema_.fingerprint()} {codes.shape}"
+    return hashlib.sha256(facts.encode() + codes.tobytes()).hexdigest()

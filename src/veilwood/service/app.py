@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -34,6 +35,7 @@ from veilwood.service.settings import Settings
 
 __all__ = ["create_app", "problem"]
 
+_UPLOAD: Final = re.compile(r"/v1/datasets/[^/]+/table")
 _LOG: Final = logging.getLogger("veilwood.service")
 _SECURITY_HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
@@ -117,7 +119,8 @@ class _Around:
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers, limits = Headers(scope=scope), self._service.settings.limits
-        most = limits.upload_bytes if scope["path"].endswith("/table") else limits.body_bytes
+        uploads = scope["method"] == "PUT" and _UPLOAD.fullmatch(scope["path"]) is not None
+        most = limits.upload_bytes if uploads else limits.body_bytes
         length = headers.get("content-length", "")
         if "content-encoding" in headers:
             return problem(415, "encoding", "compressed bodies are not taken. Hint: send the file as it is.")
@@ -143,6 +146,8 @@ async def _refused(_: Request, error: Exception) -> Response:
         case BudgetExceededError():
             left = None if error.remaining is None else str(error.remaining)
             return problem(409, "budget", str(error), remaining=left)
+        case LedgerError() if error.__cause__ is not None:  # a text of the database: host, port, file
+            return problem(409, "ledger", "the ledger cannot be used now; its operator sees why.")
         case LedgerError():
             return problem(409, "ledger", str(error))
         case FileError():

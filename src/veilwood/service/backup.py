@@ -20,9 +20,9 @@ from veilwood.errors import FileError, UseError
 from veilwood.service import store
 from veilwood.service.migrations import make_tables
 from veilwood.service.settings import Settings
-from veilwood.service.store import Store
+from veilwood.service.store import Store, now
 
-__all__ = ["back_up", "freeze", "restore"]
+__all__ = ["back_up", "end_unfinished_runs", "freeze", "restore"]
 
 
 def back_up(settings: Settings, archive: Path) -> None:
@@ -87,12 +87,14 @@ def restore(archive: Path, folder: Path) -> list[str]:
 def freeze(settings: Settings) -> list[str]:
     """Freeze every ledger of the service, after its folder or its database was put back; return their names.
 
-    All tokens and sessions end, too: some may have been taken back since the copy was made.
+    All tokens and sessions end, too: some may have been taken back since the copy was made. So do runs that were under
+    way: the service that the copy was made of may have shown their outcome, and they must not show another.
     """
     records = Store(settings)
     try:
         make_tables(records)
         records.remove(store.tokens)
+        end_unfinished_runs(records)
     finally:
         records.close()
     found = sorted(settings.ledgers.glob("*.head.json"))
@@ -100,3 +102,16 @@ def freeze(settings: Settings) -> list[str]:
         noted = json.loads(witness.read_text())
         write_file(witness, json.dumps({**noted, "hash": "restored"}).encode())  # no event has this hash
     return [witness.name.removesuffix(".head.json") for witness in found]
+
+
+def end_unfinished_runs(records: Store, dataset: str | None = None) -> None:
+    """End every job and batch that has no outcome yet, of one data set or of all: none may go on under its charge."""
+    told = {"state": "failed", "message": "ended when a copy was put back", "detail": None, "ended": now()}
+    for state in ("queued", "running"):
+        for job in records.every(store.jobs, state=state):
+            plan = records.find(store.plans, id=job["plan"])
+            if dataset is None or plan is None or plan["dataset"] == dataset:
+                records.change(store.jobs, {"id": job["id"], "state": state}, **told)
+    for model in records.every(store.models, kind="answering"):
+        if dataset in (None, model["dataset"]):
+            records.remove(store.answers, model=model["id"], labels=None)

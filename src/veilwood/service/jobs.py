@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -30,6 +31,7 @@ __all__ = ["Jobs"]
 
 _LOOK_SECONDS: Final = 0.2
 _BEAT_SECONDS: Final = 5.0
+_MOST_DEATHS: Final = 3  # of workers of one job
 _LOST_SECONDS: Final = 30.0  # without a sign of life
 _PAUSE_SECONDS: Final = 1.0
 _LOG: Final = logging.getLogger("veilwood.service")
@@ -53,6 +55,7 @@ class Jobs:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="jobs", daemon=True)
         self._beat = 0.0
+        self._deaths: Counter[str] = Counter()
 
     def start(self) -> None:
         """Begin to work on the queue."""
@@ -143,7 +146,13 @@ class Jobs:
                 self._records.change(store.jobs, where, state="failed", **told)
             self._settle(job, "stopped before its end")
         elif ended and job["state"] == "running":  # the worker died: again, under the same reservation
-            self._records.change(store.jobs, where, state="queued", worker=None, detail=None)
+            self._deaths[number] += 1
+            if self._deaths[number] < _MOST_DEATHS:
+                self._records.change(store.jobs, where, state="queued", worker=None, detail=None)
+            else:
+                told = {"message": "its worker died several times", "detail": None, "ended": now()}
+                self._records.change(store.jobs, where, state="failed", **told)
+                self._settle(job, "its worker died several times")
         if running.process.poll() is not None:
             if job["state"] == "failed":
                 self._settle(job, "failed after its reservation")

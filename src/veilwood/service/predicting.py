@@ -20,6 +20,7 @@ from veilwood.service.training import digest_of, model_path
 __all__ = ["Predicting", "frame_of"]
 
 _MOST_LOADED: Final = 32
+_MORE_COLUMNS: Final = 100  # ids, the target, and what the schema ignores
 _AT_ONCE: Final = 400  # rows: a few milliseconds, in which no other request is looked at
 
 
@@ -58,6 +59,8 @@ class Predicting:
         loop = asyncio.get_running_loop()
         if number not in self._models:
             await loop.run_in_executor(None, self.model, number)
+        if rows and len(rows[0]) > self.model(number).n_features_in_ + _MORE_COLUMNS:
+            raise ParameterError("rows", "...", "have more columns than the schema", "name those of the schema")
         if len(rows) > _AT_ONCE:
             return await loop.run_in_executor(None, answer, self.model(number), rows)
         request = _Request(rows, loop.create_future())

@@ -28,6 +28,7 @@ from veilwood.privacy.plan import Plan
 from veilwood.service import store
 from veilwood.service.access import Service, WhoAsks, service_of
 from veilwood.service.accounts import Caller
+from veilwood.service.backup import end_unfinished_runs
 from veilwood.service.sources import open_for_writing, source_of
 from veilwood.service.spends import (
     Book,
@@ -257,6 +258,8 @@ def get_ledger(request: Request, caller: WhoAsks, name: str) -> dict[str, Any]:
     caller.require("records")
     book = _book(service_of(request), name)
     entries = [{**asdict(entry), "loss": str(entry.loss)} for entry in book.ledger.entries()]
+    if "data" not in caller.scopes:  # why rows were refused is for custodians
+        entries = [{**one, "resolution": None} if one["state"] == "cancelled" else one for one in entries]
     return {**_budget(book), "entries": entries}
 
 
@@ -274,6 +277,7 @@ def resolve_entry(request: Request, caller: WhoAsks, name: str, entry: int, aske
     book = _book(service_of(request), name)
     if not 0 < entry < 2**53:
         raise LedgerError(f"there is no such entry in {book.ledger.name}.")
+    book.check()
     book.ledger.resolve(entry, f"{asked.reason} ({caller.name})")
     book.note()
     return _budget(book)
@@ -293,9 +297,10 @@ def reconcile_ledger(request: Request, caller: WhoAsks, name: str, asked: Reconc
         raise UseError("the ledger is not frozen: it holds the last event that was noted.")
     handed_in = [PrivacyStatement.from_dict(read_json(json.dumps(facts))) for facts in asked.certificates]
     issued = [*_issued(service, name), *handed_in_since(book, _issued(service, name), handed_in)]
+    end_unfinished_runs(service.records, name)
     charged = reconcile(book, issued, f"{asked.reason} ({caller.name})")
     for limit in limits:
-        limit.note()
+        limit.note(reconciled=True)
     return {"charged": charged, **_budget(book)}
 
 

@@ -61,16 +61,28 @@ class Book:
 
     def is_frozen(self) -> bool:
         """Whether the ledger lacks the event that was noted last."""
-        try:
-            noted = json.loads(self.witness.read_text())
-        except FileNotFoundError:
-            return False
-        return not self.ledger.holds(noted["number"], noted["hash"])
+        noted = self._noted()
+        return noted is not None and not self.ledger.holds(noted["number"], noted["hash"])
 
-    def note(self) -> None:
-        """Note the last event; before anything is computed, so that no spend can be forgotten with its ledger."""
+    def note(self, *, reconciled: bool = False) -> None:
+        """Note the last event; before anything is computed, so that no spend can be forgotten with its ledger.
+
+        What was noted never goes back, and a frozen ledger is noted only once it is reconciled.
+        """
         number, digest = self.ledger.head()
+        noted = self._noted()
+        if noted is not None and not reconciled:
+            self.check()
+            if noted["number"] >= number:
+                return
         write_file(self.witness, json.dumps({"number": number, "hash": digest}).encode())
+
+    def _noted(self) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = json.loads(self.witness.read_text())
+        except FileNotFoundError:
+            return None
+        return found
 
 
 def book_of(settings: Settings, name: str, epsilon: object = None, delta: object = None, of: str | None = None) -> Book:
@@ -118,25 +130,26 @@ class KeyedLedger(Ledger):
         self._books, self._key = list(books), key
         self.name, self._chain = books[0].ledger.name, books[0].ledger._chain
         self._entries: list[tuple[Ledger, int]] = []
+        self._made: list[tuple[Ledger, int]] = []
 
     def reserve(self, loss: Loss, *, what: str, **facts: Any) -> Reservation:
         """Reserve in every ledger, or in none; what was reserved under this key before is taken up again."""
-        marked, made = f"{what} [{self._key}]", list[tuple[Ledger, int]]()
-        self._entries = []
+        marked = f"{what} [{self._key}]"
+        self._entries, self._made = [], []
         try:
             for book in self._books:
                 book.check()
                 known = self._known(book.ledger)
                 if known is None:
-                    made.append((book.ledger, book.ledger.reserve(loss, what=marked, **facts).id))
-                    self._entries.append(made[-1])
-                    book.note()
+                    self._made.append((book.ledger, book.ledger.reserve(loss, what=marked, **facts).id))
+                    self._entries.append(self._made[-1])
                 elif (known.loss, known.plan) == (loss, facts["plan"]):
                     self._entries.append((book.ledger, known.id))
                 else:
                     raise LedgerError(f"{book.ledger.name} has another spend under the same key.")
+                book.note()
         except LedgerError:
-            for ledger, entry in made:
+            for ledger, entry in self._made:
                 ledger._settle(entry, "cancelled", "another limit does not allow it")
             raise
         return Reservation(self, self._entries[0][1])
@@ -158,10 +171,18 @@ class KeyedLedger(Ledger):
     def _settle(
         self, entry: int, state: Literal["committed", "cancelled", "resolved"], reason: str | None = None
     ) -> None:
+        """Settle in every ledger. A charge that another try has cancelled cannot be committed: nothing is shown then.
+
+        What an earlier try had reserved is never given back, since that try may have drawn noise.
+        """
         for ledger, number in self._entries:
             known = next(e for e in ledger.entries() if e.id == number)
-            if known.state == "reserved":
-                ledger._settle(number, state, reason)
+            if known.state in ("committed", "resolved"):
+                continue
+            if state == "cancelled" and (ledger, number) not in self._made:
+                ledger._settle(number, "resolved", reason or "refused after an earlier try")
+            elif state != "cancelled" or known.state == "reserved":
+                ledger._settle(number, state, reason)  # refused if it was cancelled
 
     def _transaction(self, write: bool = False) -> AbstractContextManager[Connection]:
         return self._books[0].ledger._transaction(write)
@@ -214,7 +235,11 @@ def reconcile(book: Book, issued: Sequence[Issued], reason: str) -> list[int]:
     reason : str
         Why the older copy is there, in the custodian's words; recorded with each entry.
     """
-    held = Counter((entry.plan, entry.loss) for entry in book.ledger.entries() if entry.counts)
+    settled = [entry for entry in book.ledger.entries() if entry.state in ("committed", "resolved")]
+    held = Counter((entry.plan, entry.loss) for entry in settled)
+    for entry in book.ledger.entries():
+        if entry.state == "reserved":  # of a run that will not go on: spent, and set off against nothing
+            book.ledger.resolve(entry.id, f"reconciled: {reason}")
     charged = []
     for release in issued:
         if held[release.plan, release.loss] > 0:
@@ -222,12 +247,12 @@ def reconcile(book: Book, issued: Sequence[Issued], reason: str) -> list[int]:
             continue
         what = f"reconciled: {reason}"
         try:
-            entry = book.ledger.reserve(release.loss, what=what, neighbours=release.neighbours, plan=release.plan)
+            charge = book.ledger.reserve(release.loss, what=what, neighbours=release.neighbours, plan=release.plan)
         except BudgetExceededError as error:
             raise LedgerError(
                 f"{book.ledger.name} has no room for a release that was made already. Hint: put the newest copy back."
             ) from error
-        entry.commit()
-        charged.append(entry.id)
-    book.note()
+        charge.commit()
+        charged.append(charge.id)
+    book.note(reconciled=True)
     return charged

@@ -24,7 +24,7 @@ from veilwood.service import store
 from veilwood.service.settings import Settings
 from veilwood.service.store import Record, Store, new_id, now
 
-__all__ = ["Asked", "Plans", "digest_of", "estimator_of", "model_path", "predictor_of"]
+__all__ = ["Asked", "Plans", "answering_fingerprint", "digest_of", "estimator_of", "model_path", "predictor_of"]
 
 Kind = Literal["train", "answer", "evaluate"]
 _DECIDED_HERE: Final = frozenset({"schema", "ledger", "n_jobs", "invalid", "epsilon", "delta"})
@@ -79,9 +79,8 @@ class Plans:
 
     def _propose_answering(self, account: str, dataset: str, schema: Schema, asked: Asked) -> Record:
         """Propose a predictor: it costs nothing by itself, and each batch that it answers is charged."""
-        text = json.dumps([schema.fingerprint(), asked.parameters or {}], sort_keys=True)
-        fingerprint = hashlib.sha256(text.encode()).hexdigest()
         predictor_of(schema, asked)
+        fingerprint = answering_fingerprint(dataset, schema, asked)
         return self._add(account, dataset, "answer", MatrixForestPredictor.__name__, asked, None, fingerprint)
 
     def propose_evaluation(self, account: str, model: str, asked: Asked) -> Record:
@@ -154,6 +153,12 @@ def predictor_of(schema: Schema, asked: Asked) -> MatrixForestPredictor:
     predictor.promise()
     AnsweringParameters.of(predictor).check()
     return predictor
+
+
+def answering_fingerprint(dataset: str, schema: Schema, asked: Asked) -> str:
+    """The hash of a predictor's plan: data set, schema, the most that a batch may cost, parameters."""
+    facts = [dataset, schema.fingerprint(), str(asked.epsilon), str(asked.delta), asked.parameters or {}]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def estimator_of(schema: Schema, plan: Record, ledger: Any) -> tuple[Any, Plan]:

@@ -70,7 +70,7 @@ def carry_out(settings: Settings, records: Store, job: Record) -> None:
         dataset=dataset["name"],
         kind={"train": "trained", "answer": "answering", "evaluate": "evaluation"}[plan["kind"]],
         estimator=plan["estimator"],
-        created=now(),
+        created=job["created"],  # when it ended may tell of rows
         **outcome,
     )
     records.change(store.jobs, {"id": job["id"], "state": "running"}, state="done", detail=None, ended=now())

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One charge, one outcome: races of two tries, copies that were put back, tables and schemas that change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+import veilwood as vw
+from fixtures.serving import CAR, TABLE, Running, serving
+from veilwood.privacy.loss import Loss
+from veilwood.service import store
+from veilwood.service.backup import freeze
+from veilwood.service.settings import Settings
+from veilwood.service.spends import Book, Issued, KeyedLedger, book_of, reconcile
+
+TENTH = Loss.pure(Fraction(1, 10))
+FACTS: dict[str, Any] = {"what": "leaves", "neighbours": "one row", "plan": "1f3a"}
+PREDICTOR: dict[str, Any] = {
+    "estimator": "MatrixForestPredictor",
+    "epsilon": 0.5,
+    "parameters": {"n_estimators": 2, "max_depth": 1, "mechanism": "laplace"},
+}
+ROWS: dict[str, Any] = {"rows": CAR.X[:3].to_dict("records")}
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Book:
+    settings = Settings(tmp_path)
+    settings.make_folders()
+    return book_of(settings, "data_cars", 1)
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    with serving(tmp_path) as found:
+        found.add_cars()
+        yield found
+
+
+def test_what_one_try_gave_back_another_cannot_show(book: Book) -> None:
+    first, second = KeyedLedger([book], "k"), KeyedLedger([book], "k")
+    mine, taken_up = first.reserve(TENTH, **FACTS), second.reserve(TENTH, **FACTS)
+    mine.cancel("refused")
+    with pytest.raises(vw.LedgerError, match="cancelled"):
+        taken_up.commit()
+
+
+def test_what_an_earlier_try_reserved_is_not_given_back(book: Book) -> None:
+    first, second = KeyedLedger([book], "k"), KeyedLedger([book], "k")
+    mine, taken_up = first.reserve(TENTH, **FACTS), second.reserve(TENTH, **FACTS)
+    taken_up.cancel("refused")
+    mine.commit()
+    assert book.ledger.spent == TENTH
+
+
+def test_a_frozen_ledger_thaws_only_when_it_is_reconciled(book: Book) -> None:
+    older = book.ledger.path.read_bytes()  # type: ignore[attr-defined]
+    KeyedLedger([book], "k").reserve(TENTH, **FACTS)
+    book.ledger.path.write_bytes(older)  # type: ignore[attr-defined]
+    again = Book(vw.SQLiteLedger(book.ledger.path), book.witness)  # type: ignore[attr-defined]
+    with pytest.raises(vw.LedgerError, match="frozen"):
+        again.note()
+    reconcile(again, [Issued("1f3a", TENTH, "one row")], "a test")
+    assert (again.is_frozen(), again.ledger.spent) == (False, TENTH)
+
+
+def test_a_release_is_not_set_off_against_a_run_that_is_pending(book: Book) -> None:
+    KeyedLedger([book], "pending").reserve(TENTH, **FACTS)
+    assert len(reconcile(book, [Issued("1f3a", TENTH, "one row")], "a test")) == 1
+    assert book.ledger.spent == TENTH + TENTH
+    assert {entry.state for entry in book.ledger.entries()} == {"committed", "resolved"}
+
+
+def test_a_copy_that_was_put_back_shows_no_second_outcome(running: Running) -> None:
+    model = running.run(running.signed(**PREDICTOR))["id"]
+    running.post("analyst", f"/v1/models/{model}/answers", ROWS)
+    records = running.service.records
+    records.change(store.answers, {"model": model}, labels=None)  # as in a copy made between charge and storing
+    freeze(running.service.settings)
+    assert records.every(store.answers, model=model) == []
+
+
+def test_a_batch_costs_no_more_than_was_signed_and_hashes_tell_prices_apart(running: Running) -> None:
+    plans = [running.post("analyst", "/v1/datasets/cars/plans", {**PREDICTOR, "epsilon": e}) for e in (0.1, 2)]
+    assert plans[0]["fingerprint"] != plans[1]["fingerprint"]
+    model = running.run(running.sign(plans[0]))["id"]
+    dear = running.ask("analyst", "POST", f"/v1/models/{model}/answers", json={**ROWS, "epsilon": 2})
+    assert (dear.status_code, "signed" in dear.text) == (422, True)
+
+
+def test_a_predictor_follows_its_table_and_ends_with_its_schema(running: Running) -> None:
+    model = running.run(running.signed(**{**PREDICTOR, "epsilon": 1}))["id"]
+    running.post("analyst", f"/v1/models/{model}/quote", ROWS)
+    before = running.service.answering._predictors[model][0]
+    table = TABLE[:1000].to_csv(index=False).encode()
+    kind = {"Content-Type": "text/csv"}
+    assert running.ask("custodian", "PUT", "/v1/datasets/cars/table", content=table, headers=kind).is_success
+    running.post("analyst", f"/v1/models/{model}/quote", ROWS)
+    assert running.service.answering._predictors[model][0] is not before
+    schema = CAR.schema.to_dict()
+    schema["columns"][1]["values"] = schema["columns"][1]["values"][::-1]
+    assert running.ask("custodian", "PUT", "/v1/datasets/cars/schema", json=schema).is_success
+    refused = running.ask("analyst", "POST", f"/v1/models/{model}/answers", json=ROWS)
+    assert (refused.status_code, "plan it anew" in refused.text) == (422, True)
+
+
+def test_only_uploads_may_be_long(running: Running) -> None:
+    body = b"x" * (running.service.settings.limits.body_bytes + 1)
+    assert running.test_client.patch("/v1/accounts/table", content=body).status_code == 413
