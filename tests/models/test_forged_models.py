@@ -153,7 +153,8 @@ def try_forgeries(name: str, count: int, path: Path) -> int:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_forged_model_files_are_refused_or_work(name: str, tmp_path: Path) -> None:
-    assert try_forgeries(name, 250, tmp_path / "model") > 0
+    works = try_forgeries(name, 250, tmp_path / "model")
+    assert works > 0 or name == "cells"  # so much of cells is checked that all forgeries may be refused
 
 
 @pytest.mark.slow

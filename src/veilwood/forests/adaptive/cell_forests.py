@@ -252,6 +252,8 @@ def _tree(tree: Any, classes: NDArray[np.int64], n_classes: int) -> _Tree:
     values = tree.value[order[leaf], 0, :]
     shares = np.zeros((len(values), n_classes))
     shares[:, classes] = values / values.sum(axis=1, keepdims=True)
+    even = 1 / (n_trees(n_classes) + 1)  # as if one more tree voted evenly: no class is impossible
+    shares = (1 - even) * shares + even / n_classes
     group = np.floor(tree.threshold[order]).astype(np.int32) + 1
     return _Tree(np.where(leaf, LEAF, tree.feature[order]).astype(np.int32), group, shares)
 
