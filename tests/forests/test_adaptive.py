@@ -20,7 +20,7 @@ from fixtures.clinic import COLUMNS, forest_of, schema_of, small_table, table_of
 from veilwood import audit
 from veilwood.audit.model_file import check_model
 from veilwood.data.encoding import GRID_CELLS, TARGET_LEVELS
-from veilwood.forests.adaptive import rows as asked
+from veilwood.forests.adaptive import questions as asked
 from veilwood.forests.adaptive.cell_tables import CellTable, grow_tables
 from veilwood.forests.adaptive.columns import divided
 from veilwood.forests.adaptive.private_forest import chosen_loss
@@ -121,10 +121,10 @@ def test_sums_equal_those_of_a_loop_over_rows(n_classes: int) -> None:
             counts[cell, rows.target[i] if n_classes else 0] += 1
             sums[cell] += naive_gradient(rows.scores[i], int(rows.target[i]), n_classes, limit)
     for fast in {False, HAVE_NUMBA}:  # numpy and its compiled twin
-        assert (asked.gradient_sums(tables, n_classes, limit, rows, fast=fast) == np.concatenate(expected)).all()
-    assert (asked.rows_by_cell(tables[0], rows) == counted[0].sum(axis=1)).all()
+        assert (asked.GradientSums(tables, n_classes, limit, fast)(rows) == np.concatenate(expected)).all()
+    assert (asked.RowsByCell(tables[0])(rows) == counted[0].sum(axis=1)).all()
     if n_classes:
-        assert (asked.classes_by_cell(tables, n_classes, rows) == np.concatenate(counted)).all()
+        assert (asked.ClassesByCell(tables, n_classes)(rows) == np.concatenate(counted)).all()
 
 
 Query = Callable[[ScoredRows], NDArray[np.int64]]
@@ -141,25 +141,25 @@ def queries_of(n_classes: int, purse: Purse) -> list[tuple[Any, Query]]:
     outputs = n_classes if n_classes > 2 else 1
     found: list[tuple[Any, Query]] = [
         (purse.counting("histogram", (COLUMNS[0].n_inside,), 0.05),
-         partial(asked.histogram, 0, COLUMNS[0].n_inside)),
-        (purse.counting("rows", (table.n_cells,), 0.05), partial(asked.rows_by_cell, table)),
+         asked.Histogram(0, COLUMNS[0].n_inside)),
+        (purse.counting("rows", (table.n_cells,), 0.05), asked.RowsByCell(table)),
         (purse.counting("gradients", (table.n_cells, outputs), 0.05, l1=l1, squared_l2=squared, signed=True),
-         partial(asked.gradient_sums, [table], n_classes, limit)),
+         asked.GradientSums([table], n_classes, limit)),
     ]  # fmt: skip
     if n_classes:
         tables = [table, CellTable((COLUMNS[2].of_scales(4),))]
         shape = (sum(one.n_cells for one in tables), n_classes)
         found += [
-            (purse.counting("classes", (n_classes,), 0.05), partial(asked.class_counts, n_classes)),
+            (purse.counting("classes", (n_classes,), 0.05), asked.ClassCounts(n_classes)),
             (purse.counting("tables", shape, 0.05, l1=2, squared_l2=2),
-             partial(asked.classes_by_cell, tables, n_classes)),
+             asked.ClassesByCell(tables, n_classes)),
         ]  # fmt: skip
     else:
         marks = np.array([10, 1000, 10**6])
         found += [
-            (purse.counting("target", (64,), 0.05), asked.target_histogram),
-            (purse.counting("sums", (2,), 0.05, l1=TARGET_LEVELS, squared_l2=TARGET_LEVELS**2), asked.target_sums),
-            (purse.counting("residuals", (3,), 0.05), partial(asked.residual_histogram, marks)),
+            (purse.counting("target", (64,), 0.05), asked.TargetHistogram()),
+            (purse.counting("sums", (2,), 0.05, l1=TARGET_LEVELS, squared_l2=TARGET_LEVELS**2), asked.TargetSums()),
+            (purse.counting("residuals", (3,), 0.05), asked.ResidualHistogram(marks)),
         ]
     return found
 
@@ -187,7 +187,7 @@ def test_norms_of_unsigned_vectors_are_caught_for_replacements() -> None:
     """Mutant: gradients planned as if they had no signs."""
     neighbours, loss, table = Neighbours("replace-one"), requested_loss(1, 1e-6), CellTable(())
     one, other = (
-        asked.gradient_sums([table], 2, GRADIENT_UNITS, ScoredRows(
+        asked.GradientSums([table], 2, GRADIENT_UNITS)(ScoredRows(
             np.zeros((len(COLUMNS), 1), np.uint8), np.array([label], np.int32),
             np.array([[10**6 * (1 - 2 * label)]], np.int32),
         ))
@@ -213,7 +213,7 @@ def test_scores_of_candidates_move_within_the_range_of_a_choice(n_classes: int) 
     limit, worst, furthest = GRADIENT_UNITS, 0, 0
 
     def scores(rows: ScoredRows) -> NDArray[np.int64]:
-        sums = np.abs(asked.gradient_sums(tables, n_classes, limit, rows)).sum(axis=1)
+        sums = np.abs(asked.GradientSums(tables, n_classes, limit)(rows)).sum(axis=1)
         return np.asarray(np.add.reduceat(sums, sizes))
 
     for _ in range(20):

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ import veilwood as vw
 from fixtures.clinic import COLUMNS, TARGETS, forest_of, schema_of, small_table, table_of
 from veilwood.data.batches import Batch
 from veilwood.data.encoding import Encoding
-from veilwood.forests.adaptive import rows as asked
+from veilwood.forests.adaptive import questions as asked
 from veilwood.forests.adaptive.loop import first_step
 from veilwood.forests.adaptive.private_forest import in_words
 from veilwood.forests.adaptive.purse import Purse
@@ -64,7 +63,7 @@ def test_streamed_rows_answer_as_held_ones() -> None:
     batches = [Batch(codes[:200], target[:200], 0, 0), Batch(codes[200:], target[200:], 0, 200)]
     table = small_table()
     values = rng.integers(-500, 500, (table.n_cells, 3)).astype(np.int32)
-    question = partial(asked.gradient_sums, [table], 3, GRADIENT_UNITS)
+    question = asked.GradientSums([table], 3, GRADIENT_UNITS)
     held = ScoredRows.of(COLUMNS, batches, 3)
     held.add(table, values)
     walk = Walk(COLUMNS, 3, ((table, values),), question)

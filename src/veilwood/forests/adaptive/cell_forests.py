@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """An ordinary forest, or an additive model, learned by scikit-learn from cells that came out and written as ours.
 
-Everything here is computed from what was released: which kind it is, how large its leaves, how it is judged.
+Everything here is computed from what was released: which kind it is, how large its leaves, how it is judged. The
+exception is ``RightAnswers``, a question to the rows that were held back.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Final, Literal, NamedTuple
 
@@ -18,7 +20,9 @@ from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 from threadpoolctl import threadpool_limits
 
 from veilwood.forests.adaptive.cell_tables import Axis, CellTable, grow_tables
+from veilwood.forests.adaptive.columns import CellColumn
 from veilwood.forests.adaptive.fine_cells import MOST_KEPT, FineCells
+from veilwood.forests.adaptive.rows import SCORE_UNITS, Ints, ScoredRows
 from veilwood.forests.adaptive.shrinking import probabilities
 from veilwood.progress import track
 from veilwood.trees.builder import build_forest
@@ -286,3 +290,20 @@ def _joined(trees: Sequence[_Tree], axes: Sequence[Axis]) -> tuple[Forest, Float
     sizes = [len(tree.axis) for tree in trees]
     forest = build_forest(sizes, feature, cut, np.where(feature == LEAF, 0, 2), tables)
     return forest, np.concatenate([tree.values for tree in trees])
+
+
+@dataclass(frozen=True, eq=False)
+class RightAnswers:
+    """Count the rows whose class is predicted where fine cells have each of ``weights``; a row adds 0 or 1 to each."""
+
+    columns: Sequence[CellColumn]
+    grown: Grown
+    weights: tuple[float, ...]
+
+    def __call__(self, rows: ScoredRows) -> Ints:
+        """Return a number for each weight."""
+        codes = np.column_stack([column.starts[rows.cells[column.feature]] for column in self.columns])
+        theirs = shares_of(self.grown, codes.astype(np.uint16))
+        ours = probabilities(rows.scores / SCORE_UNITS)
+        mixed = [(1 - weight) * ours + weight * theirs for weight in self.weights]
+        return np.array([int((shares.argmax(axis=1) == rows.target).sum()) for shares in mixed], np.int64)

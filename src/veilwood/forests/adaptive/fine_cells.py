@@ -11,18 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import log2, prod
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.forests.adaptive import rows as asked
 from veilwood.forests.adaptive.cell_tables import Axis, CellTable
 from veilwood.forests.adaptive.columns import CellColumn, divided
 from veilwood.forests.adaptive.purse import Purse
-from veilwood.forests.adaptive.rows import HeldRows
+from veilwood.forests.adaptive.questions import ClassesByCell
+from veilwood.forests.adaptive.rows import AskedRows
 from veilwood.privacy.sparse_noise import SparseLaplace
 
 # From LEAST_RICH on, epsilon of one row, a cell of one row stands out. Cells are tried if the affordable ones have the
@@ -90,7 +89,12 @@ def chance_finds(n_rows: float) -> float:
 
 
 def measure(
-    columns: Sequence[CellColumn], n_classes: int, n_rows: float, rows: HeldRows, purse: Purse, rng: np.random.Generator
+    columns: Sequence[CellColumn],
+    n_classes: int,
+    n_rows: float,
+    rows: AskedRows,
+    purse: Purse,
+    rng: np.random.Generator,
 ) -> FineCells:
     """Let classes by column out, choose cells by them, and let out those that hold rows, and some that do not.
 
@@ -101,7 +105,7 @@ def measure(
         l1=len(columns), squared_l2=len(columns),
     )  # fmt: skip
     alone = [CellTable((column.values(),)) for column in columns]
-    noisy = purse.measure(step, rows.ask(partial(asked.classes_by_cell, alone, n_classes)))
+    noisy = purse.measure(step, rows.ask(ClassesByCell(alone, n_classes)))
     tables = np.split(noisy, np.cumsum([column.n_cells for column in columns])[:-1])
     cells = purse.sparse("fine cells", chance_finds(n_rows), n_classes, (1 - COLUMN_PART) * CELL_SHARE)
     axes = choose_axes(columns, tables, step.variance, cells.shape[0] // n_classes)

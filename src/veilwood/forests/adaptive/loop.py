@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import combinations
 from typing import Final
 
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.forests.adaptive import cell_forests
-from veilwood.forests.adaptive import rows as asked
+from veilwood.forests.adaptive import questions as asked
 from veilwood.forests.adaptive.cell_tables import Axis, CellTable
 from veilwood.forests.adaptive.columns import TINY, CellColumn, divided
 from veilwood.forests.adaptive.estimates import Seen
@@ -34,12 +33,11 @@ from veilwood.forests.adaptive.rows import (
     LEVEL_UNITS,
     SCORE_UNITS,
     TARGET_CELLS,
-    HeldRows,
-    StreamedRows,
+    AskedRows,
     reach,
 )
 from veilwood.forests.adaptive.shapes import LEAST_ROUNDS, SELECT, Strengths, division, groups_in_set, triples
-from veilwood.forests.adaptive.shrinking import newton_step, probabilities, shrunken_evidence, totals_of
+from veilwood.forests.adaptive.shrinking import newton_step, shrunken_evidence, totals_of
 from veilwood.privacy.steps import Step
 from veilwood.progress import track
 
@@ -106,7 +104,7 @@ class Loop:
         self,
         columns: Sequence[CellColumn],
         n_classes: int,
-        rows: HeldRows | StreamedRows,
+        rows: AskedRows,
         purse: Purse,
         n_rows: int | None,
         rng: np.random.Generator,
@@ -128,7 +126,7 @@ class Loop:
         if self._k:
             self._start_classes()
             rich = not self._purse.gaussian and may_win(self._columns, self._k, self._n, self._purse.whole)
-            if rich and isinstance(self._rows, HeldRows):
+            if rich and self._rows.holds_back:
                 self._hold_back()
             self._tables()
         else:
@@ -143,7 +141,7 @@ class Loop:
 
     def _start_classes(self) -> None:
         step = first_step(self._purse, self._k, self._known)
-        self._counts = self._purse.measure(step, self._rows.ask(partial(asked.class_counts, self._k)))
+        self._counts = self._purse.measure(step, self._rows.ask(asked.ClassCounts(self._k)))
         self._counts_variance = step.variance
         self._n = float(self._known or max(self._counts.sum(), FEWEST_ROWS, 1 / self._purse.whole))
         self._begin_classes(totals_of([self._counts], [step.variance], self._n))
@@ -166,19 +164,19 @@ class Loop:
         purse = self._purse
         if self._known is None:
             step = first_step(purse, 0, None)
-            (n,) = purse.measure(step, self._rows.ask(asked.n_rows))
+            (n,) = purse.measure(step, self._rows.ask(asked.RowCount()))
             self._n = max(float(n), FEWEST_ROWS, 1 / purse.whole)
         levels = TARGET_LEVELS * LEVEL_UNITS
         if self._n * purse.whole < LEAST_START:
             step = first_step(purse, 0, self._known) if self._known else mean_step(purse)
-            up, down = purse.measure(step, self._rows.ask(asked.target_sums)) / TARGET_LEVELS
+            up, down = purse.measure(step, self._rows.ask(asked.TargetSums())) / TARGET_LEVELS
             noise = 2 * step.variance / TARGET_LEVELS**2
             kept = max(0.0, 1 - noise / max((up - down) ** 2, TINY))
             mean = 0.5 + kept * (up - down) / max(up + down, self._n / 4, FEWEST_ROWS) / 2
             self._begin(np.array([round(min(max(mean, 0.0), 1.0) * levels)], np.int32))
             return
         step = first_step(purse, 0, self._known) if self._known else target_step(purse, self._n)
-        seen = purse.measure(step, self._rows.ask(asked.target_histogram))
+        seen = purse.measure(step, self._rows.ask(asked.TargetHistogram()))
         if self._known and self._n > MISTAKEN * (total := max(float(seen.sum()), FEWEST_ROWS)):
             self._n = total + (TARGET_CELLS * step.variance) ** 0.5  # far more rows were declared than are there
         even = np.full(TARGET_CELLS, 1 / TARGET_CELLS)
@@ -203,7 +201,6 @@ class Loop:
 
     def _hold_back(self) -> None:
         """Keep a part of the rows, and of the budget, to try fine cells; the loop goes on with the others."""
-        assert isinstance(self._rows, HeldRows)
         self._rows.hold_back(HELD_BACK)
         low, high = GATE_SHARES
         self._gate = min(max(self._purse.share(GATE_NEEDS / (HELD_BACK * self._n)), low), high)
@@ -215,12 +212,11 @@ class Loop:
 
     def _try_cells(self) -> None:
         """Learn from fine cells, and let the rows that were held back choose how much they count."""
-        assert isinstance(self._rows, HeldRows)
         self._purse.set_aside(0.0)
         cells = measure_cells(self._columns, self._k, self._n, self._rows, self._purse, self._rng)
         grown = cell_forests.grow(cells, self._k, self._rng, self._n_jobs)
         step = self._purse.choosing("weight of fine cells", len(WEIGHTS), self._purse.left, score_range=1)
-        right = self._rows.ask_held_back(partial(right_answers, self._columns, grown))
+        right = self._rows.ask_held_back(cell_forests.RightAnswers(self._columns, grown, WEIGHTS))
         self._learned.weight = WEIGHTS[self._purse.choose(step, right)]
         self._learned.cells = grown if self._learned.weight else None
         self._learned.told.append(f"fine cells, which count {self._learned.weight:.0%}")
@@ -233,7 +229,7 @@ class Loop:
 
     def _sums(self, tables: Sequence[CellTable], share: float = 1.0) -> tuple[Ints, float]:
         """Ask for gradient sums, of a share of the rows where that will do; return the share that was asked."""
-        question = partial(asked.gradient_sums, tables, self._k, self._limit)
+        question = asked.GradientSums(tables, self._k, self._limit)
         return (self._rows.ask(question), 1.0) if share >= 1 else self._rows.ask_some(question, share)
 
     @property
@@ -271,7 +267,7 @@ class Loop:
         better = price > CUT_ANEW * known if known else True
         if column.ordered and better and share <= CUT_SHARE * budget:
             step = self._purse.counting(f"{name}: histogram of column {column.feature}", (column.n_inside,), share)
-            seen = self._purse.measure(step, self._rows.ask(partial(asked.histogram, column.feature, column.n_inside)))
+            seen = self._purse.measure(step, self._rows.ask(asked.Histogram(column.feature, column.n_inside)))
             self._precision[column.feature] = price
             self._mass[column.feature] = divided(seen, column.prior, step.variance, self._n)
         if column.feature in self._mass:
@@ -315,7 +311,7 @@ class Loop:
         step = purse.counting(
             "class counts of tables", (n_cells, self._k), purse.left - end, l1=len(tables), squared_l2=len(tables)
         )
-        noisy = purse.measure(step, self._rows.ask(partial(asked.classes_by_cell, tables, self._k)))
+        noisy = purse.measure(step, self._rows.ask(asked.ClassesByCell(tables, self._k)))
         counts = np.split(noisy, np.cumsum([table.n_cells for table in tables])[:-1])
         variances = [table.n_cells * step.variance for table in tables]
         totals = totals_of([*(count.sum(axis=0) for count in counts), self._counts],
@@ -345,7 +341,7 @@ class Loop:
     def _abstain(self) -> None:
         """Spend all on class counts: nothing else would stand out."""
         step = self._purse.counting("class counts once more", (self._k,), self._purse.left)
-        again = self._purse.measure(step, self._rows.ask(partial(asked.class_counts, self._k)))
+        again = self._purse.measure(step, self._rows.ask(asked.ClassCounts(self._k)))
         totals = totals_of([self._counts, again], [self._counts_variance, step.variance], self._known)
         self._begin_classes(totals)
         self._n = float(totals.sum())
@@ -410,7 +406,7 @@ class Loop:
             f"{name}: gradients", (table.n_cells, n_outputs(self._k)), left - COUNT_SHARE * left,
             **self._norms(), signed=True,
         )  # fmt: skip
-        counts = purse.measure(counting, self._rows.ask(partial(asked.rows_by_cell, table)))
+        counts = purse.measure(counting, self._rows.ask(asked.RowsByCell(table)))
         sums = purse.measure(summing, self._sums([table])[0]) / GRADIENT_UNITS
         noise, cells = summing.variance / GRADIENT_UNITS**2, self._cells(table, counts, counting.variance)
         values = newton_step(sums, noise, cells, table, self._k, self._variance)
@@ -443,18 +439,10 @@ class Loop:
         share = min(self._purse.share(SPREAD_NEEDS / self._n), SPREAD_SHARE * budget)
         marks = np.rint(RESIDUAL_MARKS * TARGET_LEVELS * LEVEL_UNITS).astype(np.int64)
         step = self._purse.counting(f"histogram of residuals before round {number + 1}", marks.shape, share)
-        seen = self._purse.measure(step, self._rows.ask(partial(asked.residual_histogram, marks)))
+        seen = self._purse.measure(step, self._rows.ask(asked.ResidualHistogram(marks)))
         mass = np.cumsum(divided(seen, np.full(len(marks), 1 / len(marks)), step.variance, self._n))
         mark = marks[np.searchsorted(mass / mass[-1], SPREAD_PART)]
         self._limit = min(self._limit, round(1.2 * float(mark)))
-
-
-def right_answers(columns: Sequence[CellColumn], grown: cell_forests.Grown, rows: asked.ScoredRows) -> Ints:
-    """Count the rows whose class is predicted where fine cells have each of ``WEIGHTS``; a row adds 0 or 1 to each."""
-    codes = np.column_stack([column.starts[rows.cells[column.feature]] for column in columns]).astype(np.uint16)
-    theirs, ours = cell_forests.shares_of(grown, codes), probabilities(rows.scores / SCORE_UNITS)
-    mixed = [(1 - weight) * ours + weight * theirs for weight in WEIGHTS]
-    return np.array([int((shares.argmax(axis=1) == rows.target).sum()) for shares in mixed], np.int64)
 
 
 def n_outputs(n_classes: int) -> int:

@@ -37,13 +37,14 @@ from veilwood.forests.adaptive.loop import (
 )
 from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.adaptive.quality import expected_quality
+from veilwood.forests.adaptive.questions import RowCount
 from veilwood.forests.adaptive.rows import (
     GRADIENT_UNITS,
     LEVEL_UNITS,
     SCORE_UNITS,
+    AskedRows,
     HeldRows,
     StreamedRows,
-    n_rows,
     reach,
 )
 from veilwood.forests.adaptive.shapes import MOST_TABLE_COLUMNS, division
@@ -164,13 +165,13 @@ class PrivateForest(Method[PrivateForestParameters]):
     def measure(self, design: PrivateForestDesign, source: Source, door: Door, n_jobs: int | None = None) -> Learned:
         """Carry the loop out."""
         asked, n_classes = design.asked, len(design.encoding.schema.classes)
-        rows: HeldRows | StreamedRows = (
+        rows: AskedRows = (
             StreamedRows(design.columns, source, n_outputs(n_classes), n_jobs)
             if isinstance(source, ClusterSource)
             else HeldRows(design.columns, source, n_outputs(n_classes))
         )
         if design.n_rows is None and _rows_are_public(asked):
-            (n,) = rows.ask(n_rows)
+            (n,) = rows.ask(RowCount())
             design = self._design(asked, max(int(n), 1), declared=False, loss=design.plan.loss)
             door.refine(design.plan)
         purse = Purse(design.plan.loss, asked.neighbours, door)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop of ``rows.gradient_sums``, compiled by numba; imported only where numba is installed.
+"""The loop of ``questions.GradientSums``, compiled by numba; imported only where numba is installed.
 
 Rows are taken in blocks whose groups stay in the cache while table after table is added up. The numpy twin is in
-``rows``; both add whole numbers, so they agree to the last one.
+``questions``; both add whole numbers, so they agree to the last one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is added up over private rows, in whole numbers: counts, and gradients in units of 1 / ``GRADIENT_UNITS``.
+"""Private rows that can be asked, and what one of them adds, in whole numbers.
 
 A row is its cells, its target, and its score: the sum of what public steps so far give its cells. Scores and gradients
 are whole numbers found by lookup and division, so that every engine gets the same ones, and what one row adds is
-bounded exactly (proofs/private-forest.md).
+bounded exactly (proofs/private-forest.md). What can be asked is in ``questions``; whoever answers, in memory or where
+the rows are (``AskedRows``), gives the same whole numbers. Gradients are in units of 1 / ``GRADIENT_UNITS``.
 
 | task | score | gradient |
 |---|---|---|
@@ -14,19 +15,17 @@ bounded exactly (proofs/private-forest.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.data.batches import Batch, Source
-from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.forests.adaptive.cell_tables import Axis, CellTable
 from veilwood.forests.adaptive.columns import CellColumn
 from veilwood.privacy.entropy import words
-from veilwood.trees.counting import HAVE_NUMBA
 
 GRADIENT_UNITS: Final = 1 << 12
 SCORE_UNITS: Final = 1 << 10
@@ -44,7 +43,6 @@ _SECOND: Final = np.rint(
 
 Ints: TypeAlias = NDArray[np.int64]
 Step: TypeAlias = tuple[CellTable, NDArray[np.int32]]
-Question: TypeAlias = "Callable[[ScoredRows], Ints]"
 
 
 @dataclass(repr=False)
@@ -80,8 +78,46 @@ class ScoredRows:
         np.clip(self.scores, -LARGEST_SCORE, LARGEST_SCORE, out=self.scores)
 
 
+class Question(Protocol):
+    """What is added up over rows: a frozen object of public numbers, so that an engine can see what is asked."""
+
+    def __call__(self, rows: ScoredRows) -> Ints:
+        """Return the sum over these rows; sums over parts of the rows add up."""
+
+
+class AskedRows(Protocol):
+    """Rows that answer questions and remember their scores, wherever they are. Answers are exact, hence private.
+
+    ``holds_back`` says whether ``hold_back``, ``ask_held_back`` and ``occupied`` can be called, which fine cells need.
+    """
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether rows can be set apart."""
+
+    def ask(self, question: Question) -> Ints:
+        """Return the answer, added up over all rows that were not set apart."""
+
+    def ask_some(self, question: Question, share: float) -> tuple[Ints, float]:
+        """Ask about a share of the rows, drawn once by secret coins; return the share that was really asked too."""
+
+    def add(self, table: CellTable, values: NDArray[np.int32]) -> None:
+        """Take a step: add what it gives each cell to the scores of all rows."""
+
+    def hold_back(self, share: float) -> None:
+        """Set rows apart by secret coins, one for each row: no question reaches them but the last one."""
+
+    def ask_held_back(self, question: Question) -> Ints:
+        """Return the answer of the rows that were set apart."""
+
+    def occupied(self, axes: Sequence[Axis], n_classes: int) -> tuple[Ints, Ints]:
+        """Return the cells of columns and classes that hold rows, ascending, and how many each."""
+
+
 class HeldRows:
     """Asks rows that are held in memory, with their scores. Private."""
+
+    holds_back: ClassVar[bool] = True
 
     def __init__(self, columns: Sequence[CellColumn], source: Source, n_outputs: int) -> None:
         self._rows = ScoredRows.of(columns, source.batches(), n_outputs)
@@ -134,6 +170,8 @@ class HeldRows:
 class StreamedRows:
     """Asks rows that stay where they are: each batch walks all steps so far before it is asked."""
 
+    holds_back: ClassVar[bool] = False
+
     def __init__(self, columns: Sequence[CellColumn], source: Source, n_outputs: int, n_jobs: int | None) -> None:
         self._walk = Walk(tuple(columns), n_outputs, ())
         self._source, self._n_jobs = source, n_jobs
@@ -149,6 +187,18 @@ class StreamedRows:
     def add(self, table: CellTable, values: NDArray[np.int32]) -> None:
         """Take a step."""
         self._walk = replace(self._walk, steps=(*self._walk.steps, (table, values)))
+
+    def hold_back(self, share: float) -> None:
+        """Not here (``holds_back``)."""
+        raise AssertionError("streamed rows cannot be set apart")
+
+    def ask_held_back(self, question: Question) -> Ints:
+        """Not here (``holds_back``)."""
+        raise AssertionError("streamed rows cannot be set apart")
+
+    def occupied(self, axes: Sequence[Axis], n_classes: int) -> tuple[Ints, Ints]:
+        """Not here (``holds_back``)."""
+        raise AssertionError("streamed rows cannot list their cells")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -172,93 +222,7 @@ class Walk:
         return total
 
 
-# -- questions: what one row adds is bounded, whatever the row -----------------------------------------------------
-
-
-def n_rows(rows: ScoredRows) -> Ints:
-    """Count the rows."""
-    return np.array([len(rows.target)], np.int64)
-
-
-def class_counts(n_classes: int, rows: ScoredRows) -> Ints:
-    """Count the rows of each class."""
-    return np.bincount(rows.target, minlength=n_classes).astype(np.int64)
-
-
-def target_histogram(rows: ScoredRows) -> Ints:
-    """Count the rows in equal cells of a numeric target."""
-    cell = rows.target.astype(np.int64) * TARGET_CELLS // (TARGET_LEVELS + 1)
-    return np.bincount(cell, minlength=TARGET_CELLS).astype(np.int64)
-
-
-def target_sums(rows: ScoredRows) -> Ints:
-    """Add up the target, and what it lacks of its upper bound, in levels: together ``TARGET_LEVELS`` for each row."""
-    up = int(rows.target.sum(dtype=np.int64))
-    return np.array([up, TARGET_LEVELS * len(rows.target) - up], np.int64)
-
-
-def residual_histogram(marks: Ints, rows: ScoredRows) -> Ints:
-    """Count the rows whose absolute residual is at most a mark and above the one before; the last takes the rest."""
-    away = np.abs(rows.target.astype(np.int64) * LEVEL_UNITS - rows.scores[:, 0])
-    return np.bincount(np.minimum(np.searchsorted(marks, away), len(marks) - 1), minlength=len(marks)).astype(np.int64)
-
-
-def histogram(column: int, n_cells: int, rows: ScoredRows) -> Ints:
-    """Count the rows in the first cells of a column; missing values are in none of them."""
-    return np.bincount(rows.cells[column], minlength=n_cells)[:n_cells].astype(np.int64)
-
-
-def rows_by_cell(table: CellTable, rows: ScoredRows) -> Ints:
-    """Count the rows in each cell of a table."""
-    return np.bincount(table.cells(rows.cells), minlength=table.n_cells).astype(np.int64)
-
-
-def classes_by_cell(tables: Sequence[CellTable], n_classes: int, rows: ScoredRows) -> Ints:
-    """Count the rows of each class in each cell of several tables, one below the other."""
-    parts = [
-        np.bincount(table.cells(rows.cells) * np.int64(n_classes) + rows.target, minlength=table.n_cells * n_classes)
-        for table in tables
-    ]
-    return np.concatenate(parts).reshape(-1, n_classes).astype(np.int64)
-
-
-def gradient_sums(
-    tables: Sequence[CellTable], n_classes: int, limit: int, rows: ScoredRows, *, fast: bool = HAVE_NUMBA
-) -> Ints:
-    """Add up gradients in each cell of several tables, one below the other."""
-    units = gradients(rows.scores, rows.target, n_classes, limit)
-    if fast:
-        return _fast_sums(tables, rows.cells, units)
-    # Sums of whole numbers below 2^53 are exact in floating point.
-    by_output = [np.ascontiguousarray(units[:, output], np.float64) for output in range(units.shape[1])]
-    parts = []
-    for table in tables:
-        cell = table.cells(rows.cells).astype(np.intp)
-        parts.append(np.stack([np.bincount(cell, weights, table.n_cells) for weights in by_output], axis=1))
-    return np.concatenate(parts).astype(np.int64)
-
-
-def _fast_sums(tables: Sequence[CellTable], cells: NDArray[Any], units: NDArray[np.int32]) -> Ints:
-    from veilwood.forests.adaptive import row_kernels
-
-    axes = list({id(axis): axis for table in tables for axis in table.axes}.values())
-    number = {id(axis): place for place, axis in enumerate(axes)}
-    most = max((len(table.axes) for table in tables), default=0)
-    groups = np.zeros((len(axes), max((len(axis.groups) for axis in axes), default=1)), np.uint16)
-    for place, axis in enumerate(axes):
-        groups[place, : len(axis.groups)] = axis.groups
-    mine, strides = np.full((len(tables), most), -1, np.int32), np.zeros((len(tables), most), np.uint32)
-    for place, table in enumerate(tables):
-        stride = table.n_cells
-        for at, axis in enumerate(table.axes):
-            stride //= axis.size
-            mine[place, at], strides[place, at] = number[id(axis)], stride
-    sizes = np.array([table.n_cells for table in tables])
-    starts = (np.cumsum(sizes) - sizes).astype(np.uint32)
-    sums = np.zeros((int(sizes.sum()), units.shape[1]), np.int64)
-    features = np.array([axis.feature for axis in axes], np.int64)
-    row_kernels.add_gradients(cells, features, groups, mine, strides, starts, units, sums)
-    return sums
+# -- what one row adds ------------------------------------------------------------------------------------------------
 
 
 def gradients(scores: NDArray[np.int32], target: NDArray[Any], n_classes: int, limit: int) -> NDArray[np.int32]:
