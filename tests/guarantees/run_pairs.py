@@ -26,12 +26,13 @@ for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ[threads] = "1"
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "src")]
 
-from fixtures.neighbour_pairs import TWO_CLASSES, pair_of  # noqa: E402
+from fixtures.neighbour_pairs import TWO_CLASSES, discovery_of, pair_of  # noqa: E402
 from veilwood.audit.noninterference import Trace, compare  # noqa: E402
 from veilwood.forests.adaptive.effects import Effects  # noqa: E402
 
 OF_A_SEED = 10**7  # pairs have numbers: so many belong to a seed
 CHUNK = 20
+DISCOVERED_EACH = 10  # beside every tenth pair of fits, one of discoveries
 ABSTAINED = "class counts once more"
 
 # What the adaptive loop can let out, by task. Each must be reached at delta 0. A delta is used where many rows are
@@ -92,6 +93,8 @@ def run(pairs: Iterable[tuple[int, bool]], form: str | None = None) -> Found:
     """Run pairs one after the other."""
     found = Found()
     for number, drop in pairs:
+        if number % DISCOVERED_EACH == 0 and form is None:
+            found.add(discovered(number))
         pair = pair_of(number, drop=drop, form=form)
         trace, lines = compare(pair.run, pair.one, pair.other, draw=pair.draw)
         found.pairs[pair.estimator, f"{pair.form}{' in parts' * pair.in_parts}{', dropping' * drop}"] += 1
@@ -101,6 +104,20 @@ def run(pairs: Iterable[tuple[int, bool]], form: str | None = None) -> Found:
             found.parts.update(parts_of(trace, pair.task))
         if lines:
             found.apart.append(f"{pair}{', dropping' * drop}: {lines[:3]}")
+    return found
+
+
+def discovered(number: int) -> Found:
+    """Run one pair of tables whose schema is discovered."""
+    found, pair = Found(), discovery_of(number)
+    trace, lines = compare(pair.run, pair.one, pair.other, draw=pair.draw)
+    found.pairs["discover", pair.form] += 1
+    told = f"discovery {number}: {pair.params} from {pair.form}"
+    shown = trace.visible["returned"]
+    if not isinstance(shown, dict) and shown[0] != "SchemaError":  # that nothing stands out is an outcome
+        found.failed.append(f"{told}: {shown[-1].strip()}")
+    if lines:
+        found.apart.append(f"{told}: {lines[:3]}")
     return found
 
 

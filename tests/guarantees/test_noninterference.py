@@ -34,6 +34,7 @@ from fixtures.neighbour_pairs import (
     TARGETS,
     Pair,
     Row,
+    discovery_of,
     pair_of,
     write_csv,
 )  # fmt: skip
@@ -73,6 +74,12 @@ def test_all_neighbours_leave_the_same_traces_where_invalid_rows_are_dropped(set
     for number in numbers_of(setting)[:3]:
         pair = pair_of(number, drop=True)
         assert found_in(pair) == [], pair
+
+
+def test_neighbours_whose_schema_is_discovered_leave_the_same_traces() -> None:
+    for number in range(24):
+        pair = discovery_of(number)
+        assert interference(pair.run, pair.one, pair.other, draw=pair.draw) == [], pair.number
 
 
 @pytest.mark.skipif(not DROPS, reason="invalid='drop' is not there yet")
