@@ -185,6 +185,10 @@ class Model(ABC):
 
     shown: ClassVar[tuple[str, ...]] = ()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what was derived on the way: copies are alike whether or not anything was predicted."""
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
+
     @abstractmethod
     def outputs(self, codes: Codes, n_jobs: int | None = None) -> Floats:
         """Return class probabilities, shape (rows, classes), or predicted numbers, shape (rows,)."""

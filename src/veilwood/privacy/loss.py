@@ -92,6 +92,32 @@ def zcdp_rho(epsilon: Fraction, delta: Fraction) -> Fraction:
     return (rounded if rounded > 0 else low) * (1 - Fraction(1, 10**9))
 
 
+class _Sum:
+    """An exact sum of parts; None, which is unbounded, makes it None.
+
+    A plan of many steps is added up once more with every step, and the parts of one budget share a denominator: that
+    is kept, and not reduced, so that most additions are of whole numbers.
+    """
+
+    def __init__(self) -> None:
+        self.above, self.below, self._bounded = 0, 1, True
+
+    def add(self, part: Fraction | None) -> None:
+        if part is None:
+            self._bounded = False
+        elif self.below % part.denominator == 0:
+            self.above += part.numerator * (self.below // part.denominator)
+        else:
+            total = Fraction(self.above, self.below) + part
+            if total.denominator.bit_length() > _LONG:
+                check_digits(total, "the sum of the losses", MOST_DIGITS_OF_A_SUM)
+            self.above, self.below = total.numerator, total.denominator
+
+    @property
+    def value(self) -> Fraction | None:
+        return Fraction(self.above, self.below) if self._bounded else None
+
+
 @dataclass(frozen=True)
 class Loss:
     """What one or several releases cost: statements that hold at the same time.
@@ -143,13 +169,15 @@ class Loss:
         Sums of fractions can grow without end, and with them the time that the next one takes. Decimals such as 0.1
         never come near the limit, ``bounded.MOST_DIGITS_OF_A_SUM``.
         """
-        total = cls.zero()
+        epsilon, delta, rho = _Sum(), _Sum(), _Sum()
         for loss in losses:
-            total = total + loss
-            for part in (total.epsilon, total.delta, total.rho):
-                if part is not None and part.denominator.bit_length() > _LONG:
-                    check_digits(part, "the sum of the losses", MOST_DIGITS_OF_A_SUM)
-        return total
+            epsilon.add(loss.epsilon)
+            rho.add(loss.rho)
+            delta.add(loss.delta)
+            if delta.above >= delta.below:  # nothing is promised any more
+                epsilon.add(None)
+                delta = _Sum()
+        return cls(epsilon.value, delta.value or Fraction(0), rho.value)
 
     @property
     def is_bounded(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -55,7 +56,9 @@ from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Rows as RowsUnit
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import Step, counting_step, selecting_step, sparse_step
+from veilwood.trees import gpu
 from veilwood.trees.forest import LEAF, Forest, public_generators
+from veilwood.trees.tabulated import Tabulated
 
 MOST_ROWS: Final = 10**15
 SHOWN_SIZES: Final = (1_000, 30_000, 1_000_000)  # for a plan that does not know the number of rows
@@ -90,6 +93,17 @@ class PrivateForestModel(ForestModel):
     weight: float = 0.0
 
     shown: ClassVar[tuple[str, ...]] = ("forest", "leaf_values", "start")
+
+    @cached_property
+    def tables(self) -> Tabulated | None:
+        """The trees as tables, in which predictions are looked up."""
+        return Tabulated.of(self.forest, self.leaf_values, self.encoding.n_codes)
+
+    def sums(self, codes: Codes, n_jobs: int | None = None) -> Floats:
+        """Return, for each row, the sum of what its cells say."""
+        if self.tables is None or gpu.in_use():
+            return super().sums(codes, n_jobs)
+        return self.tables.sums(codes, n_jobs)
 
     def outputs(self, codes: Codes, n_jobs: int | None = None) -> Floats:
         """Return class probabilities, or predicted numbers inside the schema's bounds."""
