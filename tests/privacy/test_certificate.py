@@ -101,6 +101,7 @@ LOCAL: dict[str, tuple[str, Callable[[], PrivacyStatement]]] = {
         for name in estimators.__all__
         if name.startswith(("Greedy", "Median"))
     },
+    "MatrixForestPredictor": (f"{HERE} IN_MEMORY", partial(fitted, "MatrixForestPredictor")),  # answers add up
     "all records to every tree": (
         f"{HERE} THIS_FIT_ALONE", lambda: fitted("GreedyForestClassifier", trees="shared"),
     ),

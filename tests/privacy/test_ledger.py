@@ -28,7 +28,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 import veilwood.privacy.ledger as ledger_module
 from fixtures.ledgers import ROW, pure, spend
 from veilwood.errors import BudgetExceededError, LedgerError, VeilwoodError
-from veilwood.privacy.ledger import Ledger, MemoryLedger, Reservation, SQLiteLedger, open_ledger
+from veilwood.privacy.ledger import Ledger, MemoryLedger, NoLedger, Reservation, SQLiteLedger, open_ledger
 from veilwood.privacy.loss import Loss, exact, requested_loss
 
 FORK = multiprocessing.get_context("fork")
@@ -382,7 +382,7 @@ def test_budgets_that_are_none_are_refused(arguments: tuple[Any, ...], tmp_path:
 
 
 def test_open_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(open_ledger(None), MemoryLedger)
+    assert isinstance(open_ledger(None), NoLedger)
     ledger = MemoryLedger(1)
     assert open_ledger(ledger) is ledger
     monkeypatch.chdir(tmp_path)

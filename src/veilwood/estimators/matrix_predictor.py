@@ -19,7 +19,7 @@ from veilwood.forests.matrix.answering import Answering, AnsweringParameters, Qu
 from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.privacy.door import SEEDED, Door
 from veilwood.privacy.entropy import is_seeded
-from veilwood.privacy.ledger import open_ledger
+from veilwood.privacy.ledger import MemoryLedger, open_ledger
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.spending import handle_of
@@ -95,7 +95,7 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
         seeded = SEEDED if is_seeded() else None  # the key that gives rows to trees is then known
         seed = public_seed(self.random_state)
         answering = Answering.grow(parameters, schema, seed)
-        ledger = open_ledger(self.ledger)
+        ledger = MemoryLedger() if self.ledger is None else open_ledger(self.ledger)
         if loss.is_bounded:
             ledger.check_affordable(loss)  # once a budget is spent, whether rows fit must not be told
         step = counting_step("rows", (1,), loss, neighbours, l1=1, squared_l2=1)  # what refusals are noted under

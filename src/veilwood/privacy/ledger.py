@@ -16,13 +16,15 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
 from veilwood.errors import LedgerError, PrivacyWarning
 from veilwood.privacy import chain
-from veilwood.privacy.chain import Chain, Connection, Entry
-from veilwood.privacy.ledger_rules import Ledger, Reservation, checked_budget, fact
+from veilwood.privacy.chain import Balance, Chain, Connection, Entry
+from veilwood.privacy.ledger_rules import Ledger, Reservation, checked, checked_budget, fact
 from veilwood.privacy.loss import Loss
 from veilwood.wording import shorten, shown
 
@@ -102,8 +104,38 @@ remaining epsilon=0.3 of 1 (ledger in memory).
         )
 
 
-class NoLedger(MemoryLedger):
-    """Stands in where no ledger was given: it knows of one fit, and certificates say so."""
+class NoLedger(Ledger):
+    """Stands in where no ledger was given: it knows of one fit, certificates say so, and nothing is chained or kept."""
+
+    name = "ledger in memory"
+
+    def __init__(self) -> None:
+        self._entries: dict[int, Entry] = {}
+
+    def reserve(self, loss: Loss, *, what: str, neighbours: str, plan: str, **facts: Any) -> Reservation:
+        """Write the loss down; there is no budget that could refuse it."""
+        number, now = len(self._entries) + 1, datetime.now(UTC).isoformat(timespec="milliseconds")
+        made = Entry(number, now, what, checked(loss), "reserved", neighbours, plan, facts.pop("not_private", None))
+        self._entries[number] = replace(made, **facts)
+        return Reservation(self, number)
+
+    def _settle(self, entry: int, state: chain.State, reason: str | None = None) -> None:
+        if self._entries[entry].state != "reserved":
+            raise LedgerError(f"entry {entry} is settled already.")
+        self._entries[entry] = replace(self._entries[entry], state=state, resolution=reason)
+
+    def entries(self) -> list[Entry]:
+        """Return every spend in order, the cancelled ones too."""
+        return list(self._entries.values())
+
+    def _look(self) -> Balance:
+        return Balance(None, chain.total(self.entries()), None, "")
+
+    def _transaction(self, write: bool = False) -> NoReturn:
+        raise LedgerError("no ledger was given. Hint: ledger='spends.db' keeps one.")
+
+    def _is_whole(self, connection: Connection) -> bool:
+        return True
 
 
 class SQLiteLedger(_Local):

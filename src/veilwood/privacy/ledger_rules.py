@@ -19,7 +19,7 @@ from veilwood.privacy.chain import Balance, Chain, Connection, Entry
 from veilwood.privacy.loss import Loss, exact, requested_loss
 from veilwood.wording import shorten, shown
 
-__all__ = ["Ledger", "Reservation", "checked_budget", "fact"]
+__all__ = ["Ledger", "Reservation", "checked", "checked_budget", "fact"]
 
 _LONGEST_FACT = 1000  # characters that a person gives: whom a ledger protects, why an entry is settled
 
@@ -102,7 +102,7 @@ class Ledger(ABC):
         NotPrivateError
             If there is a budget, and the release carries no guarantee.
         """
-        loss = _checked(loss)
+        loss = checked(loss)
         with self._transaction(write=True) as connection:
             before = self._chain.read(connection)
             if before.budget and not_private is not None:
@@ -202,12 +202,12 @@ class Ledger(ABC):
 
     def can_afford(self, loss: Loss) -> bool:
         """Whether the budget has room for ``loss`` now; another process may be faster."""
-        return self._look().fits(_checked(loss))
+        return self._look().fits(checked(loss))
 
     def check_affordable(self, loss: Loss) -> None:
         """Refuse a loss that the budget has no room for, before any row is read for it."""
         now = self._look()
-        if not now.fits(_checked(loss)):
+        if not now.fits(checked(loss)):
             raise self._insufficient(now, loss)
 
     def entries(self) -> list[Entry]:
@@ -342,7 +342,7 @@ def checked_budget(epsilon: object, delta: object) -> Loss | None:
     return Loss(budget.epsilon, budget.delta)
 
 
-def _checked(loss: Loss) -> Loss:
+def checked(loss: Loss) -> Loss:
     """Return ``loss`` in exact numbers; a negative part would be a refund and is refused."""
     parts = {name: part if part is None else exact(part, name) for name, part in asdict(loss).items()}
     if any(part is not None and part < 0 for part in parts.values()):
