@@ -25,8 +25,8 @@ test: lint
 	$(BIN)/python -m pytest -n 2 -m 'not slow'
 
 test-all: lint
-	@echo "Installing PySpark, which needs Java 17 or newer, and Ray: several hundred megabytes, for the cluster tests."
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[spark,ray]'
+	@echo "Installing PySpark, which needs Java 17 or newer, Ray and MLflow: several hundred megabytes, for slow tests."
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[spark,ray]' 'mlflow-skinny>=3.1'
 	$(BIN)/python -m pytest -n 2
 
 # The site, in build/site/index.html: warnings and broken links are errors. VEILWOOD_DOCS=quick runs no notebook or gallery.

@@ -40,7 +40,8 @@ REFERENCE: dict[str, tuple[str, tuple[str, ...]]] = {
         "spent_here",
     )),
     "models": ("Models, quality, settings", (
-        "save", "load", "export_onnx", "report", "evaluate", "Evaluation", "tune", "Tuning", "PrivateSearch",
+        "save", "load", "export_onnx", "skops_types", "report", "evaluate", "Evaluation", "tune", "Tuning",
+        "PrivateSearch",
     )),
     "rooms": ("Pictures, GPU, several owners", ("plots", "gpu", "secure", "__version__")),
     "errors": ("Errors and warnings", (

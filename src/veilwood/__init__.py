@@ -41,6 +41,7 @@ from veilwood.estimators import (
 from veilwood.evaluate import Evaluation, evaluate
 from veilwood.models.file import load, save
 from veilwood.models.onnx import export_onnx
+from veilwood.models.registry import skops_types
 from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.privacy.ledger import Ledger, MemoryLedger, SQLiteLedger, open_ledger
 from veilwood.privacy.neighbours import Rows, RowsOf
@@ -105,6 +106,7 @@ __all__ = [
     "report",
     "save",
     "secure",
+    "skops_types",
     "spent_here",
     "tune",
 ]
