@@ -117,16 +117,20 @@ class AskedRows(Protocol):
 class HeldRows:
     """Asks rows that are held in memory, with their scores. Private."""
 
-    holds_back: ClassVar[bool] = True
-
     def __init__(self, columns: Sequence[CellColumn], source: Source, n_outputs: int) -> None:
         self._rows = ScoredRows.of(columns, source.batches(), n_outputs)
+        self._source = source
         self._held_back: ScoredRows | None = None
         self._judges: ScoredRows | None = None
 
     def ask(self, question: Question) -> Ints:
         """Return the answer, added up over all rows."""
-        return question(self._rows)
+        return self._source.hand_over(question(self._rows))
+
+    @property
+    def holds_back(self) -> bool:
+        """Cells that hold rows can be listed where all rows are here."""
+        return self._source.alone
 
     def add(self, table: CellTable, values: NDArray[np.int32]) -> None:
         """Take a step."""
@@ -138,7 +142,7 @@ class HeldRows:
         """Ask about a share of the rows, drawn once by secret coins, one for each row; return the share too."""
         if self._judges is None:
             self._judges = self._rows.some(self._drawn(share))
-        return question(self._judges), share
+        return self._source.hand_over(question(self._judges)), share
 
     def hold_back(self, share: float) -> None:
         """Set rows apart by secret coins, one for each row: no question reaches them but the last one."""
