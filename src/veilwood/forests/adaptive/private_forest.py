@@ -182,9 +182,11 @@ class PrivateForest(Method[PrivateForestParameters]):
         rows: AskedRows = (
             StreamedRows(design.columns, source, n_outputs(n_classes), n_jobs)
             if isinstance(source, ClusterSource)
-            else HeldRows(design.columns, source, n_outputs(n_classes))
+            else HeldRows(design.columns, source, n_outputs(n_classes), n_jobs)
         )
-        if design.n_rows is None and source.alone and _rows_are_public(asked):
+        alone = source.alone
+        del source  # rows that are held need it no more
+        if design.n_rows is None and alone and _rows_are_public(asked):
             (n,) = rows.ask(RowCount())
             design = self._design(asked, max(int(n), 1), declared=False, loss=design.plan.loss)
             door.refine(design.plan)
