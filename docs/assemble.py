@@ -33,7 +33,7 @@ REFERENCE: dict[str, tuple[str, tuple[str, ...]]] = {
         "GreedyForestClassifier", "GreedyForestRegressor",
     )),
     "tables": ("Schemas and tables", (
-        "Schema", "Column", "Dialect", "discover", "Discovery", "read_table", "datasets",
+        "Schema", "Column", "Dialect", "discover", "Discovery", "read_table", "Query", "spool", "datasets",
     )),
     "privacy": ("Plans, units, ledgers, certificates", (
         "Plan", "Rows", "RowsOf", "PrivacyStatement", "open_ledger", "Ledger", "SQLiteLedger", "MemoryLedger",

@@ -8,7 +8,9 @@ from veilwood import datasets
 from veilwood._version import __version__
 from veilwood.data.columns import Column
 from veilwood.data.dialect import Dialect
+from veilwood.data.relations import Query
 from veilwood.data.schema import Schema
+from veilwood.data.spool import spool
 from veilwood.data.tables import read_table
 from veilwood.discover import Discovery, discover
 from veilwood.errors import (
@@ -81,6 +83,7 @@ __all__ = [
     "PrivateForestClassifier",
     "PrivateForestRegressor",
     "PrivateSearch",
+    "Query",
     "RandomTreesClassifier",
     "RandomTreesRegressor",
     "Rows",
@@ -108,6 +111,7 @@ __all__ = [
     "secure",
     "skops_types",
     "spent_here",
+    "spool",
     "tune",
 ]
 

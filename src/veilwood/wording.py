@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 _MOST_SHOWN: Final = 120
@@ -24,3 +25,14 @@ def shorten(text: str, most: int = _MOST_SHOWN) -> str:
     """Put a text into one line of bounded length that can be printed anywhere."""
     line = " ".join(text[: 2 * most].split()).encode(errors="backslashreplace").decode()
     return line if len(line) <= most else f"{line[:most]}..."
+
+
+def without_secrets(address: str) -> str:
+    """Leave out of an address what may be secret: a name and password before the host, and all behind a question mark.
+
+    >>> without_secrets("https://me:secret@example.org/visits.csv?token=1"), without_secrets("visits.csv")
+    ('https://example.org/visits.csv', 'visits.csv')
+    """
+    if "://" not in address:
+        return address
+    return re.sub("//[^/]*@", "//", re.split("[?#]", address)[0])

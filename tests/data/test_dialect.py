@@ -18,6 +18,7 @@ from veilwood.data.dialect import DIALECT, ENCODINGS, Dialect, detect, header_of
 from veilwood.data.encoding import Encoding
 from veilwood.data.excel import excel_dataset
 from veilwood.data.open_rows import open_rows
+from veilwood.data.places import place_of
 from veilwood.data.schema import Schema
 from veilwood.data.tables import read_features, read_table
 from veilwood.errors import OutOfSchemaError, SchemaError, UseError
@@ -73,7 +74,8 @@ def test_excel_gives_the_same_codes(tmp_path: Path, files: tuple[Path, Path]) ->
     for invalid in ("refuse", "drop"):
         assert codes_of(tmp_path / "t.xlsx", SCHEMA, invalid) == codes_of(files[0], SCHEMA, invalid)
     assert check_files(tmp_path / "t.xlsx", SCHEMA) == []
-    assert excel_dataset(tmp_path / "t.xlsx", nulls=["Bonn"]).to_table()["ort"].to_pylist() == ["Köln", None, None]
+    sheet = excel_dataset(place_of(tmp_path / "t.xlsx"), nulls=["Bonn"]).to_table()
+    assert sheet["ort"].to_pylist() == ["Köln", None, None]
     frame.assign(kosten="viel").to_excel(tmp_path / "odd.xlsx", index=False)
     with pytest.raises(OutOfSchemaError, match="'kosten' should hold numbers") as caught:
         codes_of(tmp_path / "odd.xlsx", SCHEMA)
@@ -169,18 +171,18 @@ def test_wrong_dialects_are_refused(wrong: Any) -> None:
 
 def test_a_dialect_is_detected(files: tuple[Path, Path], tmp_path: Path) -> None:
     plain, german = files
-    assert detect(plain) == DIALECT
-    assert detect(german) == IN_GERMAN
-    assert header_of(german, IN_GERMAN) == ["größe", "kosten", "ort", "krank"]
-    assert detect(german, decimal=".", sep="|").sep == "|"
+    assert detect(place_of(plain).open) == DIALECT
+    assert detect(place_of(german).open) == IN_GERMAN
+    assert header_of(place_of(german).open, "german", IN_GERMAN) == ["größe", "kosten", "ort", "krank"]
+    assert detect(place_of(german).open, decimal=".", sep="|").sep == "|"
     (tmp_path / "tab.tsv.csv").write_text("a\tb\n1\t2.5\n3\t4.5\n")
-    assert detect(tmp_path / "tab.tsv.csv") == Dialect(sep="\t")
+    assert detect(place_of(tmp_path / "tab.tsv.csv").open) == Dialect(sep="\t")
     (tmp_path / "us.csv").write_text('a,b\n"1,234.5",$3\n"1,000,000",$4\n')
-    assert detect(tmp_path / "us.csv") == Dialect(thousands=",", money=True)
+    assert detect(place_of(tmp_path / "us.csv").open) == Dialect(thousands=",", money=True)
     (tmp_path / "bom.csv").write_text("a,b\n1,2\n", encoding="utf-8-sig")
-    assert detect(tmp_path / "bom.csv") == DIALECT
+    assert detect(place_of(tmp_path / "bom.csv").open) == DIALECT
     (tmp_path / "empty.csv").write_text("")
-    assert detect(tmp_path / "empty.csv") == DIALECT
+    assert detect(place_of(tmp_path / "empty.csv").open) == DIALECT
 
 
 # -- columns that are not used, and parts of columns -------------------------------------------------------------------

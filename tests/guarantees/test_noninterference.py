@@ -92,6 +92,13 @@ def test_whether_there_was_any_row_cannot_be_seen(trees: str, form: str) -> None
     assert found_in(pair) == []
 
 
+@pytest.mark.parametrize("form", ["address", "query", "spool"])  # of HANDED_OVER; all are in the slow tests
+def test_neighbours_handed_over_by_other_libraries_leave_the_same_traces(form: str) -> None:
+    for number in (1, 14):  # one pass, several passes
+        pair = pair_of(number, drop=True, form=form)
+        assert found_in(pair) == [], pair
+
+
 def test_the_pairs_reach_what_they_should() -> None:
     """Every form, unit, adjacency, place and size is drawn, fits succeed, and rows move what is released."""
     drawn: Counter[str] = Counter()

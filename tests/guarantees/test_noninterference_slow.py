@@ -12,7 +12,7 @@ import os
 
 import pytest
 
-from fixtures.neighbour_pairs import SETTINGS
+from fixtures.neighbour_pairs import HANDED_OVER, SETTINGS
 from guarantees.run_pairs import PARTS, numbered, run
 
 pytestmark = pytest.mark.slow
@@ -49,4 +49,12 @@ def test_neighbours_on_a_cluster_leave_the_same_traces() -> None:
     counted = [pair for pair in several if SETTINGS[pair[0] % len(SETTINGS)][0] != "MatrixForestPredictor"]
     with dask.config.set(scheduler="synchronous"):
         found = run(counted, form="dask")
+    assert (found.apart, found.failed) == ([], [])
+
+
+@pytest.mark.parametrize("form", [form for form in HANDED_OVER if form != "dask"])
+def test_neighbours_handed_over_by_other_libraries_leave_the_same_traces(form: str) -> None:
+    for package in ("duckdb", "fsspec", "deltalake"):
+        pytest.importorskip(package)
+    found = run(numbered(4 * len(SETTINGS), SEED), form=form)
     assert (found.apart, found.failed) == ([], [])

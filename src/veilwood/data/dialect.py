@@ -12,11 +12,10 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -221,10 +220,10 @@ DIALECT: Final = Dialect()
 """How programs write CSV: commas, points, UTF-8, and nothing where nothing is."""
 
 
-def header_of(path: str | Path, dialect: Dialect = DIALECT) -> list[str]:
-    """Return the names in the first line of a CSV file."""
+def header_of(opened: Callable[[], Any], where: str, dialect: Dialect = DIALECT) -> list[str]:
+    """Return the names in the first line of a CSV file, which is opened for that."""
     codec = "utf-8-sig" if dialect.encoding == "utf-8" else dialect.codec
-    with pa.input_stream(str(path)) as stream:
+    with opened() as stream:
         text = io.TextIOWrapper(stream, encoding=codec, errors="replace", newline="")
         try:
             names = next(csv.reader(text, delimiter=dialect.sep), [])
@@ -232,7 +231,7 @@ def header_of(path: str | Path, dialect: Dialect = DIALECT) -> list[str]:
             names = ["\n"]
     if any("\n" in name or "\r" in name for name in names):  # it may hold rows, which no message may show
         raise OutOfSchemaError(
-            f"cannot read {str(path)!r}: a name in its first line is too long or goes on in the next line. "
+            f"cannot read {where!r}: a name in its first line is too long or goes on in the next line. "
             "Hint: close its quotation mark."
         )
     return names
@@ -241,12 +240,12 @@ def header_of(path: str | Path, dialect: Dialect = DIALECT) -> list[str]:
 # -- guessing, for drafts ----------------------------------------------------------------------------------------------
 
 
-def detect(path: str | Path, **given: Any) -> Dialect:
+def detect(opened: Callable[[], Any], **given: Any) -> Dialect:
     """Guess the dialect of a file from its first megabyte, except for what is given.
 
     The result depends on rows. It is for a draft that a person reviews, and for nothing else.
     """
-    with pa.input_stream(str(path)) as stream:
+    with opened() as stream:
         raw = bytes(stream.read(_PREVIEW))
     known = {key: value for key, value in given.items() if value is not None}
     encoding = known.get("encoding") or _guess_encoding(raw)

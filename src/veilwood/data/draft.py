@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from os import PathLike
+from pathlib import Path
 from typing import Any, Final
 
 from veilwood.data.canonical import PARTS
 from veilwood.data.columns import closest
 from veilwood.data.dialect import DIALECT, Dialect, detect
-from veilwood.data.files import find_files, find_paths, is_csv
+from veilwood.data.files import find_files
 from veilwood.data.frames import Table
 from veilwood.data.guess import FEWEST_UNITS, Look, column_of, look_at, unit_among
+from veilwood.data.places import find_places
+from veilwood.data.relations import Relation
 from veilwood.data.schema import UNREVIEWED
 from veilwood.errors import OutOfSchemaError, SchemaError
 
@@ -112,11 +115,14 @@ def _opened(X: Any, written: dict[str, str | None]) -> tuple[str, Dialect, Table
     """Read a table whole, with what it is called and how its numbers are written."""
     if not isinstance(X, str | PathLike):
         return "draft", DIALECT, Table.of(X)
-    path = find_paths(X)[0]
+    places = find_places(X)
+    if isinstance(places, Relation):
+        return Path(X).name, DIALECT, Table.of(places.to_table(list(places.names)))
+    place = places[0]
     # Guessed from the rows, so for a draft only.
-    dialect = detect(path, **written) if is_csv(path) else Dialect(decimal=written["decimal"] or ".")
-    (file,) = find_files(path, None, dialect=dialect)
-    return path.name.split(".")[0], dialect, Table.of(file.load(list(file.names)))
+    dialect = detect(place.open, **written) if place.format == "csv" else Dialect(decimal=written["decimal"] or ".")
+    (file,) = find_files(place, None, dialect=dialect)
+    return place.name.split(".")[0], dialect, Table.of(file.load(list(file.names)))
 
 
 def _part(look: Look, part: str) -> dict[str, Any]:

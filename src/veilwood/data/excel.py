@@ -3,37 +3,38 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset
 
 from veilwood.data.canonical import text_of
+from veilwood.data.places import Place
 from veilwood.errors import OutOfSchemaError, SetupError
 
 __all__ = ["excel_dataset"]
 
 
-def excel_dataset(path: Path, nulls: Collection[str] = ()) -> Any:
+def excel_dataset(place: Place, nulls: Collection[str] = ()) -> Any:
     """Read the first sheet of a workbook whole; each cell becomes its text, whatever stands in other rows."""
     try:
         from python_calamine import CalamineError, CalamineWorkbook
     except ImportError:
         raise SetupError("spreadsheets need an extra. Hint: pip install 'veilwood[excel]', or save as CSV.") from None
     try:
-        with CalamineWorkbook.from_path(str(path)) as book:
+        with place.open() as file, CalamineWorkbook.from_filelike(io.BytesIO(file.read())) as book:
             rows = book.get_sheet_by_index(0).to_python(skip_empty_area=False)
     except CalamineError:  # its words may hold cells
-        raise OutOfSchemaError(f"cannot read {str(path)!r}: it is damaged or of another format.") from None
+        raise OutOfSchemaError(f"cannot read {place.where!r}: it is damaged or of another format.") from None
     names = [str(name) for name in rows[0]] if rows else []
     while names and not names[-1]:  # cells beside the table, in any row, are not part of it
         names.pop()
     if not any(names):
-        raise OutOfSchemaError(f"cannot read {str(path)!r}: the first row of its first sheet must name the columns.")
+        raise OutOfSchemaError(f"cannot read {place.where!r}: the first row of its first sheet must name the columns.")
     if len(set(names)) < len(names):
-        raise OutOfSchemaError(f"cannot read {str(path)!r}: two columns share a name, or have none.")
+        raise OutOfSchemaError(f"cannot read {place.where!r}: two columns share a name, or have none.")
     columns = [[_text(row[place], nulls) for row in rows[1:]] for place in range(len(names))]
     table = pa.table([pa.array(cells, pa.string()) for cells in columns], names=names)
     return pa.dataset.dataset(table)

@@ -1,153 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables on disk: finding the files a user means, and reading them in batches of bounded memory, again in each pass."""
+"""The partitions a user means, each read in batches of bounded memory, again in each pass: mostly files.
+
+Where files are is found in ``places``; what another library hands over comes from ``relations`` and ``lakes``.
+"""
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from os import PathLike
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.dataset
 
-from veilwood.data.batches import Batch, Source
 from veilwood.data.dialect import DIALECT, SEPARATORS, Dialect, header_of
-from veilwood.data.encode_rows import encode_rows, kept_of
-from veilwood.data.encoding import Encoding, check_names
+from veilwood.data.encoding import check_names
 from veilwood.data.excel import excel_dataset
-from veilwood.data.frames import Cells, Table
-from veilwood.data.long_rows import GROWTH, MOST_ROW_BYTES, ShortRows
+from veilwood.data.frames import Table
+from veilwood.data.long_rows import GROWTH, MOST_ROW_BYTES, CsvRows
 from veilwood.data.numbers import numbers_of
+from veilwood.data.places import ENDINGS, Place, find_places, place_of
 from veilwood.data.private_text import may_show_values
-from veilwood.data.problems import Invalid, Problem, Told, refuse
-from veilwood.data.row_cap import Keeps, choose_rows, no_id
+from veilwood.data.problems import Problem
+from veilwood.data.relations import Relation, failed, in_batches, is_relation, relation_of, takes_types_from_rows
 from veilwood.data.schema import Schema
-from veilwood.errors import FileError, OutOfSchemaError
-from veilwood.privacy.neighbours import RowsOf
+from veilwood.errors import FileError, OutOfSchemaError, VeilwoodError
 from veilwood.wording import shorten
 
-__all__ = ["File", "find_files", "find_paths", "is_csv", "open_files"]
-
-FORMATS: Final = {
-    ".csv": "csv",
-    ".csv.gz": "csv",
-    ".parquet": "parquet",
-    ".arrow": "ipc",
-    ".feather": "ipc",
-    ".ipc": "ipc",
-    ".xlsx": "excel",
-    ".xls": "excel",
-    ".ods": "excel",
-}
-_ENDINGS: Final = ", ".join(FORMATS)
-
-
-def open_files(
-    X: Any, encoding: Encoding, *, cap: RowsOf | None, invalid: Invalid, batch_rows: int, keeps: Keeps | None = None
-) -> Source:
-    """Make a source of a file, folder, glob or Arrow dataset; each file is a partition."""
-    schema, extra = encoding.schema, () if cap is None else (cap.id,)
-    try:
-        files = find_files(X, schema, extra, as_bytes=invalid == "drop")
-    except OutOfSchemaError as error:  # Arrow looks into the first rows of CSV
-        if error.problems:
-            _refuse_all(X, encoding, extra, batch_rows)
-        raise
-    for file in files:
-        file.check(schema, extra)
-        if cap is not None and cap.id not in file.names:
-            raise no_id(cap)
-    kept: list[npt.NDArray[np.bool_]] | None = None
-    if cap is not None:
-        kept = choose_rows((file.column(cap.id, batch_rows) for file in files), cap, invalid, keeps)
-
-    def read() -> Iterator[Callable[[], Batch]]:
-        empty = True
-        for partition, file in enumerate(files):
-            row = 0
-            for table in _tables(file, encoding, batch_rows, X, extra):
-                chosen = None if kept is None else kept[partition][row : row + table.n_rows]
-                if chosen is not None and len(chosen) < table.n_rows:
-                    raise FileError(f"{file.where} changed while it was read. Hint: work on a copy.")
-                yield partial(_encode, encoding, table, partition, row, chosen, invalid, X, extra)
-                row += table.n_rows
-                empty = False
-        if empty and invalid == "refuse":
-            raise OutOfSchemaError(f"{files[0].where} holds no rows. Hint: check the path.")
-        if empty:
-            yield partial(Batch, np.empty((0, len(encoding.columns)), np.uint16), np.empty(0, np.int32), 0, 0)
-
-    return Source(read, n_partitions=len(files))
-
-
-def _encode(
-    encoding: Encoding,
-    table: Table,
-    partition: int,
-    first_row: int,
-    chosen: npt.NDArray[np.bool_] | None,
-    invalid: Invalid,
-    X: Any,
-    extra: Collection[str],
-) -> Batch:
-    try:
-        batch, fits = encode_rows(encoding, table, None, invalid=invalid, partition=partition, first_row=first_row)
-    except OutOfSchemaError as error:
-        if error.problems:
-            _refuse_all(X, encoding, extra, max(table.n_rows, 1))
-        raise
-    return kept_of(batch, chosen, fits)
-
-
-def _tables(file: File, encoding: Encoding, batch_rows: int, X: Any, extra: Collection[str]) -> Iterator[Table]:
-    """Read features and target of a file."""
-    try:
-        yield from file.batches(list(encoding.schema.sources), batch_rows)
-    except OutOfSchemaError as error:
-        if error.problems:
-            _refuse_all(X, encoding, extra, batch_rows)
-        raise
-
-
-def _refuse_all(X: Any, encoding: Encoding, extra: Collection[str], batch_rows: int) -> None:
-    """Read all rows once more and tell every column and kind of problem, wherever it is; the order is the schema's."""
-    wanted, target = list(encoding.schema.sources), encoding.schema.target.name
-    told: dict[tuple[str, Problem], Told] = {}
-    for file in find_files(X, encoding.schema, as_bytes=True, skip_rows=False):
-        file.check(encoding.schema, extra)
-        row = 0
-        for table in file.batches(wanted, batch_rows):
-            _, problems = encoding.read(table, parse=file.is_text)
-            problems.add(target, encoding.read_target(encoding.cells(table, target), parse=file.is_text)[1])
-            for each in problems.told(partial(encoding.cells, table), row):
-                told.setdefault((each.column, each.kind), each)
-            row += table.n_rows
-    order = [column.name for column in (*encoding.schema.features, encoding.schema.target)]
-    refuse(sorted(told.values(), key=lambda each: (order.index(each.column), each.kind)))
+__all__ = ["File", "are_files", "find_files"]
 
 
 class File(NamedTuple):
-    """One partition of a data set on disk."""
+    """One partition of a data set: a file, a dataset, or what another library hands over."""
 
     where: str
     dataset: Any
     names: tuple[str, ...]
-    stamp: tuple[tuple[int, int], ...]  # size and time of change when it was opened
+    state: Callable[[], Any] = tuple  # what changes when the file does: size and time of change
+    stamp: Any = ()  # the state when it was opened
+    place: Place | None = None
     dialect: Dialect = DIALECT
     numeric: frozenset[str] = frozenset()  # columns whose numbers stand in the file as texts of the dialect
     keep_text: bool = False  # they stay texts, for someone who reads each cell by itself
     is_text: bool = False  # cells are texts, of which some are numbers
+
+    @property
+    def settled(self) -> bool:
+        """Whether its stamp tells every change: then its rows need not be compared between passes."""
+        return bool(self.stamp) and (self.place is None or self.place.filesystem is None)
 
     def check(self, schema: Schema, extra: Collection[str] = (), *, target: bool = True) -> None:
         """Refuse a file with other columns than the schema's."""
@@ -159,14 +65,14 @@ class File(NamedTuple):
 
     def _written_otherwise(self, schema: Schema) -> str | None:
         """Tell by the header alone, which is public, that a file has another separator or encoding than was said."""
-        if not self.is_text or not is_csv(Path(self.where)):
+        if self.place is None or self.place.format != "csv":
             return None
-        if any("\ufffd" in name for name in header_of(self.where, self.dialect)):
+        if any("\ufffd" in name for name in header_of(self.place.open, self.where, self.dialect)):
             return (
                 "the names of its columns are not in UTF-8. Hint: say how the file is written, as "
                 '"dialect": {"encoding": "latin-1"} in the schema or as --encoding latin-1.'
             )
-        return _other_separator(self.where, self.dialect, schema.sources)
+        return _other_separator(self.place, self.dialect, schema.sources)
 
     def batches(self, columns: list[str], batch_rows: int) -> Iterator[Table]:
         """Read some columns, a bounded number of rows at a time."""
@@ -177,18 +83,27 @@ class File(NamedTuple):
                 pre_buffer=False, use_buffered_stream=True
             )
         try:
-            for piece in self.dataset.to_batches(columns=columns, **bounded):
-                if piece.num_rows:
-                    yield Table.of(self._with_numbers(pa.Table.from_batches([piece])))
+            pieces = self.dataset.to_batches(columns=columns, **bounded)
+            for piece in pieces if self.settled else in_batches(pieces, batch_rows):
+                if len(piece):
+                    table = pa.Table.from_batches([piece]) if isinstance(piece, pa.RecordBatch) else piece
+                    yield Table.of(self._with_numbers(table))
             # Rows are known by their place: which ones a person may contribute was decided in an earlier pass.
-            if _stamp(self.dataset) != self.stamp:
+            if self.state() != self.stamp:
                 raise FileError(f"{self.where} changed while it was read. Hint: work on a copy.")
-        except (pa.ArrowException, OSError) as error:
-            raise _unreadable(self.where, error, self.dialect) from None
+        except VeilwoodError:
+            raise
+        except Exception as error:
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: Exception) -> VeilwoodError:
+        if isinstance(error, pa.ArrowException | OSError):
+            return _unreadable(self.where, self.place, error, self.dialect)
+        return failed(self.where, error)
 
     def _with_numbers(self, table: pa.Table) -> pa.Table:
         """Read the numbers of a dialect, each cell by itself; one that is none is refused, or stays a text."""
-        for place, name in enumerate(table.column_names):
+        for place, name in enumerate(table.column_names if self.numeric else ()):
             if name not in self.numeric:
                 continue
             texts = self.dialect.numbers(table.column(place))
@@ -205,17 +120,14 @@ class File(NamedTuple):
             table = table.set_column(place, name, texts)
         return table
 
-    def column(self, name: str, batch_rows: int) -> Iterator[Cells]:
-        """Read one column."""
-        for table in self.batches([name], batch_rows):
-            yield table.arrow.column(0)  # type: ignore[union-attr]
-
     def load(self, columns: list[str]) -> Any:
-        """Read some columns whole, as an Arrow table."""
+        """Read some columns whole, as a table of Arrow, or of pandas where another library hands over cells."""
         try:
             return self._with_numbers(self.dataset.to_table(columns=columns))
-        except (pa.ArrowException, OSError) as error:
-            raise _unreadable(self.where, error, self.dialect) from None
+        except VeilwoodError:
+            raise
+        except Exception as error:
+            raise self._unreadable(error) from None
 
 
 class _Mode(NamedTuple):
@@ -239,90 +151,88 @@ def find_files(
     or refused without ``skip_rows``. CSV is read by ``dialect``, or else by that of the schema.
     """
     if isinstance(X, pa.dataset.Dataset):
-        if _takes_types_from_rows(X):
+        if takes_types_from_rows(X):
             raise OutOfSchemaError(
                 "a dataset of CSV or JSON files takes its types from the rows. Hint: pass the path of CSV files, so "
                 "the schema decides, or write Parquet."
             )
-        return [File("the dataset", X, tuple(X.schema.names), _stamp(X))]
-    paths = find_paths(X)
+        return [File("the dataset", X, tuple(X.schema.names), partial(_stamp, X), _stamp(X))]
     dialect = dialect or (DIALECT if schema is None else schema.dialect)
-    return [_open_file(path, schema, texts, dialect, _Mode(as_bytes, skip_rows)) for path in paths]
+    found: list[File] = []
+    for each in X if isinstance(X, list | tuple) else [X]:
+        places = [each] if isinstance(each, Place) else relation_of(each) if is_relation(each) else find_places(each)
+        if isinstance(places, Relation):
+            found.append(File(places.where, places, places.names))
+        else:
+            found += [_open_file(place, schema, texts, dialect, _Mode(as_bytes, skip_rows)) for place in places]
+    return found
 
 
-def find_paths(X: str | PathLike[str]) -> list[Path]:
-    """Find the files behind a path, folder or glob."""
-    path = Path(X)
-    if path.is_dir():
-        paths = sorted(p for p in path.rglob("*") if p.is_file() and _format(p))
-    elif path.exists():
-        paths = [path]
-    else:
-        paths = sorted(map(Path, glob.glob(str(X), recursive=True)))
-    if not paths:
-        raise OutOfSchemaError(f"there is no table at {str(X)!r}. Hint: give a file, folder or glob ({_ENDINGS}).")
-    for path in paths:
-        if not path.is_file():
-            raise OutOfSchemaError(f"cannot read {str(path)!r}: it is not an ordinary file, and may have no end.")
-    return paths
+def are_files(X: Any) -> bool:
+    """Whether rows are given as something that can be read again in each pass: paths, datasets, relations.
+
+    >>> are_files("visits.csv"), are_files(["a.parquet", "b.parquet"]), are_files([[1, 2]]), are_files([])
+    (True, True, False, False)
+    """
+    if isinstance(X, list | tuple):
+        return bool(X) and all(isinstance(each, str | PathLike) for each in X)
+    return isinstance(X, str | PathLike | pa.dataset.Dataset) or is_relation(X)
 
 
-def is_csv(path: Path) -> bool:
-    """Whether a file is CSV, by its name."""
-    return _format(path) == "csv"
-
-
-def _stamp(dataset: Any) -> tuple[tuple[int, int], ...]:
+def _stamp(dataset: Any) -> tuple[tuple[Any, ...], ...]:
     """Return size and time of change of the files behind a dataset, where it has any on this computer."""
     found = [state for child in getattr(dataset, "children", ()) for state in _stamp(child)]  # of a union
     for name in getattr(dataset, "files", ()):
-        with suppress(OSError):
-            state = Path(name).stat()
-            found.append((state.st_size, state.st_mtime_ns))
+        found += place_of(name).stamp()
     return tuple(found)
 
 
-def _format(path: Path) -> str | None:
-    return next((FORMATS[end] for end in FORMATS if path.name.lower().endswith(end)), None)
-
-
-def _open_file(path: Path, schema: Schema | None, texts: Collection[str], dialect: Dialect, mode: _Mode) -> File:
-    form: Any = _format(path)
+def _open_file(place: Place, schema: Schema | None, texts: Collection[str], dialect: Dialect, mode: _Mode) -> File:
+    form: Any = place.format
     if form is None:
-        raise OutOfSchemaError(f"{str(path)!r} is not a table. Hint: its name must end in one of {_ENDINGS}.")
+        raise OutOfSchemaError(f"{place.where!r} is not a table. Hint: its name must end in one of {ENDINGS}.")
+    if place.is_tsv and dialect.sep == DIALECT.sep:
+        dialect = replace(dialect, sep="\t")
     columns = () if schema is None else (*schema.features, schema.target)
     numeric = frozenset(column.source for column in columns if column.kind == "numeric" and column.part is None)
     try:
+        stamp = place.stamp()
         if form == "excel":
-            dataset: Any = excel_dataset(path, dialect.nulls)
-        else:
-            if form == "csv":
-                header = header_of(path, dialect)
-                named = header if schema is None or mode.as_bytes else [*texts, *schema.sources]
-                options = _csv_options(named, numeric, dialect, mode)
-                form = pa.dataset.CsvFileFormat(**options)
-                numeric = frozenset() if dialect.plain_numbers else numeric
+            dataset: Any = excel_dataset(place, dialect.nulls)
+        elif form == "csv":
+            named = [*texts, *(() if schema is None else schema.sources)]
+            if schema is None or mode.as_bytes:
+                named = header_of(place.open, place.where, dialect)
+            options = _csv_options(named, numeric, dialect, mode)
+            numeric = frozenset() if dialect.plain_numbers else numeric
+            if (mode.as_bytes and mode.skip_rows) or place.filesystem is not None:
+                dataset = CsvRows(place.open, options, short=mode.as_bytes and mode.skip_rows)
             else:
-                numeric = frozenset()
+                dataset = place.dataset(pa.dataset.CsvFileFormat(**options))
+        else:
+            numeric = frozenset()
             if form == "parquet":
                 coded = [column.source for column in columns if column.values]
                 form = pa.dataset.ParquetFileFormat(dictionary_columns=coded)  # a text stored once stays so
-            if _format(path) == "csv" and mode.as_bytes and mode.skip_rows:
-                dataset = ShortRows(str(path), form, options)
-            else:
-                dataset = pa.dataset.dataset(str(path), format=form)
+            dataset = place.dataset(form)
         return File(
-            str(path),
+            place.where,
             dataset,
             tuple(dataset.schema.names),
-            _stamp(dataset),
+            place.stamp,
+            stamp,
+            place,
             dialect,
             numeric,
             keep_text=mode.as_bytes,
-            is_text=_format(path) in ("csv", "excel"),
+            is_text=place.format in ("csv", "excel"),
         )
+    except VeilwoodError:
+        raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise _unreadable(str(path), error, dialect) from None
+        raise _unreadable(place.where, place, error, dialect) from None
+    except Exception as error:  # of a file system elsewhere
+        raise failed(place.where, error) from None
 
 
 def _csv_options(names: Collection[str], numeric: Collection[str], dialect: Dialect, mode: _Mode) -> dict[str, Any]:
@@ -344,22 +254,15 @@ def _csv_options(names: Collection[str], numeric: Collection[str], dialect: Dial
     }
 
 
-def _takes_types_from_rows(dataset: Any) -> bool:
-    """Whether one row can change how others are read, here or in a part of a union."""
-    texts = (pa.dataset.CsvFileFormat, getattr(pa.dataset, "JsonFileFormat", pa.dataset.CsvFileFormat))
-    own = isinstance(getattr(dataset, "format", None), texts)
-    return own or any(_takes_types_from_rows(child) for child in getattr(dataset, "children", ()))
-
-
 def _skip(row: object) -> str:
     return "skip"
 
 
-def _other_separator(where: str, dialect: Dialect, wanted: Collection[str] = ()) -> str | None:
+def _other_separator(place: Place, dialect: Dialect, wanted: Collection[str] = ()) -> str | None:
     """Say by the header alone that a file has another separator: it gives more names, those that are wanted."""
-    names = header_of(where, dialect)
+    names = header_of(place.open, place.where, dialect)
     for sep in SEPARATORS:
-        others = header_of(where, replace(dialect, sep=sep))
+        others = header_of(place.open, place.where, replace(dialect, sep=sep))
         better = len(set(wanted).intersection(others)) > len(set(wanted).intersection(names)) or not wanted
         if better and len(others) > len(names):
             return (
@@ -369,7 +272,7 @@ def _other_separator(where: str, dialect: Dialect, wanted: Collection[str] = ())
     return None
 
 
-def _unreadable(where: str, error: Exception, dialect: Dialect) -> OutOfSchemaError:
+def _unreadable(where: str, place: Place | None, error: Exception, dialect: Dialect) -> OutOfSchemaError:
     """Say in one line why a file cannot be read; Arrow's own words may hold whole records."""
     text = str(error)
     detail = f" ({shorten(text)})" if may_show_values() else ""
@@ -381,7 +284,7 @@ def _unreadable(where: str, error: Exception, dialect: Dialect) -> OutOfSchemaEr
     number = re.search(r"In CSV column #(\d+): ", text)
     if number:
         # A damaged header is shorter, and a dataset has none.
-        names = header_of(where, dialect) if Path(where).is_file() else []
+        names = [] if place is None else header_of(place.open, where, dialect)
         name = dict(enumerate(names)).get(int(number[1]))
         return OutOfSchemaError(
             f"cannot read {where!r}: column {name!r} has a cell that is not a number or not text{detail}. "
@@ -390,7 +293,7 @@ def _unreadable(where: str, error: Exception, dialect: Dialect) -> OutOfSchemaEr
             problems=() if name is None else ((name, Problem.NO_NUMBER.in_short),),
         )
     if re.search(r"Expected \d+ columns, got \d+", text):
-        if other := _other_separator(where, dialect):
+        if place is not None and (other := _other_separator(place, dialect)):
             return OutOfSchemaError(f"cannot read {where!r}: {other}")
         problem = (
             f"a row has more or fewer cells than the header. Hint: cells are separated by {dialect.sep!r}; one that "

@@ -21,7 +21,7 @@ from scipy import sparse
 from veilwood.data.canonical import Nothing, Read, text_of, texts_of
 from veilwood.errors import OutOfSchemaError
 
-__all__ = ["NO_CELL", "Table", "category_codes", "cells_of", "series_of", "to_pandas"]
+__all__ = ["NO_CELL", "Table", "category_codes", "cells_of", "is_frame", "series_of", "to_pandas"]
 
 Floats = npt.NDArray[np.float64]
 Cells: TypeAlias = "pd.Series[Any] | pa.ChunkedArray"
@@ -79,6 +79,11 @@ class Table:
             shape = f"(shape=(0, {table.n_columns}))"
             raise OutOfSchemaError(f"Found array with 0 sample(s) {shape} while a minimum of 1 is required.")
         return table
+
+
+def is_frame(X: Any) -> bool:
+    """Whether this is a dataframe in memory, of whatever library."""
+    return isinstance(nw.from_native(X, eager_only=True, pass_through=True), nw.DataFrame)
 
 
 def _of_frame(native: Any, frame: nw.DataFrame[Any]) -> Table:

@@ -10,13 +10,13 @@ quotation mark counts at the beginning of a cell, and inside a quoted cell two o
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.csv
 
-__all__ = ["GROWTH", "MOST_ROW_BYTES", "ShortRows", "without_long_rows"]
+__all__ = ["GROWTH", "MOST_ROW_BYTES", "CsvRows", "without_long_rows"]
 
 MOST_ROW_BYTES: Final = 4 << 20  # of a row of CSV that can be kept
 GROWTH: Final = 3  # of a row of a one-byte encoding, at most, when Arrow turns it into UTF-8
@@ -24,12 +24,14 @@ _QUOTE: Final = ord('"')
 _LINE_ENDS: Final = (b"\n", b"\r")  # each ends a row; the empty one between the two of "\r\n" is skipped by Arrow
 
 
-class ShortRows:
-    """A CSV file of which only rows up to ``MOST_ROW_BYTES`` are read; stands where an Arrow dataset could."""
+class CsvRows:
+    """A CSV file, wherever it is opened; stands where an Arrow dataset could.
 
-    def __init__(self, path: str, form: Any, options: dict[str, Any]) -> None:
-        self._path, self.format, self._options = path, form, options
-        self.files = [path]
+    With ``short``, only rows up to ``MOST_ROW_BYTES`` are read.
+    """
+
+    def __init__(self, opened: Callable[[], Any], options: dict[str, Any], *, short: bool) -> None:
+        self._opened, self._options, self._short = opened, options, short
         with self._reader(None) as reader:
             self.schema = reader.schema
 
@@ -53,8 +55,10 @@ class ShortRows:
                 column_types=convert.column_types, null_values=convert.null_values, strings_can_be_null=True,
                 include_columns=columns,
             )  # fmt: skip
-        stream = _Stream(without_long_rows(pa.input_stream(self._path), options["parse_options"].delimiter))
-        return pa.csv.open_csv(pa.PythonFile(stream, mode="r"), convert_options=convert, **options)
+        file = self._opened()
+        if self._short:
+            file = pa.PythonFile(_Stream(without_long_rows(file, options["parse_options"].delimiter)), mode="r")
+        return pa.csv.open_csv(file, convert_options=convert, **options)
 
 
 class _Stream(io.RawIOBase):

@@ -7,20 +7,19 @@ message may hold one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from os import PathLike
 from typing import Any, get_args
-
-import pyarrow as pa
-import pyarrow.dataset
 
 from veilwood.data.batches import Source
 from veilwood.data.cluster.engines import engine_of, open_frame
 from veilwood.data.encoding import Encoding
-from veilwood.data.files import open_files
+from veilwood.data.files import are_files
+from veilwood.data.frames import is_frame
 from veilwood.data.memory import open_memory
+from veilwood.data.partitions import open_files
 from veilwood.data.problems import Invalid
+from veilwood.data.relations import stream_of
 from veilwood.data.row_cap import Keeps
+from veilwood.data.spool import Spool, open_spool
 from veilwood.data.streams import open_stream
 from veilwood.errors import OutOfSchemaError, ParameterError, UseError
 from veilwood.privacy.neighbours import RowsOf, Unit
@@ -43,9 +42,11 @@ def open_rows(
 
     Parameters
     ----------
-    X : dataframe, array, path, folder, glob, pyarrow dataset, iterator of tables or of (X, y), or frame of a cluster
-        The rows. What is in memory is encoded at once; files are read again in each pass, in bounded memory; an
-        iterator can be read once. A frame of Dask, Spark or Ray is read where it is, again in each pass; its rows must
+    X : dataframe, array, path, folder, glob, address, list of them, dataset, scanner, relation, query, lazy frame, \
+            Arrow stream, iterator of tables or of (X, y), ``spool``, or frame of a cluster
+        The rows. What is in memory is encoded at once; files and what else can be asked for again are read in each
+        pass, in bounded memory; an iterator or Arrow stream can be read once, unless a ``spool`` keeps it. A frame of
+        Dask, Spark or Ray is read where it is, again in each pass; its rows must
         come in the same partitions and order each time; where they do not, the fit fails before anything more is
         released.
     y : array-like or None
@@ -86,12 +87,12 @@ def open_rows(
     if not isinstance(invalid, str) or invalid not in get_args(Invalid):
         raise ParameterError("invalid", invalid, "is not known", "'refuse' or 'drop'")
     cap = unit if isinstance(unit, RowsOf) else None
-    if isinstance(X, str | PathLike | pa.dataset.Dataset):
+    if are_files(X) and not (isinstance(X, list | tuple) and y is not None):
         if y is not None:
             raise OutOfSchemaError("y was given beside a file. Hint: files hold the target column themselves.")
         return open_files(X, encoding, cap=cap, invalid=invalid, batch_rows=batch_rows, keeps=keeps)
     engine = engine_of(X)
-    if keeps is not None and (engine is not None or isinstance(X, Iterator)):
+    if keeps is not None and (engine is not None or (not is_frame(X) and stream_of(X) is not None)):
         raise UseError("units are set aside by id in tables and files only. Hint: write the rows to Parquet files.")
     if engine is not None:
         if y is not None:
@@ -99,12 +100,13 @@ def open_rows(
                 f"y was given beside a {engine.name} frame. Hint: the frame holds the target column."
             )
         return open_frame(engine, X, encoding, cap=cap, invalid=invalid)
-    if isinstance(X, Iterator):
-        if y is not None:
-            raise OutOfSchemaError(
-                "y was given beside an iterator. Hint: let it give tables with the target, or (X, y)."
-            )
-        return open_stream(X, encoding, cap=cap, invalid=invalid)
+    pieces = X.pieces() if isinstance(X, Spool) else None if is_frame(X) else stream_of(X)
+    if pieces is not None and y is not None:
+        raise OutOfSchemaError("y was given beside an iterator. Hint: let it give tables with the target, or (X, y).")
+    if isinstance(X, Spool) and pieces is not None:
+        return open_spool(X, pieces, encoding, cap=cap, invalid=invalid, batch_rows=batch_rows, keeps=keeps)
+    if pieces is not None:
+        return open_stream(pieces, encoding, cap=cap, invalid=invalid)
     return open_memory(
         X, y, encoding, cap=cap, invalid=invalid, batch_rows=batch_rows, estimator=estimator, keeps=keeps
     )

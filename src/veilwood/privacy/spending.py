@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from veilwood.errors import PrivacyWarning
 from veilwood.privacy.loss import Loss
-from veilwood.wording import shorten
+from veilwood.wording import shorten, without_secrets
 
 __all__ = [
     "Handle", "Spending", "SpentHere", "handle_of", "record", "spent_here", "tell_once", "warn_of_more_fits",
@@ -155,7 +155,7 @@ def handle_of(rows: Any) -> Handle:
     """
     if isinstance(rows, str | os.PathLike):
         path = os.fsdecode(os.fspath(rows))
-        return Handle(shorten(path if "://" in path else os.path.abspath(path), _LONGEST_NAME))
+        return Handle(shorten(without_secrets(path) if "://" in path else os.path.abspath(path), _LONGEST_NAME))
     if rows is None:
         return UNNAMED
     kind = type(rows)

@@ -47,25 +47,8 @@ class Told(NamedTuple):
         return cls(forest, values, errors)
 
 
-class Measured:
-    """Something that was measured with error bars."""
-
-    effect: Floats
-    error: Floats
-
-    @property
-    def strength(self) -> float:
-        """The root mean square over groups and outputs."""
-        return _root_mean_square(self.effect)
-
-    @property
-    def noise(self) -> float:
-        """The strength that noise and chance alone could show."""
-        return _root_mean_square(self.error) / BARS
-
-
 @dataclass(frozen=True, eq=False)
-class MainEffect(Measured):
+class MainEffect:
     """What one column does by itself.
 
     Attributes
@@ -89,9 +72,19 @@ class MainEffect(Measured):
     error: Floats
     edges: Floats | None = None
 
+    @property
+    def strength(self) -> float:
+        """The root mean square over groups and outputs."""
+        return _root_mean_square(self.effect)
+
+    @property
+    def noise(self) -> float:
+        """The strength that noise and chance alone could show."""
+        return _root_mean_square(self.error) / BARS
+
 
 @dataclass(frozen=True, eq=False)
-class Interaction(Measured):
+class Interaction:
     """What two columns do together beyond their main effects.
 
     Attributes
@@ -108,6 +101,16 @@ class Interaction(Measured):
     groups: tuple[tuple[str, ...], tuple[str, ...]]
     effect: Floats
     error: Floats
+
+    @property
+    def strength(self) -> float:
+        """The root mean square over cells and outputs."""
+        return _root_mean_square(self.effect)
+
+    @property
+    def noise(self) -> float:
+        """The strength that noise and chance alone could show."""
+        return _root_mean_square(self.error) / BARS
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that can be read once, kept in a temporary file where the user allows it, for forests that read them again."""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from os import PathLike
+from typing import IO, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from veilwood.bounded import is_whole
+from veilwood.data.batches import Batch, Source
+from veilwood.data.encode_rows import encode_rows, kept_of, view
+from veilwood.data.encoding import Encoding
+from veilwood.data.frames import Cells, is_frame
+from veilwood.data.problems import Invalid
+from veilwood.data.relations import is_relation, relation_of, stream_of
+from veilwood.data.row_cap import Keeps, choose_rows, no_id
+from veilwood.errors import FileError, OutOfSchemaError, ParameterError, UseError
+from veilwood.privacy.neighbours import RowsOf
+
+__all__ = ["Spool", "open_spool", "spool"]
+
+_MOST_BYTES: Final = 1 << 50
+_BATCH_ROWS: Final = 65536
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Spool:
+    """Rows that may be written to a temporary file: what ``spool`` returns."""
+
+    rows: Any
+    at_most: int
+    folder: str | PathLike[str] | None
+
+    def pieces(self) -> Iterator[Any]:
+        """Start to read the rows."""
+        if is_relation(self.rows):
+            relation = relation_of(self.rows)
+            return relation.to_batches(list(relation.names), _BATCH_ROWS)
+        stream = None if is_frame(self.rows) else stream_of(self.rows)
+        if stream is None:
+            raise UseError(
+                f"{type(self.rows).__name__} is no stream, and can be read again as it is. Hint: pass it without spool."
+            )
+        return stream
+
+
+def spool(rows: Any, *, at_most: int = 1 << 34, folder: str | PathLike[str] | None = None) -> Spool:
+    """Allow rows that can be read once to be kept in a temporary file while a forest is fitted.
+
+    Most forests read the rows several times. What streams by (an iterator of tables, an Arrow stream), or may come in
+    another order when it is asked for again (a query), can be given to them this way.
+
+    The file holds rows as the schema encodes them, two bytes a cell, and no id. Its owner alone can read it. It has no
+    name from the beginning where the system allows that, else its name is removed at once, and it is gone when the fit
+    ends or the process dies. What is deleted may still lie on a disk: choose a folder in memory or on an encrypted disk
+    if that matters.
+
+    Parameters
+    ----------
+    rows : iterator, Arrow stream, relation or query
+        The rows.
+    at_most : int, default 16 GiB
+        The most bytes of the file. Rows that need more are refused.
+    folder : path, optional
+        Where the file lies; by default where the system keeps temporary files.
+
+    Examples
+    --------
+    >>> import veilwood as vw
+    >>> car = vw.datasets.car()
+    >>> pieces = ((car.X[start : start + 200], car.y[start : start + 200]) for start in range(0, 1728, 200))
+    >>> forest = vw.MedianForestClassifier(car.schema, n_estimators=3, max_depth=2, random_state=0)
+    >>> forest.fit(vw.spool(pieces, at_most=10_000_000)).n_features_in_
+    6
+    """
+    if not is_whole(at_most, 1, _MOST_BYTES):
+        raise ParameterError("at_most", at_most, "is not a number of bytes", "1 << 34 is 16 GiB")
+    return Spool(rows, int(at_most), folder)
+
+
+def open_spool(
+    spooled: Spool,
+    pieces: Iterator[Any],
+    encoding: Encoding,
+    *,
+    cap: RowsOf | None,
+    invalid: Invalid,
+    batch_rows: int,
+    keeps: Keeps | None,
+) -> Source:
+    """Encode all rows into the temporary file, and make a source of it."""
+    try:
+        with tempfile.TemporaryFile(prefix="veilwood-", dir=spooled.folder) as file:
+            kept = _write(file, spooled, pieces, encoding, cap, invalid, batch_rows, keeps)
+            held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # which keeps the file
+    except OSError as error:
+        raise FileError(f"the temporary file cannot be written ({type(error).__name__}). Hint: folder=...") from None
+    stored = pa.ipc.open_file(pa.py_buffer(held))
+
+    def read() -> Iterator[Callable[[], Batch]]:
+        first_row = 0
+        for number in range(stored.num_record_batches):
+            batch = stored.get_batch(number)
+            chosen = None if kept is None else kept[first_row : first_row + batch.num_rows]
+            yield partial(_batch, batch, len(encoding.columns), chosen, first_row)
+            first_row += batch.num_rows
+        if not first_row and invalid == "refuse":
+            raise OutOfSchemaError("the stream held no rows. Hint: has it been read before?")
+        if not first_row:
+            yield partial(Batch, np.empty((0, len(encoding.columns)), np.uint16), np.empty(0, np.int32), 0, 0)
+
+    return Source(read)
+
+
+def _write(
+    file: IO[bytes],
+    spooled: Spool,
+    pieces: Iterator[Any],
+    encoding: Encoding,
+    cap: RowsOf | None,
+    invalid: Invalid,
+    batch_rows: int,
+    keeps: Keeps | None,
+) -> npt.NDArray[np.bool_] | None:
+    """Write all rows, and return which of them a cap by id keeps."""
+    width = len(encoding.columns)
+    codes = pa.list_(pa.uint16(), width)
+    schema = pa.schema([("codes", codes), ("target", pa.int32()), ("fits", pa.bool_())])
+
+    def written() -> Iterator[Cells]:
+        with pa.ipc.new_file(file, schema) as writer:
+            for piece in pieces:
+                X, y = piece if isinstance(piece, tuple) and len(piece) == 2 else (piece, None)
+                table = view(X, encoding, invalid)
+                extra = () if cap is None else (cap.id,)
+                batch, fits = encode_rows(encoding, table, y, invalid=invalid, allowed_extra=extra)
+                fits = np.ones(len(batch.target), bool) if fits is None else fits
+                flat = pa.array(np.ascontiguousarray(batch.codes).reshape(-1))
+                columns = [pa.FixedSizeListArray.from_arrays(flat, width), pa.array(batch.target), pa.array(fits)]
+                writer.write_table(pa.table(columns, schema=schema), max_chunksize=batch_rows)
+                if file.tell() > spooled.at_most:
+                    raise UseError(
+                        f"the rows need a temporary file of more than at_most={spooled.at_most} bytes. "
+                        "Hint: allow more, or write Parquet files and pass their folder."
+                    )
+                if cap is not None:
+                    ids = table.named(cap.id)
+                    if ids is None:
+                        raise no_id(cap)
+                    yield ids
+
+    if cap is None:
+        for _ in written():
+            pass
+        kept = None
+    else:
+        (kept,) = choose_rows([written()], cap, invalid, keeps)
+    file.flush()
+    return kept
+
+
+def _batch(stored: Any, width: int, chosen: npt.NDArray[np.bool_] | None, first_row: int) -> Batch:
+    codes = stored.column(0).flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
+    batch = Batch(codes, stored.column(1).to_numpy(), 0, first_row)
+    return kept_of(batch, chosen, stored.column(2).to_numpy(zero_copy_only=False))

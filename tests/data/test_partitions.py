@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of rows that are read anew in each pass: what changes between two passes is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import veilwood as vw
+from data.test_relations import CAP, ENCODING, SCHEMA, N, as_sqlite, contents, restless, without_people
+from veilwood.data.files import File
+from veilwood.data.open_rows import open_rows
+from veilwood.data.partitions import Watch
+from veilwood.errors import FileError
+from veilwood.privacy.ledger import MemoryLedger
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
+    pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning"),
+]
+
+
+def test_a_watch_knows_batches_by_their_place() -> None:
+    watch, file = Watch(), File("the query", None, ())
+    for place in ((0, 0), (0, 300), (1, 0)):
+        watch.same("rows", file, *place, sum(place))
+        watch.same("rows", file, *place, sum(place))
+    with pytest.raises(FileError, match="the query changed between two passes"):
+        watch.same("rows", file, 1, 0, 7)
+
+
+def test_rows_in_another_order_are_refused_before_anything_more_is_released() -> None:
+    ledger = MemoryLedger()
+    forest = vw.MedianForestClassifier(SCHEMA, n_estimators=3, max_depth=2, ledger=ledger)
+    with pytest.raises(FileError, match="another order"):
+        forest.fit(restless().project("age, ward, ill"))
+    assert [entry.state for entry in ledger.entries()] == ["reserved"]
+    vw.RandomTreesClassifier(SCHEMA, n_estimators=3, max_depth=2).fit(restless().project("age, ward, ill"))
+
+
+def test_ids_in_another_order_are_refused() -> None:
+    source = open_rows(restless(), None, ENCODING, unit=CAP)
+    with pytest.raises(FileError, match="another order"):
+        contents(source)
+
+
+def test_rows_that_come_and_go_between_passes_are_refused(tmp_path: Path) -> None:
+    query = as_sqlite(without_people(), tmp_path)
+    source = open_rows(query, None, ENCODING, batch_rows=N)
+    contents(source)
+    query.connection.execute("INSERT INTO visits VALUES (1.0, 'a', 0)")
+    with pytest.raises(FileError, match="changed between two passes"):
+        contents(source)
+    query.connection.execute("DELETE FROM visits WHERE rowid > 400")
+    with pytest.raises(FileError, match="changed between two passes"):
+        contents(source)

@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of rows that other libraries hand over: the same rows as from memory, in every pass, and no word of theirs."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.dataset
+import pyarrow.parquet
+import pytest
+
+import veilwood as vw
+from fixtures.postgres import running
+from veilwood.data.batches import Source
+from veilwood.data.encoding import Encoding
+from veilwood.data.open_rows import open_rows
+from veilwood.errors import FileError, OutOfSchemaError, UnreadableError, UseError, VeilwoodError
+from veilwood.privacy.neighbours import RowsOf
+
+duckdb = pytest.importorskip("duckdb")
+
+SCHEMA = vw.Schema.from_dict({
+    "name": "visits", "task": "classification", "target": "ill", "columns": [
+        {"name": "age", "kind": "numeric", "lower": 0, "upper": 100, "nullable": True},
+        {"name": "ward", "kind": "categorical", "values": ["a", "b", "7"]},
+        {"name": "ill", "kind": "categorical", "values": [0, 1]},
+    ],
+})  # fmt: skip
+ENCODING = Encoding(SCHEMA)
+N = 1000
+CAP = RowsOf("person", at_most=2)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
+    pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning"),
+]
+
+
+def table() -> pa.Table:
+    rng = np.random.default_rng(0)
+    age = [None if row % 31 == 0 else round(float(value), 2) for row, value in enumerate(rng.uniform(0, 100, N))]
+    ward, ill = rng.choice(["a", "b", "7"], N).tolist(), rng.integers(0, 2, N).tolist()
+    return pa.table({"age": age, "ward": ward, "ill": ill, "person": [f"p{row % 300}" for row in range(N)]})
+
+
+def without_people() -> pa.Table:
+    return table().drop_columns("person")
+
+
+def contents(source: Source) -> tuple[list[Any], list[Any]]:
+    batches = list(source.batches())
+    return [row for batch in batches for row in batch.codes.tolist()], [y for batch in batches for y in batch.target]
+
+
+def as_duckdb(rows: pa.Table, folder: Path) -> Any:
+    return duckdb.connect().from_arrow(rows)
+
+
+def as_lazy(rows: pa.Table, folder: Path) -> Any:
+    frame = pl.from_arrow(rows)
+    assert isinstance(frame, pl.DataFrame)
+    return frame.lazy()
+
+
+def as_scanner(rows: pa.Table, folder: Path) -> Any:
+    pa.parquet.write_table(rows, folder / "rows.parquet", row_group_size=300)
+    return pa.dataset.dataset(folder / "rows.parquet").scanner(batch_size=77)
+
+
+def restless() -> Any:
+    """A relation that comes in another order each time."""
+    connection = duckdb.connect()
+    connection.register("visits", table())
+    return connection.sql("SELECT * FROM visits ORDER BY random()")
+
+
+def as_sqlite(rows: pa.Table, folder: Path) -> Any:
+    database = sqlite3.connect(folder / "rows.db")
+    rows.to_pandas().to_sql("visits", database, index=False)
+    return vw.Query("SELECT * FROM visits ORDER BY rowid", database)
+
+
+def as_sqlalchemy(rows: pa.Table, folder: Path) -> Any:
+    from sqlalchemy import create_engine
+
+    as_sqlite(rows, folder)
+    return vw.Query("SELECT * FROM visits ORDER BY rowid", create_engine(f"sqlite:///{folder / 'rows.db'}"))
+
+
+def as_duckdb_query(rows: pa.Table, folder: Path) -> Any:
+    connection = duckdb.connect()
+    connection.register("visits", rows)
+    return vw.Query("SELECT * FROM visits", connection)
+
+
+@contextmanager
+def as_adbc(rows: pa.Table) -> Iterator[Any]:
+    """A query over ADBC, of a PostgreSQL server."""
+    dbapi = pytest.importorskip("adbc_driver_postgresql.dbapi")
+    with running() as address, dbapi.connect(address) as connection:
+        with connection.cursor() as cursor:
+            cursor.adbc_ingest("visits", rows.append_column("place", pa.array(range(len(rows)))))
+        connection.commit()
+        names = ", ".join(rows.column_names)
+        yield vw.Query(f"SELECT {names} FROM visits ORDER BY place", connection)
+
+
+def as_delta(rows: pa.Table, folder: Path) -> Any:
+    deltalake = pytest.importorskip("deltalake")
+    deltalake.write_deltalake(folder / "delta", pa.concat_tables([rows, with_deleted(rows)]))
+    deltalake.DeltaTable(folder / "delta").delete("age = 99.5")
+    return folder / "delta"
+
+
+def as_iceberg(rows: pa.Table, folder: Path) -> Any:
+    catalogues = pytest.importorskip("pyiceberg.catalog.sql")
+    catalogue = catalogues.SqlCatalog("c", uri=f"sqlite:///{folder}/c.db", warehouse=f"file://{folder}")
+    catalogue.create_namespace("clinic")
+    lake = catalogue.create_table("clinic.visits", schema=rows.schema)
+    lake.append(pa.concat_tables([rows, with_deleted(rows)]))
+    lake.delete("age = 99.5")
+    return folder / "clinic" / "visits"
+
+
+def with_deleted(rows: pa.Table) -> pa.Table:
+    """Rows that were deleted again: they lie in the files, and are in no table."""
+    dead = rows.slice(0, 200).to_pandas().assign(age=99.5)
+    return pa.Table.from_pandas(dead, schema=rows.schema, preserve_index=False)
+
+
+def as_paths(rows: pa.Table, folder: Path) -> Any:
+    pa.parquet.write_table(rows.slice(0, 400), folder / "one.parquet")
+    pa.csv.write_csv(rows.slice(400), folder / "two.csv")
+    return [folder / "one.parquet", str(folder / "two.csv")]
+
+
+def as_tsv(rows: pa.Table, folder: Path) -> Any:
+    pa.csv.write_csv(rows, folder / "rows.tsv", pa.csv.WriteOptions(delimiter="\t"))
+    return folder / "rows.tsv"
+
+
+FORMS: dict[str, Callable[[pa.Table, Path], Any]] = {
+    "duckdb": as_duckdb, "lazy": as_lazy, "scanner": as_scanner, "sqlite": as_sqlite, "sqlalchemy": as_sqlalchemy,
+    "duckdb query": as_duckdb_query, "delta": as_delta, "iceberg": as_iceberg, "paths": as_paths, "tsv": as_tsv,
+}  # fmt: skip
+EVERY = [pytest.param(form, marks=[pytest.mark.slow] * (form == "iceberg")) for form in FORMS]
+
+
+@pytest.mark.parametrize("form", EVERY)
+def test_rows_are_those_of_memory_in_every_pass(form: str, tmp_path: Path) -> None:
+    source = open_rows(FORMS[form](without_people(), tmp_path), None, ENCODING, batch_rows=300)
+    wanted = contents(open_rows(without_people(), None, ENCODING))
+    assert not source.once
+    assert contents(source) == contents(source) == wanted
+
+
+@pytest.mark.parametrize("form", EVERY)
+def test_a_cap_by_id_holds(form: str, tmp_path: Path) -> None:
+    source = open_rows(FORMS[form](table(), tmp_path), None, ENCODING, unit=CAP, batch_rows=300)
+    codes, target = contents(source)
+    assert len(codes) == 600  # 300 people have two rows each
+    assert (codes, target) == contents(source)
+
+
+@pytest.mark.parametrize("form", EVERY)
+def test_rows_that_do_not_fit_are_dropped_and_no_value_is_shown(form: str, tmp_path: Path) -> None:
+    rows = without_people().to_pandas()
+    rows.loc[rows.index % 5 == 0, "ward"] = "SECRET"
+    given = FORMS[form](pa.Table.from_pandas(rows, preserve_index=False), tmp_path)
+    kept = open_rows(given, None, ENCODING, invalid="drop", batch_rows=300)
+    assert contents(kept) == contents(open_rows(rows[rows["ward"] != "SECRET"], None, ENCODING))
+    with pytest.raises(OutOfSchemaError, match="'ward'") as refusal:
+        contents(open_rows(given, None, ENCODING, batch_rows=300))
+    assert "SECRET" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("form", EVERY)
+def test_other_columns_are_refused_before_rows_are_read(form: str, tmp_path: Path) -> None:
+    with pytest.raises(OutOfSchemaError, match="column 'person'"):
+        open_rows(FORMS[form](table(), tmp_path), None, ENCODING)
+
+
+@pytest.mark.slow
+def test_a_query_over_adbc_gives_rows_in_every_pass() -> None:
+    wanted = contents(open_rows(without_people(), None, ENCODING))
+    with as_adbc(table()) as query:
+        plain = vw.Query(query.query.replace(", person", ""), query.connection)
+        source = open_rows(plain, None, ENCODING, batch_rows=300)
+        assert contents(source) == contents(source) == wanted
+        assert len(contents(open_rows(query, None, ENCODING, unit=CAP))[0]) == 600
+        with pytest.raises(UnreadableError, match="could not be read"):
+            open_rows(vw.Query("SELECT 'x'::float8", query.connection), None, ENCODING)
+
+
+def test_words_of_other_libraries_are_not_shown(tmp_path: Path) -> None:
+    connection = duckdb.connect()
+    connection.execute("CREATE TABLE visits AS SELECT 'SECRET' AS age, 'a' AS ward, 0 AS ill")
+    with pytest.raises(UnreadableError, match="DuckDB relation could not be read") as refusal:
+        contents(open_rows(connection.sql("SELECT age::DOUBLE AS age, ward, ill FROM visits"), None, ENCODING))
+    assert "SECRET" not in str(refusal.value)
+    with pytest.raises(UnreadableError, match="Query could not be read") as refusal:
+        open_rows(vw.Query("SELECT 'SECRET' FROM nowhere", sqlite3.connect(":memory:")), None, ENCODING)
+    assert "SECRET" not in str(refusal.value)
+
+
+# -- types from the schema ----------------------------------------------------------------------------------
+
+
+def test_cells_of_a_query_are_read_each_by_itself(tmp_path: Path) -> None:
+    """SQLite has no types of columns: one odd cell must not change how others are read."""
+    database = sqlite3.connect(":memory:")
+    database.execute("CREATE TABLE visits (age, ward, ill)")
+    rows = [(30, 7, 0), (31.5, "7.0", "1"), (2**62, "a", 1.0), ("many", "b", 0), (None, b"a", 0)]
+    database.executemany("INSERT INTO visits VALUES (?, ?, ?)", rows)
+    source = open_rows(vw.Query("SELECT * FROM visits", database), None, ENCODING, invalid="drop")
+    frame = pd.DataFrame(rows, columns=["age", "ward", "ill"], dtype=object)
+    assert contents(source) == contents(open_rows(frame, None, ENCODING, invalid="drop"))
+    assert 3 <= len(contents(source)[0]) < 5
+
+
+def test_a_driver_that_guesses_types_from_rows_is_refused() -> None:
+    adbc = pytest.importorskip("adbc_driver_sqlite.dbapi")
+    with adbc.connect() as connection, pytest.raises(OutOfSchemaError, match="types from the rows"):
+        open_rows(vw.Query("SELECT 1 AS age", connection), None, ENCODING)
+
+
+def test_scanners_of_text_or_of_batches_are_refused(tmp_path: Path) -> None:
+    pa.csv.write_csv(without_people(), tmp_path / "rows.csv")
+    with pytest.raises(OutOfSchemaError, match="types from the rows"):
+        open_rows(pa.dataset.dataset(tmp_path / "rows.csv", format="csv").scanner(), None, ENCODING)
+    rows = without_people()
+    once = pa.dataset.Scanner.from_batches(rows.to_batches(), schema=rows.schema)
+    with pytest.raises(UseError, match="can be read once"):
+        open_rows(once, None, ENCODING)
+
+
+# -- streams, and what keeps them ---------------------------------------------------------------------------
+
+
+class Stream:
+    """Whatever speaks Arrow's protocol."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self.rows = rows
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.rows.__arrow_c_stream__(requested_schema)
+
+
+def test_arrow_streams_are_read_once_unless_spooled() -> None:
+    wanted = contents(open_rows(without_people(), None, ENCODING))
+    for stream in (Stream(without_people()), without_people().to_reader(max_chunksize=77)):
+        source = open_rows(stream, None, ENCODING)
+        assert source.once
+        assert contents(source) == wanted
+    with pytest.raises(UseError, match=r"vw\.spool"):
+        vw.MedianForestClassifier(SCHEMA).fit(Stream(without_people()))
+    spooled = open_rows(vw.spool(Stream(without_people())), None, ENCODING, batch_rows=300)
+    assert not spooled.once
+    assert contents(spooled) == contents(spooled) == wanted
+    assert vw.MedianForestClassifier(SCHEMA, n_estimators=2, max_depth=2).fit(vw.spool(without_people().to_reader()))
+
+
+def test_spooled_rows_are_capped_and_dropped_as_in_files(tmp_path: Path) -> None:
+    source = open_rows(vw.spool(table().to_reader(max_chunksize=64)), None, ENCODING, unit=CAP)
+    assert len(contents(source)[0]) == 600
+    assert contents(source) == contents(source)
+    rows = without_people().to_pandas()
+    rows.loc[rows.index % 5 == 0, "ward"] = "SECRET"
+    pieces = (rows[start : start + 90] for start in range(0, N, 90))
+    kept = open_rows(vw.spool(pieces), None, ENCODING, invalid="drop")
+    assert contents(kept) == contents(open_rows(rows[rows["ward"] != "SECRET"], None, ENCODING))
+    assert contents(open_rows(vw.spool(iter([])), None, ENCODING, invalid="drop")) == ([], [])
+    with pytest.raises(OutOfSchemaError, match="no rows"):
+        contents(open_rows(vw.spool(iter([])), None, ENCODING))
+
+
+def test_a_spool_is_bounded_and_leaves_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes: list[int] = []
+
+    def watched(**where: Any) -> Any:
+        file = TemporaryFile(**where)  # noqa: SIM115
+        modes.append(os.fstat(file.fileno()).st_mode & 0o777)
+        return file
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", watched)
+    source = open_rows(vw.spool(without_people().to_reader(), folder=tmp_path), None, ENCODING)
+    assert list(tmp_path.iterdir()) == []
+    assert modes == [0o600]
+    assert len(contents(source)[0]) == N
+    with pytest.raises(UseError, match="at_most=1000"):
+        open_rows(vw.spool(without_people().to_reader(), at_most=1000, folder=tmp_path), None, ENCODING)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(VeilwoodError, match="at_most"):
+        vw.spool([], at_most=0)
+    with pytest.raises(UseError, match="without spool"):
+        open_rows(vw.spool(without_people()), None, ENCODING)
+    with pytest.raises(FileError, match="temporary file"):
+        open_rows(vw.spool(without_people().to_reader(), folder=tmp_path / "nowhere"), None, ENCODING)
+
+
+def test_a_spool_gives_unordered_rows_one_order() -> None:
+    source = open_rows(vw.spool(restless()), None, ENCODING, unit=CAP)
+    assert contents(source) == contents(source)
+
+
+def test_what_is_given_beside_streams_is_refused() -> None:
+    given: list[Any] = [Stream(table()), vw.spool(table().to_reader()), iter([])]
+    for X in given:
+        with pytest.raises(OutOfSchemaError, match="y was given"):
+            open_rows(X, [0], ENCODING)
+    with pytest.raises(UseError, match="set aside"):
+        open_rows(Stream(table()), None, ENCODING, unit=CAP, keeps=bool)
+
+
+def test_a_list_of_texts_beside_a_target_is_a_list_of_rows() -> None:
+    """Whether rows look like paths must not decide what is read."""
+    batch = next(open_rows(["a", "b"], [0, 1], ENCODING, invalid="drop").batches())
+    assert len(batch.codes) == 0
