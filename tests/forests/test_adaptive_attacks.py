@@ -111,9 +111,9 @@ class Tape:
 def coins_by_content(patch: pytest.MonkeyPatch) -> None:
     """Couple the secret coins of two tables: rows that both have get the same one, wherever they stand."""
 
-    def drawn(self: HeldRows, share: float) -> NDArray[np.bool_]:
-        mixed = np.full(len(self._rows.target), 17, np.uint64)
-        for part in (*self._rows.cells, self._rows.target):
+    def drawn(self: HeldRows, rows: ScoredRows, share: float) -> NDArray[np.bool_]:
+        mixed = np.full(len(rows.target), 17, np.uint64)
+        for part in (*rows.cells, rows.target):
             mixed = (mixed * np.uint64(6364136223846793005) + part.astype(np.uint64)) ^ (mixed >> np.uint64(29))
         return np.asarray((mixed >> np.uint64(20)) % np.uint64(COINS) < int(share * COINS))
 

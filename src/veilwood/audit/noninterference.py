@@ -41,7 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.audit.leaks import differences, walk
-from veilwood.forests.adaptive.rows import HeldRows
+from veilwood.forests.adaptive.rows import HeldRows, ScoredRows
 from veilwood.models.file import save
 from veilwood.privacy import entropy, spending
 from veilwood.privacy.door import Door
@@ -143,10 +143,9 @@ def _row_by_row(assignment: Assignment, partition: int, first_row: int, n_rows: 
     return np.array(trees, np.int32)
 
 
-def coins_by_row(rows: HeldRows, share: float) -> NDArray[np.bool_]:
+def coins_by_row(held: HeldRows, rows: ScoredRows, share: float) -> NDArray[np.bool_]:
     """Draw each row by its contents; by its place, rows after an added one would change sides."""
-    held = rows._rows
-    cells = zip(held.cells.T, held.target, strict=True)
+    cells = zip(rows.cells.T, rows.target, strict=True)
     coins = [hashlib.sha256(row.tobytes() + target.tobytes()).digest()[0] for row, target in cells]
     return np.array(coins, np.int64) < share * 256
 

@@ -152,13 +152,15 @@ def client(
         found = owner.status()
         text = "\n".join(f"server {i}: {s['phase']}{_waits(s)}" for i, s in enumerate(found))
         return say(as_json, found, text)
-    if owner.holds_target:
+    if owner.attends:
+        owner.attend(*read_table(table, owner.schema))
+    elif owner.holds_target:
         X, y = read_table(table, owner.schema)
         owner.contribute(X, y, pad_to=pad_to)
     else:
         X = read_features(table, owner.schema)
         owner.contribute(X, pad_to=pad_to)
-    if not as_json:
+    if not as_json and not owner.attends:
         print("The rows are shared, and checked by the three servers.", flush=True)
     if not wait:
         return None

@@ -82,7 +82,7 @@ class Source:
         """
         n_threads = effective_n_jobs(n_jobs)
         if n_threads == 1 or count([]).size > MOST_CELLS_BY_THREAD:
-            return count(track(self.batches(), doing), n_jobs=n_jobs)
+            return self.hand_over(count(track(self.batches(), doing), n_jobs=n_jobs))
         unread = track(self._read(), doing)
         turn, stopped = threading.Lock(), threading.Event()
 
@@ -107,7 +107,16 @@ class Source:
         total: Sums = parts[0]
         for part in parts[1:]:
             total += part
-        return total
+        return self.hand_over(total)
+
+    @property
+    def alone(self) -> bool:
+        """Whether all rows are here; otherwise their sums are only a part of what is asked for, or no part at all."""
+        return True
+
+    def hand_over(self, sums: Sums) -> Sums:
+        """Return what stands for sums of these rows: the sums, unless others have rows too (``secure.protocols``)."""
+        return sums
 
     def check_passes(self, several: bool, who: str) -> None:
         """Refuse, before anything is spent, rows that can be read once where they are needed several times."""

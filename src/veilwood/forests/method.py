@@ -235,6 +235,11 @@ class Method(ABC, Generic[P]):
 
     several_passes: ClassVar[bool] = True  # over the rows; then an iterator, which can be read once, is refused
 
+    @property
+    def divides(self) -> str | None:
+        """The parameter by which exact sums are divided before a choice, which servers do not do on shares."""
+        return None
+
     def check(self) -> None:  # a family may have nothing to check
         """Refuse parameters that cannot be used, before anything else is done."""
 

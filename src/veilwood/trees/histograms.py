@@ -69,11 +69,15 @@ def level_scores(
             n_classes=n_classes, max_bins=max_bins, assignment=assignment, fast=fast,
         )  # fmt: skip
         histograms = add_up(fill, n_jobs=n_jobs)
-        counted = histograms[..., 0] if n_classes is None else histograms.sum(axis=2)
-        if counted.sum(axis=1).max(initial=0) > MAX_ROWS:
-            raise DomainTooLargeError(f"more than {MAX_ROWS:,} rows. Hint: train on a random part of them.")
+        if isinstance(histograms, np.ndarray):  # in shares nobody can look
+            _check_rows(histograms[..., 0] if n_classes is None else histograms.sum(axis=2))
         parts.append(score(histograms))
     return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+
+
+def _check_rows(counted: Counts) -> None:
+    if counted.sum(axis=1).max(initial=0) > MAX_ROWS:
+        raise DomainTooLargeError(f"more than {MAX_ROWS:,} rows. Hint: train on a random part of them.")
 
 
 def fill_histograms(
@@ -178,10 +182,11 @@ def spread_range(moments: bool) -> int:
     return TARGET_LEVELS**2 if moments else 2 * CLASS_SPREAD_PARTS
 
 
-def edge_scores(histograms: Counts, moments: bool) -> tuple[Counts, Counts]:
+def edge_scores(histograms: Counts, moments: bool, *, spreads: bool = True) -> tuple[Counts, ...]:
     """Return, for each edge between two bins, how unequal its sides are (in rows) and the spread of both together."""
     left = np.cumsum(histograms, axis=1)
     right = left[:, -1:] - left
     left, right = left[:, :-1], right[:, :-1]
     n_left, n_right = (side[..., 0] if moments else side.sum(axis=-1) for side in (left, right))
-    return np.abs(n_left - n_right), spread(left, moments) + spread(right, moments)
+    imbalance = np.abs(n_left - n_right)
+    return (imbalance, spread(left, moments) + spread(right, moments)) if spreads else (imbalance,)

@@ -27,7 +27,15 @@ from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Plan
 from veilwood.secure.mpc.plain import PlainEngine
 from veilwood.secure.protocols import noise
-from veilwood.secure.protocols.joint_forest import RING, joint_design, joint_plan, release_sums
+from veilwood.secure.protocols.joint_forest import (
+    ADAPTIVE_DELTA,
+    RING,
+    ServersDoor,
+    joint_design,
+    joint_plan,
+    serve,
+)
+from veilwood.secure.protocols.numbers import SecretNumbers
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
@@ -97,9 +105,10 @@ def counted(epsilon: Fraction, law_: Any) -> tuple[Ints, Ints]:
     )
     (step,) = design.plan.steps
     step = replace(step, loss=Loss.pure(epsilon), mechanism=DiscreteLaplace(1 / epsilon), shape=(40_000,))
-    plan = replace(design.plan, loss=Loss.pure(epsilon), steps=(step,))
+    plan = replace(design.plan, loss=Loss(epsilon, ADAPTIVE_DELTA), steps=(step,))
     cells = np.repeat([1, 0], 20_000)
-    noisy = release_sums(engine := PlainEngine(RING), [engine.constant(cells), engine.constant(0 * cells)], plan, law_)
+    with ServersDoor(plan, engine := PlainEngine(RING), law_) as door:
+        noisy = door.noisy(step, SecretNumbers(engine, engine.constant(cells)))
     return noisy[:20_000], noisy[20_000:]
 
 
@@ -119,7 +128,9 @@ def test_joint_fits_refuse_what_servers_cannot_do() -> None:
     parties = Threads(OWNERS)
     good: dict[str, Any] = {"schema": CAR.schema, "n_estimators": 2, "max_depth": 2, "random_state": 0}
     refused: list[tuple[Any, str]] = [
-        (vw.GreedyForestClassifier(CAR.schema, random_state=0), "chooses its splits"),
+        (vw.GreedyForestClassifier(CAR.schema, random_state=0, quality="gini"), "quotients"),
+        (vw.GreedyForestClassifier(CAR.schema, random_state=0, selection="exponential"), "noisy maxima"),
+        (vw.MedianForestClassifier(CAR.schema, random_state=0), "quotients"),
         (vw.RandomTreesClassifier(**{**good, "random_state": None}), "same trees"),
         (vw.RandomTreesClassifier(**{**good, "schema": "infer"}), "declare a schema"),
         (vw.RandomTreesClassifier(**{**good, "n_estimators": 60}, delta=1e-6), "discrete Laplace"),
@@ -136,16 +147,16 @@ def test_joint_fits_refuse_what_servers_cannot_do() -> None:
 
 
 def test_sums_of_the_wrong_shape_are_refused() -> None:
-    plan = joint_design(vw.RandomTreesClassifier(CAR.schema, n_estimators=2, max_depth=2, random_state=0)).plan
-    engine = PlainEngine(RING)
-    for owners in ([], [engine.constant(np.zeros(3, np.int64))]):
-        with pytest.raises(VeilwoodError, match="owners shared sums"):
-            release_sums(engine, owners, plan)
+    forest = vw.RandomTreesClassifier(CAR.schema, n_estimators=2, max_depth=2, random_state=0)
+    engine, plan = PlainEngine(RING), joint_plan(forest, "dealt")
+    with pytest.raises(VeilwoodError, match="planned for shape"):
+        serve(engine, forest, plan, "dealt", lambda shape: engine.constant(np.zeros(3, np.int64)))
 
 
 def test_plans_say_what_joint_noise_costs() -> None:
-    plan = joint_design(vw.RandomTreesClassifier(CAR.schema, n_estimators=2, max_depth=2, random_state=0)).plan
-    dealt, sampled = joint_plan(plan, "dealt"), joint_plan(plan, "sampled")
+    forest = vw.RandomTreesClassifier(CAR.schema, n_estimators=2, max_depth=2, random_state=0)
+    plan = joint_design(forest).plan
+    dealt, sampled = joint_plan(forest, "dealt"), joint_plan(forest, "sampled")
     assert dealt.loss == plan.loss
     assert dealt.expected_leaf_mse == 1.5 * plan.expected_leaf_mse
     assert 0 < sampled.loss.delta < Fraction(1, 10**15)

@@ -281,7 +281,7 @@ LEAKS = [no_masks, constant_masks, masks_used_twice, loaded_coins, one_part_too_
 @pytest.mark.parametrize("leak", LEAKS)
 def test_planted_leaks_are_caught(leak: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """While rows are checked: the first part of every training of hidden trees."""
-    monkeypatch.setattr(HiddenForest, "train", lambda self, engine, rows: Outcome())
+    monkeypatch.setattr(HiddenForest, "train", lambda self, engine, rows, present=None: Outcome())
     monkeypatch.setattr(HiddenForest, "answer", lambda self, engine, model, query: None)
     assert told_apart(seen(TREE, 1)) == []
     leak(monkeypatch)

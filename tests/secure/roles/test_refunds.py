@@ -100,7 +100,7 @@ def test_a_server_that_crashed_after_opening_finds_the_training_spent_when_it_st
     public: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def crash(study: Any, links: Any, engine: Any, outcome: Outcome, spend: Any) -> None:
-        assert outcome.released["sums"].size
+        assert outcome.released["opened"].size
         raise Crash
 
     monkeypatch.setattr(public.servers[2], "_stored", crash)

@@ -9,6 +9,7 @@ missing value, is a cell. Which columns are measured, and when, is in ``loop``.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -66,10 +67,12 @@ class CellColumn:
 
     def cells(self, codes: NDArray[np.uint16]) -> NDArray[np.uint16]:
         """Return the cells that codes lie in."""
-        if not self.ordered:
-            return codes
-        lookup = np.repeat(np.arange(self.n_cells), np.diff(self.starts, append=GRID_CELLS + 1)).astype(np.uint16)
-        return lookup[codes]
+        return self._cell_of_code[codes] if self.ordered else codes
+
+    @cached_property
+    def _cell_of_code(self) -> NDArray[np.uint16]:
+        cells = np.arange(self.n_cells, dtype=np.uint16)
+        return np.repeat(cells, np.diff(self.starts, append=GRID_CELLS + 1))
 
     def values(self) -> Axis:
         """Take every cell as a group."""

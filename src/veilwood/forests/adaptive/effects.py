@@ -47,8 +47,25 @@ class Told(NamedTuple):
         return cls(forest, values, errors)
 
 
+class Measured:
+    """Something that was measured with error bars."""
+
+    effect: Floats
+    error: Floats
+
+    @property
+    def strength(self) -> float:
+        """The root mean square over groups and outputs."""
+        return _root_mean_square(self.effect)
+
+    @property
+    def noise(self) -> float:
+        """The strength that noise and chance alone could show."""
+        return _root_mean_square(self.error) / BARS
+
+
 @dataclass(frozen=True, eq=False)
-class MainEffect:
+class MainEffect(Measured):
     """What one column does by itself.
 
     Attributes
@@ -72,19 +89,9 @@ class MainEffect:
     error: Floats
     edges: Floats | None = None
 
-    @property
-    def strength(self) -> float:
-        """The root mean square over groups and outputs."""
-        return _root_mean_square(self.effect)
-
-    @property
-    def noise(self) -> float:
-        """The strength that noise and chance alone could show."""
-        return _root_mean_square(self.error) / BARS
-
 
 @dataclass(frozen=True, eq=False)
-class Interaction:
+class Interaction(Measured):
     """What two columns do together beyond their main effects.
 
     Attributes
@@ -101,16 +108,6 @@ class Interaction:
     groups: tuple[tuple[str, ...], tuple[str, ...]]
     effect: Floats
     error: Floats
-
-    @property
-    def strength(self) -> float:
-        """The root mean square over cells and outputs."""
-        return _root_mean_square(self.effect)
-
-    @property
-    def noise(self) -> float:
-        """The strength that noise and chance alone could show."""
-        return _root_mean_square(self.error) / BARS
 
 
 @dataclass(frozen=True, eq=False)

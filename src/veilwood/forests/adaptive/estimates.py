@@ -141,12 +141,15 @@ class _MadeUpRows:
                     held *= (there / np.maximum(np.bincount(axis.groups, held, axis.size), TINY))[axis.groups]
         spread = qmc.Sobol(len(self._mass), rng=0).random(DRAWS).T  # columns, and pairs of them, evenly filled
         self._place = dict(zip(self._mass, spread, strict=True))
+        self._drawn: dict[int, Ints] = {}
 
     def drawn(self, feature: int) -> Ints:
         """Return cells of a column, shape (1, DRAWS)."""
-        ends = np.cumsum(self._mass[feature])
-        cells: Ints = np.minimum(np.searchsorted(ends, self._place[feature] * ends[-1]), len(ends) - 1)[None]
-        return cells
+        if feature not in self._drawn:
+            ends = np.cumsum(self._mass[feature])
+            found = np.searchsorted(ends, self._place[feature] * ends[-1])
+            self._drawn[feature] = np.minimum(found, len(ends) - 1)[None]
+        return self._drawn[feature]
 
     def inside(self, axis: Axis) -> Ints:
         """Return cells of a column inside each of its groups, shape (groups, DRAWS)."""

@@ -332,10 +332,10 @@ class Loop:
         if share > high:
             return None
         scores, part = self._scores([CellTable((self._axis(one, SCORE_GROUPS),)) for one in self._columns], None)
-        exact = np.array([scores.max(), np.maximum(scores, 0).sum() // len(scores)], np.int64)
-        l1 = self._norms()["l1"]  # of each: no score moves further
+        exact = np.stack([scores.max() * len(scores), np.maximum(scores, 0).sum()])
+        l1 = self._norms()["l1"] * len(scores)  # of each: no score moves further than a gradient
         step = self._purse.counting("strengths of columns", (2,), share, l1=2 * l1, squared_l2=2 * l1**2, signed=True)
-        most = float((self._shares * (1 - self._shares)).sum()) * (1 if self._k == 2 else 2)
+        most = float((self._shares * (1 - self._shares)).sum()) * (1 if self._k == 2 else 2) * len(scores)
         return Strengths(*(self._purse.measure(step, exact) / (GRADIENT_UNITS * self._n * part * most)).tolist())
 
     def _abstain(self) -> None:

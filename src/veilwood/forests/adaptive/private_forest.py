@@ -182,9 +182,11 @@ class PrivateForest(Method[PrivateForestParameters]):
         rows: AskedRows = (
             StreamedRows(design.columns, source, n_outputs(n_classes), n_jobs)
             if isinstance(source, ClusterSource)
-            else HeldRows(design.columns, source, n_outputs(n_classes))
+            else HeldRows(design.columns, source, n_outputs(n_classes), n_jobs)
         )
-        if design.n_rows is None and _rows_are_public(asked):
+        alone = source.alone
+        del source  # rows that are held need it no more
+        if design.n_rows is None and alone and _rows_are_public(asked):
             (n,) = rows.ask(RowCount())
             design = self._design(asked, max(int(n), 1), declared=False, loss=design.plan.loss)
             door.refine(design.plan)
@@ -329,7 +331,7 @@ def planned_again(step: Step, n_columns: int, n_classes: int, choices: Mapping[s
     norms = {
         "gradients": (l1, squared * (2 if signed else 1)),
         "sum of residuals": (l1, squared * (2 if signed else 1)),
-        "strengths of columns": (2 * l1, 2 * l1**2 * (2 if signed else 1)),
+        "strengths of columns": (2 * n_columns * l1, 2 * (n_columns * l1) ** 2 * (2 if signed else 1)),
         "sums of the target": (TARGET_LEVELS, TARGET_LEVELS**2),
         "class counts of tables": (len(choices["tables"]),) * 2,
         "classes by column": (n_columns, n_columns),

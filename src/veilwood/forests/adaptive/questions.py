@@ -10,14 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.forests.adaptive.cell_tables import CellTable
-from veilwood.forests.adaptive.rows import LEVEL_UNITS, TARGET_CELLS, Ints, ScoredRows, gradients
+from veilwood.forests.adaptive.layouts import Laid
+from veilwood.forests.adaptive.rows import (
+    LEVEL_UNITS,
+    POWERS,
+    SECOND_SHARES,
+    TARGET_CELLS,
+    Ints,
+    ScoredRows,
+    gradients,
+)
 from veilwood.trees.counting import HAVE_NUMBA
 
 
@@ -91,9 +98,12 @@ class RowsByCell:
     """Count the rows in each cell of a table."""
 
     table: CellTable
+    fast: bool = HAVE_NUMBA
 
     def __call__(self, rows: ScoredRows) -> Ints:
         """Return a number for each cell."""
+        if self.fast:
+            return _fast_counts([self.table], 1, rows).ravel()
         return np.bincount(self.table.cells(rows.cells), minlength=self.table.n_cells).astype(np.int64)
 
 
@@ -103,14 +113,26 @@ class ClassesByCell:
 
     tables: Sequence[CellTable]
     n_classes: int
+    fast: bool = HAVE_NUMBA
 
     def __call__(self, rows: ScoredRows) -> Ints:
         """Return a row for each cell, a column for each class."""
+        if self.fast:
+            return _fast_counts(self.tables, self.n_classes, rows)
         parts = []
         for table in self.tables:
             place = table.cells(rows.cells) * np.int64(self.n_classes) + rows.target
             parts.append(np.bincount(place, minlength=table.n_cells * self.n_classes))
         return np.concatenate(parts).reshape(-1, self.n_classes).astype(np.int64)
+
+
+def _fast_counts(tables: Sequence[CellTable], n_classes: int, rows: ScoredRows) -> Ints:
+    from veilwood.forests.adaptive import row_kernels
+
+    laid = Laid.of(tables)
+    sums = np.zeros((laid.n_cells, n_classes), np.int64)
+    row_kernels.add_classes(rows.cells, *laid.layout, rows.target, sums)
+    return sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,9 +146,9 @@ class GradientSums:
 
     def __call__(self, rows: ScoredRows) -> Ints:
         """Return a row for each cell, a column for each output."""
-        units = gradients(rows.scores, rows.target, self.n_classes, self.limit)
         if self.fast:
-            return _fast_sums(self.tables, rows.cells, units)
+            return self._fast(rows)
+        units = gradients(rows.scores, rows.target, self.n_classes, self.limit)
         # Sums of whole numbers below 2^53 are exact in floating point.
         by_output = [np.ascontiguousarray(units[:, output], np.float64) for output in range(units.shape[1])]
         parts = []
@@ -135,25 +157,23 @@ class GradientSums:
             parts.append(np.stack([np.bincount(cell, weights, table.n_cells) for weights in by_output], axis=1))
         return np.concatenate(parts).astype(np.int64)
 
+    def _fast(self, rows: ScoredRows) -> Ints:
+        from veilwood.forests.adaptive import row_kernels
 
-def _fast_sums(tables: Sequence[CellTable], cells: NDArray[Any], units: NDArray[np.int32]) -> Ints:
-    from veilwood.forests.adaptive import row_kernels
-
-    axes = list({id(axis): axis for table in tables for axis in table.axes}.values())
-    number = {id(axis): place for place, axis in enumerate(axes)}
-    most = max((len(table.axes) for table in tables), default=0)
-    groups = np.zeros((len(axes), max((len(axis.groups) for axis in axes), default=1)), np.uint16)
-    for place, axis in enumerate(axes):
-        groups[place, : len(axis.groups)] = axis.groups
-    mine, strides = np.full((len(tables), most), -1, np.int32), np.zeros((len(tables), most), np.uint32)
-    for place, table in enumerate(tables):
-        stride = table.n_cells
-        for at, axis in enumerate(table.axes):
-            stride //= axis.size
-            mine[place, at], strides[place, at] = number[id(axis)], stride
-    sizes = np.array([table.n_cells for table in tables])
-    starts = (np.cumsum(sizes) - sizes).astype(np.uint32)
-    sums = np.zeros((int(sizes.sum()), units.shape[1]), np.int64)
-    features = np.array([axis.feature for axis in axes], np.int64)
-    row_kernels.add_gradients(cells, features, groups, mine, strides, starts, units, sums)
-    return sums
+        laid, (n_rows, n_outputs) = Laid.of(self.tables), rows.scores.shape
+        joined = laid.joined(n_rows, n_outputs)
+        walked = laid if joined is None else joined[0]
+        task = (self.n_classes, self.limit, SECOND_SHARES, POWERS)
+        sums = np.zeros((walked.n_cells, n_outputs), np.int64)
+        for first in range(0, n_rows, row_kernels.MOST_ROWS):
+            last = min(first + row_kernels.MOST_ROWS, n_rows)
+            part = np.zeros(sums.shape, np.int32)
+            row_kernels.add_gradients(rows.cells, *walked.layout, rows.scores, rows.target, *task, part, first, last)
+            sums += part
+        if joined is None:
+            return sums
+        apart = np.zeros((laid.n_cells, n_outputs), np.int64)
+        row_kernels.take_apart(
+            walked.layout.axes, walked.layout.starts, sums, laid.sizes, *laid.layout[2:], joined[1], apart
+        )
+        return apart

@@ -15,34 +15,40 @@ the rows are (``AskedRows``), gives the same whole numbers. Gradients are in uni
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar
 
 import numpy as np
+from joblib import effective_n_jobs
 from numpy.typing import NDArray
 
 from veilwood.data.batches import Batch, Source
 from veilwood.forests.adaptive.cell_tables import Axis, CellTable
 from veilwood.forests.adaptive.columns import CellColumn
+from veilwood.forests.adaptive.layouts import Laid
 from veilwood.privacy.entropy import words
+from veilwood.trees.counting import HAVE_NUMBA
 
 GRADIENT_UNITS: Final = 1 << 12
 SCORE_UNITS: Final = 1 << 10
 LEVEL_UNITS: Final = 1 << 4
 TARGET_CELLS: Final = 64
 COINS: Final = 1 << 16  # a secret coin is a whole number below
+PART_ROWS: Final = 1 << 18  # that are held together
 LARGEST_SCORE: Final = 1 << 24  # far beyond what steps add up to; sums of scores stay within 32 bits
 
 _EXP_UNITS: Final = 1 << 20
-_EXP: Final = np.rint(_EXP_UNITS * np.exp(-np.arange(15 * SCORE_UNITS) / SCORE_UNITS)).astype(np.int64)
+POWERS: Final = np.rint(_EXP_UNITS * np.exp(-np.arange(15 * SCORE_UNITS) / SCORE_UNITS)).astype(np.int32)
 _REACH: Final = 12 * SCORE_UNITS
-_SECOND: Final = np.rint(
+SECOND_SHARES: Final = np.rint(
     GRADIENT_UNITS / (1 + np.exp(-np.arange(-_REACH, _REACH + 1) / SCORE_UNITS))
-).astype(np.int32)  # fmt: skip
+).astype(np.int16)  # fmt: skip
 
 Ints: TypeAlias = NDArray[np.int64]
 Step: TypeAlias = tuple[CellTable, NDArray[np.int32]]
+T = TypeVar("T")
 
 
 @dataclass(repr=False)
@@ -57,23 +63,37 @@ class ScoredRows:
     def of(cls, columns: Sequence[CellColumn], batches: Iterable[Batch], n_outputs: int) -> ScoredRows:
         """Read batches once."""
         dtype = np.uint8 if all(column.n_cells <= 256 for column in columns) else np.uint16
-        cells, target = [np.empty((len(columns), 0), dtype)], [np.empty(0, np.int32)]
-        for batch in batches:
-            mine = np.empty((len(columns), len(batch.target)), dtype)
+        read = list(batches)
+        n_rows = sum(len(batch.target) for batch in read)
+        cells, target = np.empty((len(columns), n_rows), dtype), np.empty(n_rows, np.int32)
+        first = 0
+        for batch in read:
+            last = first + len(batch.target)
             for column in columns:
-                mine[column.feature] = column.cells(batch.codes[:, column.feature])
-            cells.append(mine)
-            target.append(batch.target)
-        joined = np.concatenate(target)
-        scores = np.zeros((len(joined), n_outputs), np.int32)
-        return cls(np.concatenate(cells, axis=1), joined, scores)
+                cells[column.feature, first:last] = column.cells(batch.codes[:, column.feature])
+            target[first:last] = batch.target
+            first = last
+        return cls(cells, target, np.zeros((n_rows, n_outputs), np.int32))
+
+    @classmethod
+    def joined(cls, parts: Sequence[ScoredRows]) -> ScoredRows:
+        """Put parts together."""
+        cells = np.concatenate([rows.cells for rows in parts], axis=1)
+        target, scores = ([getattr(rows, name) for rows in parts] for name in ("target", "scores"))
+        return cls(cells, np.concatenate(target), np.concatenate(scores))
 
     def some(self, kept: NDArray[np.bool_]) -> ScoredRows:
         """Return some of the rows."""
         return ScoredRows(self.cells[:, kept], self.target[kept], self.scores[kept])
 
-    def add(self, table: CellTable, values: NDArray[np.int32]) -> None:
+    def add(self, table: CellTable, values: NDArray[np.int32], *, fast: bool = HAVE_NUMBA) -> None:
         """Add what a step gives each cell to the scores."""
+        if fast:
+            from veilwood.forests.adaptive import row_kernels
+
+            layout = Laid.of([table]).layout
+            row_kernels.add_step(self.cells, *layout, np.ascontiguousarray(values), LARGEST_SCORE, self.scores)
+            return
         self.scores += values[table.cells(self.cells)]
         np.clip(self.scores, -LARGEST_SCORE, LARGEST_SCORE, out=self.scores)
 
@@ -115,56 +135,100 @@ class AskedRows(Protocol):
 
 
 class HeldRows:
-    """Asks rows that are held in memory, with their scores. Private."""
+    """Asks rows that are held in memory, with their scores: in parts, which threads can share. Private."""
 
-    holds_back: ClassVar[bool] = True
-
-    def __init__(self, columns: Sequence[CellColumn], source: Source, n_outputs: int) -> None:
-        self._rows = ScoredRows.of(columns, source.batches(), n_outputs)
-        self._held_back: ScoredRows | None = None
-        self._judges: ScoredRows | None = None
+    def __init__(
+        self, columns: Sequence[CellColumn], source: Source, n_outputs: int, n_jobs: int | None = None
+    ) -> None:
+        self._n_jobs = n_jobs
+        self._parts = [ScoredRows.of(columns, some, n_outputs) for some in _together(source.batches(), PART_ROWS)]
+        self._others = None if source.alone else source  # what the rows were read from is let go
+        self._held_back: list[ScoredRows] = []
+        self._judges: list[ScoredRows] = []
 
     def ask(self, question: Question) -> Ints:
         """Return the answer, added up over all rows."""
-        return question(self._rows)
+        return self._handed_over(_added_up(question, self._parts, self._n_jobs))
+
+    @property
+    def holds_back(self) -> bool:
+        """Cells that hold rows can be listed where all rows are here."""
+        return self._others is None
+
+    def _handed_over(self, sums: Ints) -> Ints:
+        return sums if self._others is None else self._others.hand_over(sums)
 
     def add(self, table: CellTable, values: NDArray[np.int32]) -> None:
         """Take a step."""
-        for rows in (self._rows, self._held_back, self._judges):
-            if rows is not None:
-                rows.add(table, values)
+        every = [*self._parts, *self._held_back, *self._judges]
+        _on_threads(lambda rows: rows.add(table, values), every, self._n_jobs)
 
     def ask_some(self, question: Question, share: float) -> tuple[Ints, float]:
         """Ask about a share of the rows, drawn once by secret coins, one for each row; return the share too."""
-        if self._judges is None:
-            self._judges = self._rows.some(self._drawn(share))
-        return question(self._judges), share
+        if not self._judges:
+            drawn = [rows.some(self._drawn(rows, share)) for rows in self._parts]
+            self._judges = [ScoredRows.joined(drawn)]
+        return self._handed_over(_added_up(question, self._judges, self._n_jobs)), share
 
     def hold_back(self, share: float) -> None:
         """Set rows apart by secret coins, one for each row: no question reaches them but the last one."""
-        apart = self._drawn(share)
-        self._held_back, self._rows = self._rows.some(apart), self._rows.some(~apart)
+        for place, rows in enumerate(self._parts):
+            apart = self._drawn(rows, share)
+            self._held_back.append(rows.some(apart))
+            self._parts[place] = rows.some(~apart)
 
-    def _drawn(self, share: float) -> NDArray[np.bool_]:
+    def _drawn(self, rows: ScoredRows, share: float) -> NDArray[np.bool_]:
         """Draw each row by itself, whatever it is and however many there are."""
-        return np.asarray(words(len(self._rows.target), 16) < int(share * COINS))
+        return np.asarray(words(len(rows.target), 16) < int(share * COINS))
 
     def ask_held_back(self, question: Question) -> Ints:
         """Return the answer of the rows that were set apart."""
-        assert self._held_back is not None
-        return question(self._held_back)
+        return _added_up(question, self._held_back, self._n_jobs)
 
     def occupied(self, axes: Sequence[Axis], n_classes: int) -> tuple[Ints, Ints]:
         """Return the cells of columns and classes that hold rows, ascending, and how many each."""
-        every = np.zeros(len(self._rows.target), np.int64)  # there may be more cells than 32 bits can number
-        for axis in axes:
-            every *= axis.size
-            every += axis.groups[self._rows.cells[axis.feature]]
-        every *= n_classes
-        every += self._rows.target
-        every.sort()  # in place, where np.unique would sort a copy
-        firsts = np.flatnonzero(np.append(True, every[1:] != every[:-1])[: len(every)])
-        return every[firsts], np.diff(firsts, append=len(every))
+        found = [_occupied(rows, axes, n_classes) for rows in self._parts]
+        cells, place = np.unique(np.concatenate([cells for cells, _ in found]), return_inverse=True)
+        counts = np.zeros(len(cells), np.int64)
+        np.add.at(counts, place, np.concatenate([counts for _, counts in found]))
+        return cells, counts
+
+
+def _together(batches: Iterable[Batch], most_rows: int) -> Iterator[list[Batch]]:
+    """Put batches together to parts of about so many rows; there is always one."""
+    some: list[Batch] = []
+    for batch in batches:
+        some.append(batch)
+        if sum(len(each.target) for each in some) >= most_rows:
+            yield some
+            some = []
+    yield some
+
+
+def _added_up(question: Question, parts: Sequence[ScoredRows], n_jobs: int | None) -> Ints:
+    answers = _on_threads(question, parts, n_jobs)
+    return answers[0] if len(answers) == 1 else np.sum(answers, axis=0)
+
+
+def _on_threads(work: Callable[[ScoredRows], T], parts: Sequence[ScoredRows], n_jobs: int | None) -> list[T]:
+    """Do the same with every part; loops over rows release the interpreter lock."""
+    n_threads = min(effective_n_jobs(n_jobs), len(parts))
+    if n_threads == 1:
+        return [work(rows) for rows in parts]
+    with ThreadPoolExecutor(n_threads) as pool:
+        return list(pool.map(work, parts))
+
+
+def _occupied(rows: ScoredRows, axes: Sequence[Axis], n_classes: int) -> tuple[Ints, Ints]:
+    every = np.zeros(len(rows.target), np.int64)  # there may be more cells than 32 bits can number
+    for axis in axes:
+        every *= axis.size
+        every += axis.groups[rows.cells[axis.feature]]
+    every *= n_classes
+    every += rows.target
+    every.sort()  # in place, where np.unique would sort a copy
+    firsts = np.flatnonzero(np.append(True, every[1:] != every[:-1])[: len(every)])
+    return every[firsts], np.diff(firsts, append=len(every))
 
 
 class StreamedRows:
@@ -236,10 +300,10 @@ def gradients(scores: NDArray[np.int32], target: NDArray[Any], n_classes: int, l
         size = np.minimum(np.abs(residual) * GRADIENT_UNITS // limit, GRADIENT_UNITS)
         return np.asarray(np.sign(residual) * size, np.int32)
     if n_classes == 2:
-        second = _SECOND[np.clip(scores[:, 0], -_REACH, _REACH) + _REACH]
+        second = SECOND_SHARES[np.clip(scores[:, 0], -_REACH, _REACH) + _REACH].astype(np.int32)
         return np.asarray(np.clip(target * GRADIENT_UNITS - second, -limit, limit)[:, None], np.int32)
     behind = scores.max(axis=1, keepdims=True) - scores
-    powers = np.where(behind < len(_EXP), _EXP[np.minimum(behind, len(_EXP) - 1)], 0)
+    powers = np.where(behind < len(POWERS), POWERS[np.minimum(behind, len(POWERS) - 1)], 0).astype(np.int64)
     away = np.asarray(-(powers * GRADIENT_UNITS // powers.sum(axis=1, keepdims=True)), np.int32)
     away[np.arange(len(target)), target] += GRADIENT_UNITS
     return away

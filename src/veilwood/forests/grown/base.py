@@ -161,8 +161,9 @@ class GrownMethod(LeafMethod[G]):
             self.grow_level(design.encoding, growing, level, door, add_up, rng, assignment, n_jobs)
         forest = growing.finish()
         step = design.plan.steps[-1]
-        leaves = np.zeros(step.shape, np.int64)  # leaves that were planned and never grown stay empty
-        leaves[: forest.n_leaves] = source.add_up(self.leaf_count(design.encoding, forest, assignment), n_jobs=n_jobs)
+        counted = source.add_up(self.leaf_count(design.encoding, forest, assignment), n_jobs=n_jobs)
+        never_grown = np.zeros((step.shape[0] - forest.n_leaves, *step.shape[1:]), np.int64)
+        leaves = np.concatenate([counted, never_grown])
         return forest, self.release_leaves(door, step, leaves)[: forest.n_leaves]
 
     def learn(

@@ -77,7 +77,7 @@ def quality_of_children(totals: Counts, quality: Quality) -> Counts:
     [-3.2, 0.0]
     """
     if quality == "max":
-        return np.asarray(totals.max(axis=-1))
+        return totals.max(axis=-1)  # type: ignore[no-any-return]
     if quality == "entropy":
         return np.asarray(_n_log_n(totals).sum(axis=-1) - _n_log_n(totals.sum(axis=-1)))
     return -spread(totals, moments=quality == "squared-error")

@@ -74,6 +74,11 @@ class GreedyForest(GrownMethod[GreedyForestParameters]):
         return cast(Quality, mine.quality) if isinstance(mine, GreedyForestClassifierParameters) else "squared-error"
 
     @property
+    def divides(self) -> str | None:
+        """All qualities but the largest class count are quotients."""
+        return None if self.quality == "max" else f"quality={self.quality!r}"
+
+    @property
     def labels_only(self) -> bool:
         """Whether a leaf releases its label, and not its counts."""
         mine = self.parameters

@@ -51,6 +51,11 @@ class MedianForest(GrownMethod[MedianForestParameters]):
         """How attributes and medians are chosen."""
         return cast(Variant, self.parameters.variant)
 
+    @property
+    def divides(self) -> str | None:
+        """Where attributes are chosen, spreads are compared, and they are quotients."""
+        return None if self.variant == "random-attribute" else f"variant={self.variant!r}"
+
     def check(self) -> None:
         """Refuse words that are not known, and numbers out of range."""
         super().check()

@@ -107,18 +107,20 @@ def grow_level(
     if slots.n_slots == 0:
         growing.split(slots, np.full(growing.n_open, -1), np.zeros(growing.n_open, np.int64))
         return
-    imbalance, spreads = level_scores(
-        growing, slots, add_up, partial(edge_scores, moments=moments),
+    imbalance, *more = level_scores(
+        growing, slots, add_up, partial(edge_scores, moments=moments, spreads=variant != "random-attribute"),
         n_classes=n_classes, max_bins=BINS, assignment=assignment, n_jobs=n_jobs, fast=fast,
     )  # fmt: skip
     edges = np.arange(BINS - 1) < slots.n_bins[:, None] - 1  # public: which edges each slot has
     open_ = np.flatnonzero(np.diff(slots.first))
     winner = np.full(growing.n_open, -1)
     if variant == "select-then-median":
+        (spreads,) = more
         merit = -np.where(edges, spreads, np.iinfo(np.int64).max).min(axis=1)  # of each attribute's best edge
         winner[open_] = _select_slots(door, level, slots, open_, merit, candidates)
         edge = door.select(level.medians, -imbalance[winner[open_]], edges[winner[open_]])
     elif variant == "k-medians":
+        (spreads,) = more
         medians = door.select(level.medians, -imbalance, edges)
         merit = -np.take_along_axis(spreads, medians[:, None], axis=1)[:, 0]
         winner[open_] = _select_slots(door, level, slots, open_, merit, candidates)

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from typing import Any, Final
 
 from veilwood.data.schema import Schema
-from veilwood.errors import PartyError
+from veilwood.errors import PartyError, UseError
 from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.secure.roles.calls import Call
 from veilwood.secure.roles.config import Config
-from veilwood.secure.roles.programs import Program, program_of
+from veilwood.secure.roles.programs import JointForest, Program, program_of
 
 __all__ = ["Client"]
 
 _POLL_SECONDS = 0.2
+PATIENCE_S: Final = 24 * 3600.0
 
 
 class Client:
@@ -71,6 +72,41 @@ class Client:
             call.hear("received")
             call.go()
             call.hear("accepted")
+
+    @property
+    def attends(self) -> bool:
+        """Whether this owner stays while the servers train, and answers them (``attend``), or contributes once."""
+        return self._program.attended
+
+    def attend(self, X: Any, y: Any = None, *, patience: float = PATIENCE_S) -> None:
+        """Stay until the model is trained, and answer the servers with sums of these rows, in shares.
+
+        What is asked follows from the task and from what the servers have released so far: this owner works it out
+        by itself, and would not answer anything else.
+
+        Parameters
+        ----------
+        X : dataframe, array or path
+            This owner's rows.
+        y : array-like, optional
+            The target, where ``X`` does not hold it.
+        patience : float
+            Seconds to wait for the other owners.
+        """
+        if not isinstance(self._program, JointForest) or not self.attends:
+            raise UseError(f"task {self.task.name!r} takes rows once. Hint: contribute them.")
+        with Call(self.config, self.task, "attend", rows=1, plan=self._program.plan.fingerprint()) as call:
+            call.hear("received")
+            call.go()
+            call.hear("accepted")
+            usual = [channel.timeout for channel in call.channels]
+            for channel in call.channels:
+                channel.timeout = patience
+            call.hear("begins")
+            for channel, timeout in zip(call.channels, usual, strict=True):
+                channel.timeout = timeout
+            self._program.attend(X, y, call.channels)
+            call.hear("trained")
 
     def status(self) -> list[dict[str, Any]]:
         """What each server says of the task: ``phase``, the owners ``missing``, the last ``failure``."""

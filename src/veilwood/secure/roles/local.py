@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 from veilwood.data.schema import Schema
 from veilwood.errors import SetupError
 from veilwood.privacy.plan import Plan
-from veilwood.secure.protocols.joint_forest import Law, Parties
+from veilwood.secure.protocols.joint_forest import Law, Parties, stays_online
 from veilwood.secure.roles.client import Client
 from veilwood.secure.roles.config import Address, Task, set_up, task_name
 from veilwood.secure.roles.user import User
@@ -47,6 +48,7 @@ def local_servers(
     folder: str | os.PathLike[str] | None = None,
     timeout: float = 60.0,
     start: bool = True,
+    protocol: str = "hidden-tree",
     **settings: Any,
 ) -> LocalServers:
     """Start three servers on this machine for one task; stop them when the ``with`` block ends.
@@ -67,8 +69,10 @@ def local_servers(
         Seconds after which a silent party counts as lost.
     start : bool
         Whether the servers start with the ``with`` block, or by ``start()`` in it.
+    protocol : str
+        How the model is trained: ``"public-forest"`` for ordinary estimators, such as PrivateForest.
     settings
-        Of the protocol: ``max_depth`` (3), ``n_trees`` (1).
+        Of the protocol: ``max_depth`` (3), ``n_trees`` (1); or ``estimator`` and its ``parameters``.
 
     Examples
     --------
@@ -84,7 +88,7 @@ def local_servers(
     named = owners if isinstance(owners, Mapping) else dict.fromkeys(owners)
     task = Task(
         task_name(public), public.to_dict(), str(epsilon), named, tuple(users),
-        settings=settings,
+        protocol=protocol, settings=settings,
     )  # fmt: skip
     return LocalServers(task, folder, timeout, start)
 
@@ -133,15 +137,15 @@ class LocalServers:
         """A user."""
         return User(self.folder / f"user-{name}", task)
 
-    def parties(self, tables: Mapping[str, tuple[Any, Any]], law: Law = "dealt") -> Parties:
-        """Owners with their rows, to be given to an estimator: ``RandomTreesClassifier(...).fit(parties)``.
+    def parties(self, tables: Mapping[str, tuple[Any, Any]], law: Law | None = None) -> Parties:
+        """Owners with their rows, to be given to an estimator: ``PrivateForestClassifier(...).fit(parties)``.
 
         Parameters
         ----------
         tables : dict
             X and y of each owner.
-        law : {"dealt", "sampled"}
-            Each server adds a part of the noise, or all three draw it together in shares.
+        law : {"dealt", "sampled"}, optional
+            Each server adds a part of the noise, or all three draw it together in shares; by default what fits.
         """
         return _LocalParties(self, tables, law)
 
@@ -182,7 +186,7 @@ class LocalServers:
 class _LocalParties(Parties):
     """Owners on this machine: each fit is a task of its own."""
 
-    def __init__(self, servers: LocalServers, tables: Mapping[str, tuple[Any, Any]], law: Law) -> None:
+    def __init__(self, servers: LocalServers, tables: Mapping[str, tuple[Any, Any]], law: Law | None) -> None:
         super().__init__(law)
         self._servers, self._tables = servers, tables
 
@@ -198,8 +202,13 @@ class _LocalParties(Parties):
             ("analyst",), "public-forest", settings,
         )  # fmt: skip
         self._servers.add(task)
-        for owner, (X, y) in self._tables.items():
-            self._servers.client(owner, task.name).contribute(X, y)
+        clients = {owner: self._servers.client(owner, task.name) for owner in self._tables}
+        if stays_online(estimator):
+            with ThreadPoolExecutor(len(clients)) as pool:
+                list(pool.map(lambda owner: clients[owner].attend(*self._tables[owner]), clients))
+        else:
+            for owner, (X, y) in self._tables.items():
+                clients[owner].contribute(X, y)
         with self._servers.user("analyst", task.name) as analyst:
             return analyst.parties().release(estimator, plan)
 

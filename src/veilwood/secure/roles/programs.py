@@ -42,6 +42,8 @@ __all__ = [
 Arrays = dict[str, NDArray[Any]]
 Shapes = dict[str, tuple[int, ...]]
 Shares = Mapping[str, Shared]
+Voices = Mapping[str, joint.Voice]
+NOBODY: Final[Voices] = {}
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class Program(ABC):
     """The settings of a task, with their defaults."""
 
     task: Task
+    attended: bool = False
+    """Whether owners stay while the servers train, and answer them."""
     plan: Plan
     servers: ByServers
     """How the servers take part, which decides what the certificate rests on."""
@@ -84,8 +88,8 @@ class Program(ABC):
         """What is wrong with consistent shares of an owner, found in shares; None if nothing is."""
 
     @abstractmethod
-    def train(self, engine: Engine, rows: Mapping[str, Shares]) -> Outcome:
-        """Train on the rows of all owners."""
+    def train(self, engine: Engine, rows: Mapping[str, Shares], present: Voices = NOBODY) -> Outcome:
+        """Train on the rows of all owners, of which some may be present to answer."""
 
     def statement(self, ledger: str, entry: int) -> PrivacyStatement:
         """The certificate of the trained model, whose spend stands in a server's ledger."""
@@ -184,7 +188,7 @@ class HiddenForest(Program):
 
     # -- servers -------------------------------------------------------------------------------------------------
 
-    def train(self, engine: Engine, rows: Mapping[str, Shares]) -> Outcome:
+    def train(self, engine: Engine, rows: Mapping[str, Shares], present: Voices = NOBODY) -> Outcome:
         """Grow the forest; nothing is opened."""
         trees = grow_hidden_forest(engine, self._joined(engine, rows), self._planned)
         hidden: dict[str, Shared] = {}
@@ -316,26 +320,32 @@ class PrivateVotes(HiddenForest):
 
 
 class JointForest(Program):
-    """A forest with public structure: owners share counts, servers add noise, and the sums are released."""
+    """An ordinary estimator: owners share sums of their rows, servers add noise, and what was opened is released.
+
+    Forests that are counted once take one array of sums from each owner. Others ask question after question: their
+    owners attend.
+    """
 
     reveals = True
     ring = joint.RING
     settings: ClassVar[Mapping[str, Any]] = {
-        "estimator": "RandomTreesClassifier", "parameters": {"random_state": 0}, "law": "dealt",
+        "estimator": "PrivateForestClassifier", "parameters": {"random_state": 0}, "law": None,
     }  # fmt: skip
 
     def __init__(self, task: Task) -> None:
         self.task = task
         chosen = completed(task, self.settings)
-        name, self.law = chosen["estimator"], chosen["law"]
-        if name not in estimators.__all__ or self.law not in joint.LAWS or task.by_columns:
+        name, law = chosen["estimator"], chosen["law"]
+        if name not in estimators.__all__ or law not in (None, *joint.LAWS) or task.by_columns:
             raise UseError(
-                f"task {task.name!r}: estimator {name!r}, law {self.law!r} cannot be trained jointly. Hint: "
-                f"RandomTreesClassifier or MatrixForestClassifier, law {' or '.join(joint.LAWS)}, owners of whole rows."
+                f"task {task.name!r}: estimator {name!r}, law {law!r} cannot be trained jointly. Hint: "
+                f"PrivateForestClassifier, law {' or '.join(joint.LAWS)}, owners of whole rows."
             )
-        self._estimator = getattr(estimators, name)(task.public, epsilon=task.loss, **chosen["parameters"])
-        self.plan = joint.joint_plan(joint.joint_design(self._estimator).plan, self.law)
+        self.estimator = getattr(estimators, name)(task.public, epsilon=task.loss, **chosen["parameters"])
+        self.law: joint.Law = law or joint.default_law(self.estimator)
+        self.plan = joint.joint_plan(self.estimator, self.law)
         self.servers = ByServers(self.law, "counts")
+        self.attended = joint.stays_online(self.estimator)
         self._size = sum(math.prod(step.shape) for step in self.plan.steps)
 
     def part_of_schema(self, owner: str) -> Schema:
@@ -344,20 +354,31 @@ class JointForest(Program):
 
     def encode_rows(self, owner: str, X: Any, y: Any, pad_to: int | None = None) -> tuple[Arrays, int]:
         """Count an owner's rows; servers do not learn how many there are."""
-        return {"sums": joint.count_rows(self._estimator, X, y)}, 1
+        if self.attended:
+            raise UseError(f"owners of task {self.task.name!r} answer while it is trained. Hint: attend.")
+        return {"sums": joint.count_rows(self.estimator, X, y)}, 1
 
     def shapes_of_rows(self, owner: str, rows: int) -> Shapes:
-        """The shape of these sums."""
-        return {"sums": (self._size,)}
+        """The shape of these sums; owners that attend send them one after the other, as they are asked."""
+        return {} if self.attended else {"sums": (self._size,)}
 
     def faults(self, engine: Engine, owner: str, shares: Shares) -> str | None:
         """Find nothing: a wrong count harms the model, and no other owner."""
         return None
 
-    def train(self, engine: Engine, rows: Mapping[str, Shares]) -> Outcome:
-        """Add up, add noise, open."""
-        sums = [part["sums"] for part in rows.values()]
-        return Outcome(released={"sums": joint.release_sums(engine, sums, self.plan, self.law)})
+    def attend(self, X: Any, y: Any, voices: Sequence[joint.Voice]) -> None:
+        """Answer the servers, at an owner, until the training has ended."""
+        joint.take_part(self.estimator, self.plan, X, y, voices)
+
+    def train(self, engine: Engine, rows: Mapping[str, Shares], present: Voices = NOBODY) -> Outcome:
+        """Carry the estimator's method out on the owners' sums."""
+        if self.attended:
+            owners = joint.Owners(engine, present)
+            opened = joint.serve(engine, self.estimator, self.plan, self.law, owners.sums, owners.tell)
+        else:
+            sums = joint.sum_of([part["sums"] for part in rows.values()])
+            opened = joint.serve(engine, self.estimator, self.plan, self.law, lambda shape: sums.reshape(*shape))
+        return Outcome(released={"opened": opened})
 
 
 PROTOCOLS: Final[dict[str, Callable[[Task], Program]]] = {

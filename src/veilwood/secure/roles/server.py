@@ -46,6 +46,8 @@ class _Study:
     program: Program
     lock: threading.RLock = field(default_factory=threading.RLock)
     rows: dict[str, tuple[str, int, Pairs]] = field(default_factory=dict)  # owner: upload, number of rows, shares
+    present: dict[str, Channel] = field(default_factory=dict)  # owners that stay and answer
+    ended: threading.Event = field(default_factory=threading.Event)
     training: bool = False
     model: Stored | None = None
     failure: str | None = None
@@ -186,6 +188,7 @@ class Server:
                 raise PartyError(f"{who} has no part in task {study.task.name!r}.", party=str(who))
             role, action = {
                 "contribute": ("client", self._contribute),
+                "attend": ("client", self._attend),
                 "retire": ("client", self._retire),
                 "ask": ("user", self._ask),
                 "fetch": ("user", self._fetch),
@@ -223,12 +226,33 @@ class Server:
 
     def _contribute(self, channel: Channel, study: _Study, words: Mapping[str, Any]) -> None:
         """Take an owner's shares and check them together with the other servers."""
-        owner, task, rows = channel.peer.name, study.task, words.get("rows")
         with study.lock:
             study.refuse_if_busy()
-        shapes = study.program.shapes_of_rows(owner, _count(rows))
+        if study.program.attended:
+            raise UseError(f"the owners of task {study.task.name!r} answer while it is trained. Hint: attend.")
+        shapes = study.program.shapes_of_rows(channel.peer.name, _count(words.get("rows")))
         misfit = PartyError(f"{channel.peer} sent shares of a wrong width.", party=str(channel.peer))
         pairs = self._take(channel, shapes, study.program.ring, misfit)
+        self._accept(channel, study, words, pairs)
+
+    def _attend(self, channel: Channel, study: _Study, words: Mapping[str, Any]) -> None:
+        """Hold the line of an owner that answers while the servers train, until they have done so."""
+        program = study.program
+        if not program.attended:
+            raise UseError(f"task {study.task.name!r} takes rows once. Hint: contribute them.")
+        if words.get("plan") != program.plan.fingerprint():
+            raise PartyError(f"{channel.peer} plans another training. Hint: compare versions.", party=str(channel.peer))
+        channel.limit = self.config.largest_message
+        ended = self._accept(channel, study, words, {})
+        ended.wait()
+        with study.lock:
+            if study.model is None:
+                raise PartyError(f"task {study.task.name!r} was not trained: {study.failure}")
+        channel.say(trained=True)
+
+    def _accept(self, channel: Channel, study: _Study, words: Mapping[str, Any], pairs: Pairs) -> threading.Event:
+        """Check together with the other servers what an owner has sent, and begin if all owners are there."""
+        owner, task, rows = channel.peer.name, study.task, words.get("rows")
         channel.say(received=True)
         if self.party == 0:
             channel.hear("go")
@@ -248,6 +272,9 @@ class Server:
                 if study.model is not None:  # of a training that did not end at all three servers: nobody can ask it
                     self._discard(study)
                 study.rows[owner], study.failure = (session, _count(rows), pairs), None
+                if study.program.attended:
+                    study.present[owner] = channel
+                ended = study.ended
             agree(links, {"accepted": session})  # so that no server is asked to train before it has the rows
         log.info("%s: accepted the shares of client %s", task.name, owner)
         channel.say(accepted=True)
@@ -256,6 +283,7 @@ class Server:
             study.training = study.training or begin
         if begin:
             threading.Thread(target=self._train, args=(study, None), daemon=True).start()
+        return ended
 
     def _take(self, channel: Channel, shapes: Shapes, ring: type[np.unsignedinteger[Any]], misfit: PartyError) -> Pairs:
         """Receive shares of public shapes, one message each; raise ``misfit`` if one has another width."""
@@ -315,7 +343,10 @@ class Server:
         finally:
             with study.lock:
                 study.rows.clear()
+                study.present.clear()
                 study.training = False
+                study.ended.set()
+                study.ended = threading.Event()
 
     def _computed(self, study: _Study, engine: ReplicatedEngine) -> Outcome:
         """Run the protocol on all rows; what goes wrong inside may speak of their number, and is not told to others."""
@@ -323,7 +354,9 @@ class Server:
             owner: {key: engine.load(pair) for key, pair in study.rows[owner][2].items()} for owner in study.task.owners
         }
         try:
-            return study.program.train(engine, rows)
+            for channel in study.present.values():
+                channel.say(begins=True)
+            return study.program.train(engine, rows, study.present)
         except PartyError:
             raise
         except VeilwoodError as error:

@@ -12,13 +12,15 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import clone
 
 from veilwood.data.encoding import class_labels
 from veilwood.errors import PartyError, PlanError, UseError
+from veilwood.estimators.base import BaseForest
 from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.privacy.plan import Plan
 from veilwood.secure.mpc.shares import from_bytes, reconstruct
-from veilwood.secure.protocols.joint_forest import Parties, joint_design, joint_plan
+from veilwood.secure.protocols.joint_forest import Parties, joint_plan
 from veilwood.secure.roles.calls import Call
 from veilwood.secure.roles.client import wait_until_trained
 from veilwood.secure.roles.config import Config
@@ -44,6 +46,7 @@ class User:
         self.task = self.config.task(task)
         self._program = program_of(self.task)
         self._call: Call | None = None
+        self._model: BaseForest | None = None
 
     def wait(self, seconds: float | None = None) -> PrivacyStatement:
         """Wait until the model is trained; return its certificate."""
@@ -55,7 +58,7 @@ class User:
         return self.wait(0)
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the predicted class of each row; only this process learns rows and classes.
+        """Return the predicted class, or number, of each row; only this process learns rows and answers.
 
         Parameters
         ----------
@@ -63,7 +66,7 @@ class User:
             Rows with the feature columns of the schema.
         """
         if not isinstance(self._program, HiddenForest):
-            raise UseError(f"the model of task {self.task.name!r} is public. Hint: ask the forest fitted from it.")
+            return np.asarray(self.model().predict(X))
         arrays, rows = self._program.encode_queries(X)
         if self._call is not None:
             try:
@@ -79,8 +82,16 @@ class User:
             self.close()
             raise
 
+    def model(self) -> BaseForest:
+        """The fitted estimator, where the task makes one that is public: what it predicts, and saves, is free."""
+        if self._model is None:
+            if not isinstance(self._program, JointForest):
+                raise UseError(f"the model of task {self.task.name!r} is hidden. Hint: ask it with predict.")
+            self._model = clone(self._program.estimator).fit(self.parties())
+        return self._model
+
     def parties(self) -> Parties:
-        """What an estimator of public structure is fitted to: ``RandomTreesClassifier(...).fit(user.parties())``."""
+        """What an estimator of public structure is fitted to: ``PrivateForestClassifier(...).fit(user.parties())``."""
         if not isinstance(self._program, JointForest):
             raise UseError(f"the model of task {self.task.name!r} is hidden. Hint: ask it with predict.")
         return _Released(self, self._program)
@@ -136,7 +147,7 @@ class _Released(Parties):
 
     def release(self, estimator: Any, plan: Plan) -> NDArray[np.int64]:
         """Return what the servers released, if the estimator is the one that the task names."""
-        if joint_plan(joint_design(estimator).plan, self.law) != self._program.plan:
+        if joint_plan(estimator, self.law_of(estimator)) != self._program.plan:
             raise PlanError(
                 f"the estimator plans another release than task {self._user.task.name!r}. Hint: give it the "
                 "parameters of the task."

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forests that ask question after question, fitted by several owners: what one table teaches, at the same price."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import veilwood as vw
+from fixtures.parties import CAR, OWNERS, Threads, Whisper
+from veilwood.audit import epsilon_lower_bound
+from veilwood.errors import BudgetExceededError, VeilwoodError
+from veilwood.privacy import entropy
+from veilwood.privacy.ledger import MemoryLedger
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.noise import DiscreteLaplace
+from veilwood.privacy.selection import PermuteAndFlip
+from veilwood.privacy.steps import Step, selecting_step
+from veilwood.secure.mpc.engine import Ints
+from veilwood.secure.mpc.links import Links, run_threads
+from veilwood.secure.mpc.plain import PlainEngine
+from veilwood.secure.mpc.replicated import ReplicatedEngine
+from veilwood.secure.protocols import joint_forest as joint
+from veilwood.secure.protocols import noise
+from veilwood.secure.protocols.joint_forest import RING, ServersDoor
+from veilwood.secure.protocols.numbers import SecretNumbers
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
+    pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning"),
+]
+
+NUMBERS = vw.Schema.from_dict({
+    "name": "numbers", "task": "regression", "target": "y",
+    "columns": [
+        {"name": "a", "kind": "numeric", "lower": 0, "upper": 1},
+        {"name": "b", "kind": "categorical", "values": ["u", "v", "w"]},
+        {"name": "y", "kind": "numeric", "lower": -2, "upper": 3},
+    ],
+})  # fmt: skip
+TWO = vw.Schema.from_dict({
+    **NUMBERS.to_dict(), "name": "two", "task": "classification",
+    "columns": [*NUMBERS.to_dict()["columns"][:2], {"name": "y", "kind": "categorical", "values": ["no", "yes"]}],
+})  # fmt: skip
+
+
+def rows(n: int, *, classes: bool) -> tuple[pd.DataFrame, Any]:
+    rng = np.random.default_rng(5)
+    X = pd.DataFrame({"a": rng.random(n), "b": rng.choice(["u", "v", "w"], n)})
+    y = np.sin(4 * X["a"]) + (X["b"] == "u") + rng.normal(0, 0.2, n)
+    return X, np.where(y > 0.5, "yes", "no") if classes else y
+
+
+def halves(X: Any, y: Any) -> list[tuple[Any, Any]]:
+    cut = len(X) // 3
+    return [(X[:cut], y[:cut]), (X[cut:], y[cut:])]
+
+
+FITS: dict[str, tuple[Any, list[tuple[Any, Any]]]] = {
+    "four classes": (vw.PrivateForestClassifier(CAR.schema, random_state=0), OWNERS),
+    "two classes": (vw.PrivateForestClassifier(TWO, epsilon=2, random_state=0), halves(*rows(600, classes=True))),
+    "numbers": (vw.PrivateForestRegressor(NUMBERS, epsilon=2, random_state=0), halves(*rows(900, classes=False))),
+    "greedy": (vw.GreedyForestClassifier(CAR.schema, random_state=0, max_depth=2, trees="shared"), OWNERS),
+    "medians": (
+        vw.MedianForestClassifier(TWO, random_state=0, max_depth=3, variant="random-attribute", trees="shared"),
+        halves(*rows(600, classes=True)),
+    ),
+}
+
+
+@pytest.fixture
+def no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both doors add nothing, and choose the first of the best."""
+    monkeypatch.setattr(DiscreteLaplace, "sample", lambda self, shape: np.zeros(shape, np.int64))
+    monkeypatch.setattr(
+        PermuteAndFlip, "_choose", lambda self, gaps, admissible: np.where(admissible, -gaps, -(2**62)).argmax(axis=1)
+    )
+    for law in ("discrete_laplace", "geometric"):
+        monkeypatch.setattr(noise, law, lambda engine, scale, shape: engine.constant(np.zeros(shape, np.int64)))
+
+
+@pytest.mark.usefixtures("no_noise")
+@pytest.mark.parametrize("name", FITS)
+def test_owners_together_teach_what_one_table_teaches(name: str) -> None:
+    forest, owners = FITS[name]
+    together = {key: array.copy() for key, array in forest.fit(Threads(owners)).model_.arrays().items()}
+    X, y = pd.concat([x for x, _ in owners]), np.concatenate([np.asarray(y) for _, y in owners])
+    alone = forest.fit(X, y).model_.arrays()
+    assert set(alone) == set(together)
+    for key, array in alone.items():
+        assert np.array_equal(array, together[key]), key
+
+
+def test_a_joint_fit_is_charged_everywhere_and_says_who_took_part() -> None:
+    forest, owners = FITS["two classes"]
+    ledger = MemoryLedger()
+    fitted = forest.set_params(ledger=ledger).fit(Threads(owners))
+    forest.set_params(ledger=None)
+    assert fitted.privacy_.is_private
+    assert (fitted.privacy_.epsilon, fitted.privacy_.delta) == (2.0, float(joint.ADAPTIVE_DELTA))
+    assert any("no two of the three servers" in text for text in fitted.privacy_.assumptions)
+    # The analyst and both owners use this ledger here: each of them charged its own door.
+    assert [entry.loss.epsilon for entry in ledger.entries()] == [2, 2, 2]
+    assert fitted.predict_proba(owners[0][0]).shape == (200, 2)
+
+
+def test_an_owner_whose_budget_is_spent_sends_nothing() -> None:
+    forest, owners = FITS["two classes"]
+    forest = vw.PrivateForestClassifier(TWO, epsilon=2, random_state=0, ledger=MemoryLedger(1))
+    mine, theirs = zip(*[Whisper.pair() for _ in range(3)], strict=True)
+    with pytest.raises(BudgetExceededError):
+        joint.take_part(forest, joint.joint_plan(forest, "sampled"), *owners[0], mine)
+    assert all(voice._mine.empty() for voice in theirs)
+
+
+# -- the door of the servers -----------------------------------------------------------------------------------------
+
+
+def chosen(scores: list[int], epsilon: Fraction, times: int) -> Ints:
+    """Choose many times between the same scores."""
+    step = selecting_step("s", (times, len(scores)), Loss.pure(epsilon), Neighbours(), score_range=1)
+    plan = vw.PrivateForestClassifier(TWO, random_state=0).plan()
+    engine = PlainEngine(RING)
+    with door_of(step, engine) as door:
+        assert plan.loss.epsilon == 1
+        return door.select(step, SecretNumbers(engine, engine.constant(np.tile(scores, (times, 1)))))
+
+
+def door_of(step: Step, engine: Any) -> ServersDoor:
+    forest = vw.PrivateForestClassifier(TWO, epsilon=10, random_state=0)
+    plan = joint.joint_plan(forest, "sampled").refined(steps=(step,))
+    return ServersDoor(plan, engine, "sampled")
+
+
+def test_choices_keep_their_epsilon_and_halved_noise_is_caught() -> None:
+    times = 40_000
+    with entropy.seeded_for_tests(7):
+        one, other = chosen([1, 0, 0], Fraction(1), times), chosen([0, 0, 0], Fraction(1), times)
+        lower = epsilon_lower_bound(int((one == 0).sum()), times, int((other == 0).sum()), times)
+        assert 0.2 < lower <= 1
+        far = chosen([0, 3, 3], Fraction(1), times), chosen([1, 3, 3], Fraction(1), times)
+        assert epsilon_lower_bound(int((far[1] == 0).sum()), times, int((far[0] == 0).sum()), times) <= 1
+        twice = chosen([0, 3, 3], Fraction(2), times), chosen([1, 3, 3], Fraction(2), times)
+        assert epsilon_lower_bound(int((twice[1] == 0).sum()), times, int((twice[0] == 0).sum()), times) > 1.05
+
+
+def test_what_may_not_be_chosen_is_not() -> None:
+    step = selecting_step("s", (2, 3), Loss.pure(Fraction(1)), Neighbours(), score_range=1)
+    engine = PlainEngine(RING)
+    with door_of(step, engine) as door:
+        allowed = np.array([[False, True, False], [True, False, False]])
+        scores = SecretNumbers(engine, engine.constant(np.array([[2**40, -(2**40), 0], [-5, 2**40, 9]])))
+        assert door.select(step, scores, allowed).tolist() == [1, 0]
+
+
+def test_a_door_refuses_more_draws_than_its_delta_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = selecting_step("s", (4, 3), Loss.pure(Fraction(1)), Neighbours(), score_range=1)
+    engine = PlainEngine(RING)
+    monkeypatch.setattr(noise, "total_variation", lambda scale, count: Fraction(count, 10**17))
+    with door_of(step, engine) as door, pytest.raises(VeilwoodError, match="delta"):
+        door.select(step, SecretNumbers(engine, engine.constant(np.zeros((4, 3), np.int64))))
+
+
+# -- secret numbers --------------------------------------------------------------------------------------------------
+
+VERBS: dict[str, Any] = {
+    "sizes by table": lambda x: np.add.reduceat(np.abs(x).sum(axis=1), [0, 2, 3]) - np.array([1, 2, 3]),
+    "largest": lambda x: np.stack([x.max() * 4, np.maximum(x, 0).sum()]),
+    "smallest by row": lambda x: np.where(np.arange(3) > 0, x, 10**9).min(axis=1),
+    "running": lambda x: np.concatenate([np.cumsum(x, axis=1)[:, :-1], np.zeros((1, 2), np.int64)]),
+    "public first": lambda x: np.array([5, 6, 7]) - 2 * x + np.subtract(np.ones(3, np.int64), x),
+    "parts": lambda x: np.split(x.ravel(), [4, 6])[1].reshape(2, 1),
+    "taken": lambda x: -np.take_along_axis(x, np.array([[0], [2], [1], [0]]), axis=1)[:, 0],
+    "kept": lambda x: x.sum(axis=1, keepdims=True),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_secret_numbers_do_what_arrays_do(verb: str) -> None:
+    exact = np.array([[3, -4, 0], [7, 7, -9], [0, 0, 1], [-5, 2, 6]])
+    engine = PlainEngine(RING)
+    found = VERBS[verb](SecretNumbers(engine, engine.constant(exact)))
+    assert np.array_equal(engine.open(found.shared), VERBS[verb](exact))
+
+
+def test_what_cannot_be_done_on_shares_is_refused_by_name() -> None:
+    engine = PlainEngine(RING)
+    x: Any = SecretNumbers(engine, engine.constant([1, 2]))
+    for verb in (np.sqrt, np.sort, lambda x: np.floor_divide(x, 2)):
+        with pytest.raises(VeilwoodError, match="on shares"):
+            verb(x)
+
+
+# -- what one server sees --------------------------------------------------------------------------------------------
+
+
+class Recorded(ReplicatedEngine):
+    """A server that goes on from what an earlier run opened, so that every run asks the same questions."""
+
+    script: Iterator[Ints] | None = None
+
+    def open(self, x: Any) -> Any:
+        self._links.kind = "opened"  # type: ignore[attr-defined]
+        opened = super().open(x)
+        self._links.kind = "shares"  # type: ignore[attr-defined]
+        return opened if self.script is None else next(self.script).reshape(opened.shape)
+
+
+class Tap:
+    """Links that keep what arrives, by kind."""
+
+    def __init__(self, links: Links) -> None:
+        self.party, self._links, self.kind = links.party, links, "shares"
+        self.shape: list[tuple[int, str, int]] = []
+        self.shares: list[bytes] = []
+
+    def send(self, to: int, data: Any) -> None:
+        self._links.send(to, data)
+
+    def receive(self, sender: int) -> Any:
+        data = self._links.receive(sender)
+        self.shape.append((sender, self.kind, len(data)))
+        if self.kind == "shares":
+            self.shares.append(bytes(data))
+        return data
+
+
+def run_once(forest: Any, tables: list[tuple[Any, Any]], script: list[Ints] | None) -> tuple[list[Ints], Tap]:
+    """Fit once; return what was opened, one after the other, and what server 1 was sent by the others."""
+    plan = joint.joint_plan(forest, "sampled")
+    voices = [[Whisper.pair() for _ in range(3)] for _ in tables]
+    owners = [
+        threading.Thread(target=joint.take_part, args=(forest, plan, *table, [mine for mine, _ in voice]), daemon=True)
+        for table, voice in zip(tables, voices, strict=True)
+    ]
+    for owner in owners:
+        owner.start()
+    taps: dict[int, Tap] = {}
+
+    def served(links: Links) -> list[Ints]:
+        taps[links.party] = Tap(links)
+        engine = Recorded(taps[links.party], ring=RING)
+        engine.script = None if script is None else iter(script)
+        present = joint.Owners(engine, {str(i): voice[links.party][1] for i, voice in enumerate(voices)})
+        method, design = forest.make_method(), joint.joint_design(forest)
+        with ServersDoor(plan, engine, "sampled", present.tell) as door:
+            method.measure(design, joint.SharedSums.of(engine, present.sums), door, 1)
+        return door.opened
+
+    opened = run_threads(served)[1]
+    for owner in owners:
+        owner.join(60)
+    return opened, taps[1]
+
+
+@pytest.mark.parametrize("name", ["two classes", "numbers"])
+def test_what_a_server_is_sent_has_one_shape_and_looks_uniform(name: str) -> None:
+    """Two tables, one of which has half the rows: the same questions bring the same messages, of fair coins."""
+    forest, tables = FITS[name]
+    script, first = run_once(forest, tables, None)
+    fewer = [(X[: len(X) // 2], y[: len(X) // 2]) for X, y in tables]
+    for given in (tables, fewer):
+        _, again = run_once(forest, given, script)
+        assert again.shape == first.shape
+        bits = np.unpackbits(np.frombuffer(b"".join(again.shares), np.uint8))
+        spread = abs(bits.mean() - 0.5) * 2 * np.sqrt(bits.size)
+        assert spread < 5.5
+    opened = [length // 8 for _, kind, length in first.shape if kind == "opened"]
+    assert opened == [part.size for part in script]

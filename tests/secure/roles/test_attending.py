@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Owners that stay while the servers train, over TLS: the model comes out, and what goes wrong is told to all."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import veilwood as vw
+from fixtures.places import ROWS, SCHEMA, TASK, Place, X, Y, place
+from veilwood.errors import VeilwoodError
+from veilwood.secure.roles.programs import JointForest
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
+    pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning"),
+]
+
+FOREST = replace(TASK, protocol="public-forest", epsilon="4", settings={})
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Any:
+    with place(tmp_path, FOREST) as made:
+        yield made
+
+
+def attend(here: Place) -> None:
+    """Both owners attend."""
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda owner: here.client(owner).attend(X[ROWS[owner]], Y[ROWS[owner]]), ROWS))
+
+
+def test_two_owners_teach_a_private_forest(room: Place) -> None:
+    attend(room)
+    with room.user() as analyst:
+        assert analyst.wait(10).epsilon == 4
+        model: Any = analyst.model()
+        assert isinstance(model, vw.PrivateForestClassifier)
+        assert (analyst.predict(X) == model.predict(X)).all()
+        assert (model.predict(X) == Y).mean() > 0.7
+        assert model.predict_proba(X[:5]).shape == (5, len(SCHEMA.classes))
+    for server in room.servers:
+        assert [entry.state for entry in server._ledger.entries()] == ["committed"]
+
+
+def test_an_owner_that_leaves_ends_the_training_and_what_was_opened_stays_spent(
+    room: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leaves = room.client("south")
+    asked: list[int] = []
+
+    def answer_once(self: JointForest, rows: Any, target: Any, voices: Any) -> None:
+        if len(rows) == len(X[ROWS["south"]]):
+            asked.append(1)
+            raise VeilwoodError("the lights went out")
+        original(self, rows, target, voices)
+
+    original = JointForest.attend
+    monkeypatch.setattr(JointForest, "attend", answer_once)
+    with ThreadPoolExecutor(2) as pool:
+        north = pool.submit(room.client("north").attend, X[ROWS["north"]], Y[ROWS["north"]])
+        south = pool.submit(leaves.attend, X[ROWS["south"]], Y[ROWS["south"]])
+        with pytest.raises(VeilwoodError, match="lights"):
+            south.result(60)
+        with pytest.raises(VeilwoodError, match="client south"):
+            north.result(60)
+    room.settle()
+    assert asked == [1]
+    for server in room.servers:  # the protocol opens, so nothing is refunded
+        assert [entry.state for entry in server._ledger.entries()] == ["reserved"]
+    monkeypatch.setattr(JointForest, "attend", original)
+    attend(room)  # everybody comes again, and it works
+    assert room.user().wait(10).epsilon == 4
+
+
+def test_rows_are_not_contributed_where_owners_attend_and_other_plans_are_refused(
+    room: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    north = room.client("north")
+    assert north.attends
+    with pytest.raises(VeilwoodError, match="attend"):
+        north.contribute(X[:9], Y[:9])
+    program: Any = north._program
+    program.plan = replace(program.plan, released="something else")
+    with pytest.raises(VeilwoodError, match="another training"):
+        north.attend(X[:9], Y[:9])
