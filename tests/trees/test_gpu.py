@@ -1,20 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The GPU's integers and sums are those of the processor: on a GPU where there is one, and everywhere on a stand-in.
 
-The stand-in takes CuPy's place: it compiles the same CUDA source for the processor, as blocks of one thread that run
-one after the other. It can show wrong arithmetic and wrong addresses, not races: those need the GPU.
+The stand-in is in ``fixtures.devices``.
 """
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 import veilwood as vw
+from fixtures.devices import stand_in, there_is_a_gpu
 from veilwood.data.batches import Batch
 from veilwood.data.encoding import EncodedColumn
 from veilwood.errors import VeilwoodError
@@ -37,82 +33,6 @@ COLUMNS = [
     EncodedColumn("coin", ordered=False, n_codes=2, missing_code=None),
 ]
 LEVELS = 65535
-
-CUDA_ON_THE_PROCESSOR = """
-#include <algorithm>
-#define __global__
-#define __device__
-#define __shared__
-#define __forceinline__
-#define __launch_bounds__(threads)
-using std::max;
-using std::min;
-struct alignas(16) int4 { int x, y, z, w; };
-struct { unsigned x; } threadIdx, blockIdx;
-void __syncthreads() {}
-template <typename Number> void atomicAdd(Number *place, Number amount) { *place += amount; }
-SOURCE
-int4 shared[1 << 16];
-extern "C" void set_block(unsigned block) { blockIdx.x = block; }
-"""
-
-
-class OnHost(np.ndarray[Any, Any]):
-    def get(self) -> NDArray[Any]:
-        return np.asarray(self)
-
-
-def stand_in(folder: Path) -> Any:
-    """What ``gpu`` uses of CuPy, on the processor."""
-
-    def compiled(code: str, options: tuple[str, ...]) -> SimpleNamespace:
-        library = folder / (hashlib.sha256(repr((code, options)).encode()).hexdigest() + ".so")
-        if not library.exists():
-            source = library.with_suffix(".cpp")
-            source.write_text(CUDA_ON_THE_PROCESSOR.replace("SOURCE", code))
-            command = ["g++", "-shared", "-fPIC", "-w", *options, str(source), "-o", str(library)]
-            subprocess.run(command, check=True)
-        module = ctypes.CDLL(str(library))
-        return SimpleNamespace(get_function=lambda name: Kernel(module, name))
-
-    class Kernel:
-        max_dynamic_shared_size_bytes = 0  # set by whoever launches it
-
-        def __init__(self, module: ctypes.CDLL, name: str) -> None:
-            self.module, self.loop = module, getattr(module, name)
-
-        def __call__(self, grid: tuple[int], block: tuple[int], arguments: tuple[Any, ...], shared_mem: int) -> None:
-            assert block == (1,)
-            assert shared_mem <= self.max_dynamic_shared_size_bytes
-            given = [
-                ctypes.c_void_p(a.ctypes.data) if isinstance(a, np.ndarray)
-                else ctypes.c_int(int(a)) if isinstance(a, np.int32)
-                else ctypes.c_longlong(a)
-                for a in arguments
-            ]  # fmt: skip
-            for number in range(grid[0]):
-                self.module.set_block(number)
-                self.loop(*given)
-
-    module: Any = ModuleType("cupy")
-    module.asarray = np.asarray
-    module.ascontiguousarray = np.ascontiguousarray
-    module.zeros = lambda shape, dtype=np.float64: np.zeros(shape, dtype).view(OnHost)
-    module.RawModule = compiled
-    error = type("CUDARuntimeError", (Exception,), {})
-    module.cuda = SimpleNamespace(
-        runtime=SimpleNamespace(getDeviceCount=lambda: 1, CUDARuntimeError=error),
-        Device=lambda: SimpleNamespace(attributes={"MaxSharedMemoryPerBlockOptin": 200_000, "MultiProcessorCount": 3}),
-    )
-    return module
-
-
-def there_is_a_gpu() -> bool:
-    try:
-        with gpu.use():
-            return True
-    except VeilwoodError:
-        return False
 
 
 @pytest.fixture(scope="session")
@@ -144,7 +64,7 @@ def shared_memory(request: pytest.FixtureRequest, device: str, monkeypatch: pyte
     size = sizes[request.param]
     if size is not None:
         attributes = {"MaxSharedMemoryPerBlockOptin": size, "MultiProcessorCount": 3}
-        monkeypatch.setattr(gpu, "_device", attributes.__getitem__)
+        monkeypatch.setattr(gpu, "device_attribute", attributes.__getitem__)
     return str(request.param)
 
 

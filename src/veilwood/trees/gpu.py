@@ -140,8 +140,8 @@ class DeviceForest:
     def __init__(self, forest: Forest, width: int, leaf_type: type[np.generic]) -> None:
         import cupy
 
-        self._shared_bytes = _device("MaxSharedMemoryPerBlockOptin")
-        self._n_processors = _device("MultiProcessorCount")
+        self._shared_bytes = device_attribute("MaxSharedMemoryPerBlockOptin")
+        self._n_processors = device_attribute("MultiProcessorCount")
         self._forest, self._width = forest, width
         self._leaf_bytes = width * np.dtype(leaf_type).itemsize
         self._arrays = tuple(cupy.asarray(a) for a in (forest.packed, forest.roots, forest.lookup))
@@ -187,21 +187,25 @@ class DeviceForest:
 
 @cache
 def _kernel(loop: str, width: int, stage_trees: bool, stage_rows: bool, shared_bytes: int) -> Any:
-    """Compile one loop of ``gpu.cu``; CuPy keeps the result on disk."""
+    settings = {"THREADS": _THREADS, "WIDTH": width, "STAGE_TREES": int(stage_trees), "STAGE_ROWS": int(stage_rows)}
+    return compiled(Path(__file__).with_suffix(".cu"), loop, settings, shared_bytes)
+
+
+def compiled(source: Path, loop: str, settings: dict[str, int], shared_bytes: int) -> Any:
+    """Compile one loop of a file; CuPy keeps the result on disk."""
     import cupy
 
-    settings = {"THREADS": _THREADS, "WIDTH": width, "STAGE_TREES": int(stage_trees), "STAGE_ROWS": int(stage_rows)}
     options = tuple(f"-D{name}={value}" for name, value in settings.items())
-    source = Path(__file__).with_suffix(".cu").read_text()
-    kernel = cupy.RawModule(code=source, options=("--std=c++17", *options)).get_function(loop)
+    kernel = cupy.RawModule(code=source.read_text(), options=("--std=c++17", *options)).get_function(loop)
     kernel.max_dynamic_shared_size_bytes = shared_bytes
     return kernel
 
 
-def _device(attribute: str) -> int:
+def device_attribute(name: str) -> int:
+    """Return a number that describes the current GPU."""
     import cupy
 
-    return int(cupy.cuda.Device().attributes[attribute])
+    return int(cupy.cuda.Device().attributes[name])
 
 
 def _require() -> None:

@@ -27,6 +27,7 @@ from veilwood.forests.adaptive.columns import CellColumn, columns_of
 from veilwood.forests.adaptive.effects import Effects, Told, effects_of
 from veilwood.forests.adaptive.estimates import MOST_PAIRS, estimates
 from veilwood.forests.adaptive.estimates import Step as Taken
+from veilwood.forests.adaptive.gpu_rows import DeviceRows
 from veilwood.forests.adaptive.loop import (
     LEAST_START,
     WEIGHTS,
@@ -179,11 +180,13 @@ class PrivateForest(Method[PrivateForestParameters]):
     def measure(self, design: PrivateForestDesign, source: Source, door: Door, n_jobs: int | None = None) -> Learned:
         """Carry the loop out."""
         asked, n_classes = design.asked, len(design.encoding.schema.classes)
-        rows: AskedRows = (
-            StreamedRows(design.columns, source, n_outputs(n_classes), n_jobs)
-            if isinstance(source, ClusterSource)
-            else HeldRows(design.columns, source, n_outputs(n_classes), n_jobs)
-        )
+        rows: AskedRows
+        if isinstance(source, ClusterSource):
+            rows = StreamedRows(design.columns, source, n_outputs(n_classes), n_jobs)
+        elif gpu.in_use() and source.alone:
+            rows = DeviceRows(design.columns, source, n_outputs(n_classes))
+        else:
+            rows = HeldRows(design.columns, source, n_outputs(n_classes), n_jobs)
         alone = source.alone
         del source  # rows that are held need it no more
         if design.n_rows is None and alone and _rows_are_public(asked):

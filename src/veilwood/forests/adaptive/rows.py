@@ -148,7 +148,7 @@ class HeldRows:
 
     def ask(self, question: Question) -> Ints:
         """Return the answer, added up over all rows."""
-        return self._handed_over(_added_up(question, self._parts, self._n_jobs))
+        return self._handed_over(added_up(_on_threads(question, self._parts, self._n_jobs)))
 
     @property
     def holds_back(self) -> bool:
@@ -168,7 +168,7 @@ class HeldRows:
         if not self._judges:
             drawn = [rows.some(self._drawn(rows, share)) for rows in self._parts]
             self._judges = [ScoredRows.joined(drawn)]
-        return self._handed_over(_added_up(question, self._judges, self._n_jobs)), share
+        return self._handed_over(added_up(_on_threads(question, self._judges, self._n_jobs))), share
 
     def hold_back(self, share: float) -> None:
         """Set rows apart by secret coins, one for each row: no question reaches them but the last one."""
@@ -183,15 +183,11 @@ class HeldRows:
 
     def ask_held_back(self, question: Question) -> Ints:
         """Return the answer of the rows that were set apart."""
-        return _added_up(question, self._held_back, self._n_jobs)
+        return added_up(_on_threads(question, self._held_back, self._n_jobs))
 
     def occupied(self, axes: Sequence[Axis], n_classes: int) -> tuple[Ints, Ints]:
         """Return the cells of columns and classes that hold rows, ascending, and how many each."""
-        found = [_occupied(rows, axes, n_classes) for rows in self._parts]
-        cells, place = np.unique(np.concatenate([cells for cells, _ in found]), return_inverse=True)
-        counts = np.zeros(len(cells), np.int64)
-        np.add.at(counts, place, np.concatenate([counts for _, counts in found]))
-        return cells, counts
+        return joined_cells([_occupied(rows, axes, n_classes) for rows in self._parts])
 
 
 def _together(batches: Iterable[Batch], most_rows: int) -> Iterator[list[Batch]]:
@@ -205,9 +201,17 @@ def _together(batches: Iterable[Batch], most_rows: int) -> Iterator[list[Batch]]
     yield some
 
 
-def _added_up(question: Question, parts: Sequence[ScoredRows], n_jobs: int | None) -> Ints:
-    answers = _on_threads(question, parts, n_jobs)
-    return answers[0] if len(answers) == 1 else np.sum(answers, axis=0)
+def added_up(answers: Sequence[Ints]) -> Ints:
+    """Add up the answers of parts."""
+    return answers[0] if len(answers) == 1 else np.asarray(np.sum(answers, axis=0))
+
+
+def joined_cells(found: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
+    """Put cells of parts, and how many rows each holds, together; ascending."""
+    cells, place = np.unique(np.concatenate([cells for cells, _ in found]), return_inverse=True)
+    counts = np.zeros(len(cells), np.int64)
+    np.add.at(counts, place, np.concatenate([counts for _, counts in found]))
+    return cells, counts
 
 
 def _on_threads(work: Callable[[ScoredRows], T], parts: Sequence[ScoredRows], n_jobs: int | None) -> list[T]:
