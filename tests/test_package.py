@@ -56,6 +56,25 @@ def test_no_extra_names_one_that_is_not_there() -> None:
     assert named <= set(extras)
 
 
+def test_importing_loads_what_every_fit_needs_and_no_more() -> None:
+    """Counted, not timed: what scikit-learn's forests load themselves is free, and heavy parts load when used."""
+    loaded = "import sys, sklearn.ensemble; free = set(sys.modules); import veilwood; print(*(set(sys.modules) - free))"
+    more = run(Path(sys.executable), "-c", loaded).split()
+    others = {name.split(".")[0] for name in more} - {"veilwood"}
+    assert others <= {"pyarrow", "safetensors", "sqlite3", "_sqlite3", "narwhals", "joblib", "threadpoolctl"}
+    assert not any(name.startswith(("sklearn.", "scipy.", "pandas.")) for name in more)
+    assert len(more) < 220
+    rooms = {".".join(name.split(".")[:2]) for name in more if name.startswith("veilwood.")}
+    late = {"audit", "bench", "cli", "not_private", "papers", "plots", "plots_models", "secure", "service", "theory"}
+    assert not rooms & {f"veilwood.{room}" for room in late}
+
+
+def test_pictures_without_matplotlib_say_what_to_install() -> None:
+    asked = "import sys; sys.modules['matplotlib'] = None; import veilwood; veilwood.plots"
+    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=False)
+    assert "SetupError: pictures need matplotlib. Hint: pip install 'veilwood[plots]'." in told.stderr
+
+
 @pytest.mark.slow
 def test_wheel_and_sdist_work_in_an_environment_of_their_own(tmp_path: Path) -> None:
     pytest.importorskip("build")

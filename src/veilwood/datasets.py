@@ -10,7 +10,6 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import pandas as pd
-from sklearn.datasets import load_iris
 
 from veilwood.data.columns import Column
 from veilwood.data.schema import Schema
@@ -122,6 +121,8 @@ def iris() -> Dataset:
     features = tuple(Column(name, "numeric", lower=low, upper=high) for name, (low, high) in bounds.items())
     classes = ("Iris-setosa", "Iris-versicolor", "Iris-virginica")
     schema = Schema("iris", "classification", Column("class", "categorical", values=classes), features)
+    from sklearn.datasets import load_iris  # slow to load
+
     values, species = load_iris(return_X_y=True)
     labels = [classes[place] for place in species]
     return Dataset(schema, pd.DataFrame(values, columns=list(bounds)), pd.Series(labels, name="class", dtype=object))

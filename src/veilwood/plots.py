@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
 from veilwood.errors import UseError
 from veilwood.plots_models import (
+    Figure,
     caption,
     draw_effect,
     plot_accuracy_by_epsilon,

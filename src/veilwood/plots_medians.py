@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from veilwood.plots_models import Figure
 from veilwood.trees.counting import route
 from veilwood.trees.forest import LEAF
 

@@ -16,15 +16,19 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
 from veilwood.data.encoding import TARGET_LEVELS
-from veilwood.errors import UseError
+from veilwood.errors import SetupError, UseError
 from veilwood.forests.method import ForestModel
 from veilwood.trees.forest import LEAF
 from veilwood.wording import shown
+
+try:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Figure
+except ImportError as missing:
+    raise SetupError("pictures need matplotlib. Hint: pip install 'veilwood[plots]'.") from missing
 
 if TYPE_CHECKING:
     from veilwood.forests.adaptive.effects import Effects, Interaction, MainEffect
