@@ -31,6 +31,7 @@ from veilwood.secure.protocols.joint_forest import (
     ADAPTIVE_DELTA,
     RING,
     ServersDoor,
+    SharedSums,
     joint_design,
     joint_plan,
     serve,
@@ -150,7 +151,7 @@ def test_sums_of_the_wrong_shape_are_refused() -> None:
     forest = vw.RandomTreesClassifier(CAR.schema, n_estimators=2, max_depth=2, random_state=0)
     engine, plan = PlainEngine(RING), joint_plan(forest, "dealt")
     with pytest.raises(VeilwoodError, match="planned for shape"):
-        serve(engine, forest, plan, "dealt", lambda shape: engine.constant(np.zeros(3, np.int64)))
+        serve(engine, forest, plan, "dealt", SharedSums.of(engine, lambda shape: engine.constant([0, 0, 0])))
 
 
 def test_plans_say_what_joint_noise_costs() -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -13,7 +12,7 @@ import pandas as pd
 import pytest
 
 import veilwood as vw
-from fixtures.parties import CAR, OWNERS, Threads, Whisper
+from fixtures.parties import CAR, OWNERS, Recorded, Tap, Threads, Whisper
 from veilwood.audit import epsilon_lower_bound
 from veilwood.errors import BudgetExceededError, VeilwoodError
 from veilwood.privacy import entropy
@@ -26,11 +25,13 @@ from veilwood.privacy.steps import Step, selecting_step
 from veilwood.secure.mpc.engine import Ints
 from veilwood.secure.mpc.links import Links, run_threads
 from veilwood.secure.mpc.plain import PlainEngine
-from veilwood.secure.mpc.replicated import ReplicatedEngine
+from veilwood.secure.mpc.shares import share
 from veilwood.secure.protocols import joint_forest as joint
 from veilwood.secure.protocols import noise
 from veilwood.secure.protocols.joint_forest import RING, ServersDoor
 from veilwood.secure.protocols.numbers import SecretNumbers
+from veilwood.secure.roles.config import Task
+from veilwood.secure.roles.programs import program_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
@@ -201,37 +202,6 @@ def test_what_cannot_be_done_on_shares_is_refused_by_name() -> None:
 # -- what one server sees --------------------------------------------------------------------------------------------
 
 
-class Recorded(ReplicatedEngine):
-    """A server that goes on from what an earlier run opened, so that every run asks the same questions."""
-
-    script: Iterator[Ints] | None = None
-
-    def open(self, x: Any) -> Any:
-        self._links.kind = "opened"  # type: ignore[attr-defined]
-        opened = super().open(x)
-        self._links.kind = "shares"  # type: ignore[attr-defined]
-        return opened if self.script is None else next(self.script).reshape(opened.shape)
-
-
-class Tap:
-    """Links that keep what arrives, by kind."""
-
-    def __init__(self, links: Links) -> None:
-        self.party, self._links, self.kind = links.party, links, "shares"
-        self.shape: list[tuple[int, str, int]] = []
-        self.shares: list[bytes] = []
-
-    def send(self, to: int, data: Any) -> None:
-        self._links.send(to, data)
-
-    def receive(self, sender: int) -> Any:
-        data = self._links.receive(sender)
-        self.shape.append((sender, self.kind, len(data)))
-        if self.kind == "shares":
-            self.shares.append(bytes(data))
-        return data
-
-
 def run_once(forest: Any, tables: list[tuple[Any, Any]], script: list[Ints] | None) -> tuple[list[Ints], Tap]:
     """Fit once; return what was opened, one after the other, and what server 1 was sent by the others."""
     plan = joint.joint_plan(forest, "sampled")
@@ -274,3 +244,91 @@ def test_what_a_server_is_sent_has_one_shape_and_looks_uniform(name: str) -> Non
         assert spread < 5.5
     opened = [length // 8 for _, kind, length in first.shape if kind == "opened"]
     assert opened == [part.size for part in script]
+
+
+SHARED: dict[str, Any] = {
+    "rows": {"north": None, "south": None},
+    "columns": {"north": ["a", "y"], "south": ["b"]},
+}
+
+
+@pytest.mark.parametrize("held", SHARED)
+def test_on_shares_a_server_sees_what_is_opened_and_uniform_words(held: str) -> None:
+    """Rows are replaced by others: the same messages, of fair coins; nothing is opened but what is released."""
+    task = Task("t", TWO.to_dict(), "2", SHARED[held], ("user",), "forest-on-shares")
+    program = program_of(task)
+    X, y = rows(200, classes=True)
+    other = X.assign(a=1 - X["a"], b="u"), np.where(y == "no", "yes", "no")
+    script: list[Ints] | None = None
+    shapes = []
+    for table, target in ((X, y), (X, y), other):
+        if task.by_columns:
+            tables = {"north": (table[["a"]], target), "south": (table[["b"]], None)}
+        else:
+            tables = {"north": (table[:90], target[:90]), "south": (table[90:], target[90:])}
+        given = {owner: program.encode_rows(owner, *own, pad_to=256)[0] for owner, own in tables.items()}
+        shared = {owner: {key: share(a, RING) for key, a in arrays.items()} for owner, arrays in given.items()}
+        taps: dict[int, Tap] = {}
+
+        def served(links: Links, shared: Any = shared, taps: Any = taps, script: Any = script) -> Ints:
+            taps[links.party] = Tap(links)
+            engine = Recorded(taps[links.party], ring=RING)
+            engine.script = None if script is None else iter(script)
+            loaded = {o: {k: engine.load(p[links.party]) for k, p in own.items()} for o, own in shared.items()}
+            for owner in loaded:
+                program.check_rows(engine, owner, loaded[owner])
+            return program.train(engine, loaded).released["opened"]
+
+        opened = run_threads(served)[1]
+        sizes = [length // 8 for _, kind, length in taps[1].shape if kind == "opened"]
+        assert sum(sizes) == len(opened)
+        script = script or np.split(opened, np.cumsum(sizes)[:-1])
+        shapes.append(taps[1].shape)
+        bits = np.unpackbits(np.frombuffer(b"".join(taps[1].shares), np.uint8))
+        assert abs(bits.mean() - 0.5) * 2 * np.sqrt(bits.size) < 5.5
+    assert shapes[0] == shapes[1] == shapes[2]
+
+
+@pytest.mark.slow
+def test_on_shares_the_model_is_as_good_as_of_one_table() -> None:
+    """With hardly any noise, on rows and on columns, two classes, four, and numbers."""
+    X, y = rows(600, classes=False)
+    cases: list[tuple[Any, Any, Any, str]] = [
+        (TWO, *rows(600, classes=True), "PrivateForestClassifier"),
+        (NUMBERS, X, y, "PrivateForestRegressor"),
+        (CAR.schema, CAR.X, CAR.y, "PrivateForestClassifier"),
+    ]
+    for schema, table, target, name in cases:
+        first = list(schema.feature_names[:1])
+        rest = [*schema.feature_names[1:], schema.target.name]
+        task = Task(
+            "t", schema.to_dict(), "8", {"n": first, "s": rest}, ("user",), "forest-on-shares", {"estimator": name}
+        )
+        program: Any = program_of(task)
+        tables = {"n": (table[first], None), "s": (table[rest[:-1]], target)}
+        engine = PlainEngine(RING)
+        given = {
+            o: {k: engine.load((a,)) for k, a in program.encode_rows(o, *own)[0].items()} for o, own in tables.items()
+        }
+        for owner in given:
+            program.check_rows(engine, owner, given[owner])
+        released = program.train(engine, given).released["opened"]
+
+        class Opened(joint.Parties):
+            def release(self, estimator: Any, plan: Any, released: Ints = released) -> Ints:
+                return released
+
+        together = program.estimator.fit(Opened("sampled")).score(table, target)
+        alone = np.mean([getattr(vw, name)(schema, epsilon=8, random_state=0).fit(table, target).score(table, target)
+                         for _ in range(3)])  # fmt: skip
+        assert together > alone - 0.08, (name, together, alone)
+
+
+def test_cells_that_the_schema_does_not_have_are_refused_on_shares() -> None:
+    task = Task("t", TWO.to_dict(), "2", SHARED["rows"], ("user",), "forest-on-shares")
+    program, engine = program_of(task), PlainEngine(RING)
+    arrays, _ = program.encode_rows("north", *rows(100, classes=True))
+    program.check_rows(engine, "north", {key: engine.load((array,)) for key, array in arrays.items()})
+    arrays["cells"][-2:, 0] |= np.uint64(1)  # b is 3, of three values
+    with pytest.raises(VeilwoodError, match="client north sent cells"):
+        program.check_rows(engine, "north", {key: engine.load((array,)) for key, array in arrays.items()})

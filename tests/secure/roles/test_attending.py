@@ -89,3 +89,15 @@ def test_rows_are_not_contributed_where_owners_attend_and_other_plans_are_refuse
     program.plan = replace(program.plan, released="something else")
     with pytest.raises(VeilwoodError, match="another training"):
         north.attend(X[:9], Y[:9])
+
+
+def test_owners_of_columns_share_them_and_leave(tmp_path: Path) -> None:
+    names = list(SCHEMA.feature_names)
+    held = {"north": names[:2], "south": [*names[2:], SCHEMA.target.name]}
+    with place(tmp_path, replace(FOREST, protocol="forest-on-shares", owners=held)) as room:
+        assert not room.client("north").attends
+        room.client("north").contribute(X[names[:2]], pad_to=640)
+        room.client("south").contribute(X[names[2:]], Y, pad_to=640)
+        model: Any = room.user().model()
+        assert model.privacy_.epsilon == 4
+        assert (model.predict(X) == Y).mean() > 0.7

@@ -207,7 +207,7 @@ def test_the_law_of_private_votes() -> None:
     [
         ({"protocol": "magic"}, "there is no protocol 'magic'"),
         ({"settings": {"depth": 2}}, "unknown setting 'depth'"),
-        ({"protocol": "public-forest", "settings": {"estimator": "Oak"}}, "cannot be trained jointly"),
+        ({"protocol": "public-forest", "settings": {"estimator": "Oak"}}, "cannot be trained by"),
     ],
 )
 def test_programs_that_do_not_exist_are_refused(change: dict[str, Any], message: str) -> None:

@@ -24,7 +24,7 @@ from veilwood.privacy.plan import Plan
 from veilwood.secure.mpc.engine import Ints, Shared
 from veilwood.secure.mpc.plain import PlainEngine
 from veilwood.secure.roles.config import Task
-from veilwood.secure.roles.programs import PROTOCOLS, Outcome, program_of
+from veilwood.secure.roles.programs import PROTOCOLS, JointForest, Outcome, program_of
 from veilwood.secure.roles.server import Server
 from veilwood.secure.roles.storage import Vault
 
@@ -86,8 +86,8 @@ def test_a_training_that_fails_while_it_opens_stays_spent(
     program: Any = public.servers[failing]._study("scale", PUBLIC.fingerprint()).program
     train = program.train
 
-    def opened_and_lost(engine: Any, rows: Any) -> Outcome:
-        train(engine, rows)
+    def opened_and_lost(engine: Any, rows: Any, present: Any) -> Outcome:
+        train(engine, rows, present)
         raise ArithmeticError("lost")
 
     monkeypatch.setattr(program, "train", opened_and_lost)
@@ -185,7 +185,8 @@ class Open(PlainEngine):
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_protocol_says_whether_its_training_opens_anything(protocol: str) -> None:
     """A refund depends on it. The key by which rows get their trees is drawn without them, and may be opened."""
-    task: Task = PUBLIC if protocol == "public-forest" else replace(TASK, protocol=protocol, settings={"n_trees": 2})
+    settings = {} if issubclass(PROTOCOLS[protocol], JointForest) else {"n_trees": 2}  # type: ignore[arg-type]
+    task: Task = PUBLIC if protocol == "public-forest" else replace(TASK, protocol=protocol, settings=settings)
     program = program_of(task)
     engine = Open(program.ring)
     rows = {

@@ -53,7 +53,7 @@ def test_a_model_that_one_server_lost_is_answered_by_none_and_trained_anew(tmp_p
 
 def test_a_failing_server_ends_the_training_everywhere(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     failing = here.servers[2]._study("scale", TASK.fingerprint()).program
-    monkeypatch.setattr(failing, "train", lambda engine, rows: 1 / 0)
+    monkeypatch.setattr(failing, "train", lambda engine, rows, present: 1 / 0)
     with pytest.raises(VeilwoodError, match="was not trained") as caught:
         here.train()
     assert "Hint: contribute again" in str(caught.value)

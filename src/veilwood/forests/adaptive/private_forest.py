@@ -46,6 +46,7 @@ from veilwood.forests.adaptive.rows import (
     SCORE_UNITS,
     AskedRows,
     HeldRows,
+    MakesRows,
     StreamedRows,
     reach,
 )
@@ -181,7 +182,9 @@ class PrivateForest(Method[PrivateForestParameters]):
         """Carry the loop out."""
         asked, n_classes = design.asked, len(design.encoding.schema.classes)
         rows: AskedRows
-        if isinstance(source, ClusterSource):
+        if isinstance(source, MakesRows):
+            rows = source.asked_rows(design.columns, n_outputs(n_classes))
+        elif isinstance(source, ClusterSource):
             rows = StreamedRows(design.columns, source, n_outputs(n_classes), n_jobs)
         elif gpu.in_use() and source.alone:
             rows = DeviceRows(design.columns, source, n_outputs(n_classes))

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 from joblib import effective_n_jobs
@@ -132,6 +132,14 @@ class AskedRows(Protocol):
 
     def occupied(self, axes: Sequence[Axis], n_classes: int) -> tuple[Ints, Ints]:
         """Return the cells of columns and classes that hold rows, ascending, and how many each."""
+
+
+@runtime_checkable
+class MakesRows(Protocol):
+    """A source whose rows are asked where they are, in a way of its own (``secure.protocols.rows_on_shares``)."""
+
+    def asked_rows(self, columns: Sequence[CellColumn], n_outputs: int) -> AskedRows:
+        """Return them ready to be asked."""
 
 
 class HeldRows:

@@ -279,7 +279,7 @@ def serve(
     estimator: BaseForest,
     plan: Plan,
     law: Law,
-    collect: Callable[[tuple[int, ...]], Shared],
+    source: Source,
     tell: Callable[[Ints], None] | None = None,
 ) -> Ints:
     """Carry a method out on shares: the servers' part; return all that was opened, one after the other.
@@ -293,7 +293,7 @@ def serve(
     """
     design, method = joint_design(estimator), estimator.make_method()
     with ServersDoor(plan, engine, law, tell) as door:
-        method.measure(design, SharedSums.of(engine, collect), door, 1)
+        method.measure(design, source, door, 1)
     return np.concatenate([np.zeros(0, np.int64), *door.opened])
 
 

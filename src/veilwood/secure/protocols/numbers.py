@@ -158,14 +158,14 @@ def _secret(parts: Sequence[Any]) -> tuple[Engine, list[Shared]]:
 
 
 def _subtract(x: Any, y: Any) -> SecretNumbers:
-    if isinstance(x, SecretNumbers):
-        return x - y
-    turned: SecretNumbers = -y
-    return turned + x
+    found: SecretNumbers = x - y if isinstance(x, SecretNumbers) else y.__rsub__(x)
+    return found
 
 
 def _larger(x: Any, y: Any) -> SecretNumbers:
-    return x.at_least(y) if isinstance(x, SecretNumbers) else y.at_least(x)
+    secret, other = (x, y) if isinstance(x, SecretNumbers) else (y, x)
+    found: SecretNumbers = secret.at_least(other)
+    return found
 
 
 def _joined(parts: Sequence[Any], axis: int = 0) -> SecretNumbers:

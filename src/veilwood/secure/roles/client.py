@@ -47,8 +47,7 @@ class Client:
     @property
     def holds_target(self) -> bool:
         """Whether this owner's table has the column to be predicted."""
-        held = self.task.owners[self.config.name]
-        return held is None or self.task.public.target.name in held
+        return self.task.holds_target(self.config.name)
 
     def contribute(self, X: Any, y: Any = None, *, pad_to: int | None = None) -> None:
         """Share rows with the three servers, which check them together and refuse what is not one-hot.

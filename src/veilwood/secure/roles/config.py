@@ -101,6 +101,16 @@ class Task:
         """Whether owners hold columns of the same rows (vertical), not rows of the same columns."""
         return any(columns is not None for columns in self.owners.values())
 
+    def places(self, owner: str) -> list[int]:
+        """The places of the features an owner holds."""
+        held = self.owners[owner]
+        return [i for i, name in enumerate(self.public.feature_names) if held is None or name in held]
+
+    def holds_target(self, owner: str) -> bool:
+        """Whether an owner holds the column to be predicted."""
+        held = self.owners[owner]
+        return held is None or self.public.target.name in held
+
     @cached_property
     def public(self) -> Schema:
         """The schema."""

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PrivateForest fitted by several owners, beside the same estimator on the pooled rows at the same epsilon.
+
+python benchmarks/joint_forests.py accuracy --data DATA --seeds 5 [--only heart car] [--shares heart car] [--jobs 2]
+python benchmarks/joint_forests.py roles --data DATA
+python benchmarks/joint_forests.py write
+
+DATA is a folder of NAME.csv.gz and NAME.json. ``accuracy`` runs the servers' protocol in one process and in the clear
+(``PlainEngine``: the same steps and the same law of noise as three servers, without their secrecy), on sums as online
+owners share them, and, for the tables named by --shares, on rows in shares. ``roles`` trains over TLS among three
+server processes. Each call keeps its rows in results/joint_forests.json; ``write`` makes results/joint_forests.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from joblib import Parallel, delayed
+
+import veilwood as vw
+from veilwood.data.batches import Source
+from veilwood.data.open_rows import open_rows
+from veilwood.secure.mpc.engine import Engine
+from veilwood.secure.mpc.plain import PlainEngine
+from veilwood.secure.protocols import joint_forest as joint
+from veilwood.secure.protocols.numbers import SecretNumbers
+from veilwood.secure.roles.config import Task
+from veilwood.secure.roles.local import local_servers
+from veilwood.secure.roles.programs import program_of
+
+RESULTS = Path(__file__).parent / "results"
+TABLES = {"adult": "Adult", "credit-default": "Credit", "heart": "Heart", "car": "Car", "metro-traffic": "Metro"}
+EPSILONS = (0.5, 1.0, 2.0)
+TEST = 0.2
+
+
+def load(folder: Path, name: str) -> tuple[vw.Schema, Any, Any]:
+    """Read a table; marks of bounds that were read off it are taken out, as these tables are public."""
+    facts = json.loads((folder / f"{name}.json").read_text())
+    for column in facts["columns"]:
+        for mark in ("bounds", "notes", "inferred"):
+            column.pop(mark, None)
+    facts.pop("inferred", None)
+    schema = vw.Schema.from_dict(facts)
+    return schema, *vw.read_table(folder / f"{name}.csv.gz", schema)
+
+
+def estimator_of(schema: vw.Schema, epsilon: float, seed: int) -> Any:
+    made = vw.PrivateForestClassifier if schema.classes else vw.PrivateForestRegressor
+    return made(schema, epsilon=epsilon, random_state=seed)
+
+
+@dataclass(frozen=True, repr=False)
+class Summed(Source):
+    """Pooled rows whose sums are put into shares: what owners share adds up to the same."""
+
+    engine: Engine | None = None
+
+    def hand_over(self, sums: Any) -> Any:
+        assert self.engine is not None
+        return SecretNumbers(self.engine, self.engine.constant(sums))
+
+    @property
+    def alone(self) -> bool:
+        return False
+
+
+class Opened(joint.Parties):
+    """What servers opened, given to the analyst."""
+
+    def __init__(self, opened: Any) -> None:
+        super().__init__("sampled")
+        self._opened = opened
+
+    def release(self, estimator: Any, plan: Any) -> Any:
+        return self._opened
+
+
+def online(estimator: Any, X: Any, y: Any) -> Any:
+    engine, design = PlainEngine(joint.RING), joint.joint_design(estimator)
+    own = open_rows(X, y, design.encoding, unit=design.plan.neighbours.unit, invalid="refuse")
+    source = Summed(own._read, own.once, own.n_partitions, engine)
+    opened = joint.serve(engine, estimator, joint.joint_plan(estimator, "sampled"), "sampled", source)
+    return estimator.fit(Opened(opened))
+
+
+def on_shares(schema: vw.Schema, epsilon: float, seed: int, X: Any, y: Any) -> Any:
+    settings = {"estimator": type(estimator_of(schema, 1, 0)).__name__, "parameters": {"random_state": seed}}
+    half = len(X) // 2
+    task = Task("t", schema.to_dict(), str(epsilon), {"a": None, "b": None}, ("u",), "forest-on-shares", settings)
+    program: Any = program_of(task)
+    engine = PlainEngine(program.ring)
+    tables = {"a": (X[:half], y[:half]), "b": (X[half:], y[half:])}
+    rows = {
+        owner: {key: engine.load((array,)) for key, array in program.encode_rows(owner, *table)[0].items()}
+        for owner, table in tables.items()
+    }
+    return program.estimator.fit(Opened(program.train(engine, rows).released["opened"]))
+
+
+def one(folder: Path, name: str, epsilon: float, seed: int, shares: bool) -> list[dict[str, Any]]:
+    warnings.simplefilter("ignore")
+    schema, X, y = load(folder, name)
+    order = np.random.default_rng(seed).permutation(len(X))
+    test, train = np.split(order, [int(TEST * len(X))])
+    X_train, y_train, X_test, y_test = X.iloc[train], y.iloc[train], X.iloc[test], y.iloc[test]
+    ways = {
+        "pooled": lambda: estimator_of(schema, epsilon, seed).fit(X_train, y_train),
+        "online": lambda: online(estimator_of(schema, epsilon, seed), X_train, y_train),
+    }
+    if shares:
+        ways["shares"] = lambda: on_shares(schema, epsilon, seed, X_train, y_train)
+    rows = []
+    for way, fit in ways.items():
+        began = time.process_time()
+        model = fit()
+        cpu = time.process_time() - began
+        score = float(model.score(X_test, y_test))
+        rows.append({"table": name, "epsilon": epsilon, "seed": seed, "way": way, "score": score, "cpu": cpu})
+    return rows
+
+
+def accuracy(options: argparse.Namespace) -> list[dict[str, Any]]:
+    cells = [(name, epsilon, seed) for name in options.only for epsilon in EPSILONS for seed in range(options.seeds)]
+    done = Parallel(options.jobs, verbose=5)(
+        delayed(one)(options.data, name, epsilon, seed, name in options.shares) for name, epsilon, seed in cells
+    )
+    return [row for rows in done for row in rows]
+
+
+def cpu_of(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def roles(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Train over TLS among three processes: online owners, then rows in shares."""
+    warnings.simplefilter("ignore")
+    rows = []
+    for name in options.only:
+        schema, X, y = load(options.data, name)
+        settings = {"estimator": type(estimator_of(schema, 1, 0)).__name__, "parameters": {"random_state": 0}}
+        for protocol in ("public-forest", *(("forest-on-shares",) if name in options.shares else ())):
+            half = len(X) // 2
+            parts = {"north": (X[:half], y[:half]), "south": (X[half:], y[half:])}
+            with local_servers(schema, epsilon=1, protocol=protocol, timeout=600, **settings) as here:
+                before = [cpu_of(process.pid) for process in here.processes if process is not None]
+                began = time.perf_counter()
+                if protocol == "public-forest":
+                    with ThreadPoolExecutor(2) as pool:
+                        list(pool.map(lambda o, h=here, p=parts: h.client(o).attend(*p[o]), parts))
+                else:
+                    for owner, part in parts.items():
+                        here.client(owner).contribute(*part)
+                    here.client("north").wait(3600)
+                wall = time.perf_counter() - began
+                after = [cpu_of(process.pid) for process in here.processes if process is not None]
+                model = here.user("analyst").model()
+            busiest = max(end - start for start, end in zip(before, after, strict=True))
+            rows.append({"table": name, "protocol": protocol, "rows": len(X), "wall": wall, "cpu_server": busiest,
+                         "score_on_training_rows": float(model.score(X, y))})  # fmt: skip
+            print(rows[-1], flush=True)
+    return rows
+
+
+def merged(kind: str, rows: list[dict[str, Any]], keys: tuple[str, ...]) -> None:
+    """Keep new rows beside those of earlier calls, in place of those with the same keys."""
+    file = RESULTS / "joint_forests.json"
+    kept = json.loads(file.read_text()) if file.exists() else {}
+    by_key = {tuple(row[key] for key in keys): row for row in [*kept.get(kind, []), *rows]}
+    kept[kind] = list(by_key.values())
+    file.write_text(json.dumps(kept, indent=0) + "\n")
+
+
+def write() -> None:
+    """Make the page."""
+    found = json.loads((RESULTS / "joint_forests.json").read_text())
+    lines = ["# PrivateForest by several owners", "", __doc__.strip().split("\n\n", 1)[1], "", "## Accuracy", ""]
+    lines += [
+        "Share of right classes on a fifth of the rows held out (Metro: R2), means over seeds; the difference is joint",
+        "less pooled, with its standard error over seeds.",
+        "",
+        "| table | epsilon | seeds | pooled | online | difference | on shares | difference |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    rows = found.get("accuracy", [])
+    for name, title in TABLES.items():
+        for epsilon in EPSILONS:
+            mine = [row for row in rows if (row["table"], row["epsilon"]) == (name, epsilon)]
+            if not mine:
+                continue
+            by = {
+                way: {r["seed"]: r["score"] for r in mine if r["way"] == way} for way in ("pooled", "online", "shares")
+            }
+            cells = [title, f"{epsilon:g}", str(len(by["pooled"])), f"{np.mean(list(by['pooled'].values())):.4f}"]
+            for way in ("online", "shares"):
+                seeds = sorted(set(by[way]) & set(by["pooled"]))
+                if not seeds:
+                    cells += ["-", "-"]
+                    continue
+                apart = np.array([by[way][seed] - by["pooled"][seed] for seed in seeds])
+                error = apart.std(ddof=1) / len(apart) ** 0.5 if len(apart) > 1 else float("nan")
+                cells += [f"{np.mean([by[way][seed] for seed in seeds]):.4f}", f"{apart.mean():+.4f} ± {error:.4f}"]
+            lines.append(f"| {' | '.join(cells)} |")
+    lines += [
+        "",
+        "## Over TLS",
+        "",
+        "Three server processes and two owners on one machine, epsilon 1, all rows. Seconds from the first owner's",
+        "call to the stored model, and CPU seconds of the busiest server.",
+        "",
+        "| table | rows | protocol | seconds | CPU seconds of a server |",
+        "|---|---|---|---|---|",
+    ]
+    for row in found.get("roles", []):
+        cells = [
+            TABLES[row["table"]],
+            f"{row['rows']:,}",
+            row["protocol"],
+            f"{row['wall']:.1f}",
+            f"{row['cpu_server']:.1f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    (RESULTS / "joint_forests.md").write_text("\n".join(lines) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("accuracy", "roles", "write"))
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--only", nargs="+", default=list(TABLES))
+    parser.add_argument("--shares", nargs="*", default=["heart", "car"])
+    parser.add_argument("--jobs", type=int, default=1)
+    options = parser.parse_args()
+    if options.what == "accuracy":
+        merged("accuracy", accuracy(options), ("table", "epsilon", "seed", "way"))
+    elif options.what == "roles":
+        merged("roles", roles(options), ("table", "protocol"))
+    write()
+
+
+if __name__ == "__main__":
+    main()
