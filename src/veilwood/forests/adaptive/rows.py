@@ -201,12 +201,14 @@ class HeldRows:
 def _together(batches: Iterable[Batch], most_rows: int) -> Iterator[list[Batch]]:
     """Put batches together to parts of about so many rows; there is always one."""
     some: list[Batch] = []
+    any_yet = False
     for batch in batches:
         some.append(batch)
         if sum(len(each.target) for each in some) >= most_rows:
             yield some
-            some = []
-    yield some
+            some, any_yet = [], True
+    if some or not any_yet:
+        yield some
 
 
 def added_up(answers: Sequence[Ints]) -> Ints:
