@@ -30,9 +30,15 @@ def shorten(text: str, most: int = _MOST_SHOWN) -> str:
 def without_secrets(address: str) -> str:
     """Leave out of an address what may be secret: a name and password before the host, and all behind a question mark.
 
+    The table of a database stays.
+
     >>> without_secrets("https://me:secret@example.org/visits.csv?token=1"), without_secrets("visits.csv")
     ('https://example.org/visits.csv', 'visits.csv')
+    >>> without_secrets("postgresql://me:secret@example.org/claims?sslmode=require#visits")
+    'postgresql://example.org/claims#visits'
     """
     if "://" not in address:
         return address
-    return re.sub("//[^/]*@", "//", re.split("[?#]", address)[0])
+    place, _, table = address.partition("#")
+    bare = re.sub("//[^/]*@", "//", place.partition("?")[0])
+    return f"{bare}#{table}" if table and not address.startswith("http") else bare

@@ -41,7 +41,7 @@ WORDS = {
     "FITS": "otherwise the fit is refused, and a refusal can be seen",
     "UNIFORM_BITS": "random bits are uniform and secret",
     "ONE_UNIT": "the same person in further rows is not covered",
-    "KEYED": "by SHAKE-256 under a secret key",
+    "KEYED": "by a keyed hash under a secret key",
     "DECLARED_ROWS": "number of rows that was given (n_rows) is public",
     "COUNTED_ROWS": "counted without noise: it is public, as all neighbours have as many",
     "TIMING": "nobody outside times the fit",

@@ -22,6 +22,7 @@ import typer
 
 from veilwood import estimators
 from veilwood._version import __version__
+from veilwood.atomic_file import write_file
 from veilwood.cli.audit import audits, certificate
 from veilwood.cli.bench import bench
 from veilwood.cli.doctor import doctor
@@ -55,6 +56,7 @@ from veilwood.cli.tune import tune_settings
 from veilwood.data.columns import closest
 from veilwood.data.private_text import showing_values
 from veilwood.data.schema import Schema, TaskKind
+from veilwood.data.sql.session import is_address
 from veilwood.errors import (
     BudgetExceededError,
     FileError,
@@ -65,6 +67,7 @@ from veilwood.errors import (
     UtilityWarning,
     VeilwoodError,
 )
+from veilwood.estimators.in_sql import statements_of
 from veilwood.estimators.planned import from_plan
 from veilwood.models import file as model_file
 from veilwood.privacy.ledger import Ledger, open_ledger
@@ -267,6 +270,10 @@ def plan(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="PLAN.json", help="Save it, for fit --plan.")
     ] = None,
+    sql: Annotated[
+        str | None,
+        typer.Option("--sql", metavar="ENGINE|ADDRESS", help="Show the statements that a database would get."),
+    ] = None,
     sep: Sep = None,
     decimal: Decimal = None,
     encoding: Encoding = None,
@@ -282,6 +289,7 @@ def plan(
     Example:
       veilwood plan --schema visits.json --epsilon 0.5 -o plan.json
       veilwood plan --schema visits.json --epsilon 0.5 --estimator random-trees --search --rows 2000
+      veilwood plan --schema visits.json --sql postgres
     """
     declared = with_dialect(_load_schema(schema), sep, decimal, encoding)
     forest = _estimator(declared, estimator, epsilon, delta, param, None)
@@ -301,7 +309,13 @@ def plan(
         grid = {key: v if isinstance(v, list) else [v] for key, v in given.items() if key in SEARCHED}
         made = tune(forest.schema, forest, n=rows, epsilon=epsilon, delta=delta, grid=grid)
     saved = f"\nPlan: {out}, sha256 {made.fingerprint()}" if isinstance(made, Plan) and out is not None else ""
-    say(as_json, made.to_dict(), f"{made}{saved}")
+    told = made.to_dict()
+    if sql is not None:
+        statements = statements_of(forest, sql)
+        told["statements"] = statements
+        saved += "\n\n-- What the database would get. KEY stands for a secret key; later rounds have other constants.\n"
+        saved += "\n".join(f"{statement};" for statement in statements)
+    say(as_json, told, f"{made}{saved}")
 
 
 @app.command()
@@ -350,6 +364,8 @@ def fit(
     check_output(out, force)
     if evaluate_share is not None:
         check_output(quality_file(out), force)
+    if is_address(table):
+        check_output(statements_file(out), force)
     book = open_ledger(None) if ledger is None else existing_ledger(ledger)
     declared = with_dialect(_load_schema(schema), sep, decimal, encoding)
     if plan is None:
@@ -365,6 +381,8 @@ def fit(
     with _spend_noted(book, planned), showing_values(show_values):
         forest.fit(table, plan=planned, evaluate_share=evaluate_share, evaluate_epsilon=evaluate_epsilon)
         model_file.save(forest, out)
+        if hasattr(forest, "statements_"):
+            write_file(statements_file(out), "".join(f"{one}\n" for one in forest.statements_).encode())
         if evaluate_share is not None:
             forest.evaluation_.save(quality_file(out))
     if not as_json and (learned := forest.plan_.choices.get("learned")):
@@ -375,7 +393,13 @@ def fit(
         told = f"\nOn the units set aside:\n{forest.evaluation_.quality}\nWritten to {quality_file(out)}"
         print(told if not as_json else "", end="" if as_json else "\n")
     where = "not recorded: no --ledger was given" if ledger is None else f"recorded in {book.name}, {left_of(book)}"
-    say(as_json, data, f"\nCertificate: {forest.privacy_}\nSpend: {where}\nModel: {out}")
+    record = f"\nStatements, by their SHA-256: {statements_file(out)}" if hasattr(forest, "statements_") else ""
+    say(as_json, data, f"\nCertificate: {forest.privacy_}\nSpend: {where}\nModel: {out}{record}")
+
+
+def statements_file(model: Path) -> Path:
+    """Where the hashes of the statements that a database got are written."""
+    return model.with_suffix(".statements.txt")
 
 
 # -- helpers ---------------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ from veilwood.data.problems import Invalid
 from veilwood.data.relations import stream_of
 from veilwood.data.row_cap import Keeps
 from veilwood.data.spool import Spool, open_spool
+from veilwood.data.sql.session import is_address, is_ibis
+from veilwood.data.sql.source import open_sql
 from veilwood.data.streams import open_stream
 from veilwood.errors import OutOfSchemaError, ParameterError, UseError
 from veilwood.privacy.neighbours import RowsOf, Unit
@@ -87,6 +89,12 @@ def open_rows(
     if not isinstance(invalid, str) or invalid not in get_args(Invalid):
         raise ParameterError("invalid", invalid, "is not known", "'refuse' or 'drop'")
     cap = unit if isinstance(unit, RowsOf) else None
+    if is_address(X) or is_ibis(X):
+        if y is not None:
+            raise OutOfSchemaError("y was given beside a table of a database. Hint: it holds the target column itself.")
+        if keeps is not None:
+            raise UseError("units are set aside by id in tables and files only. Hint: write the rows to Parquet files.")
+        return open_sql(X, encoding, cap=cap, invalid=invalid)
     if are_files(X) and not (isinstance(X, list | tuple) and y is not None):
         if y is not None:
             raise OutOfSchemaError("y was given beside a file. Hint: files hold the target column themselves.")

@@ -120,6 +120,11 @@ class Told(NamedTuple):
         found = values()
         return cls(column.name, kind, f"{words} ({examples(column, found, rows)})", hint, found[0])
 
+    @classmethod
+    def of_kind(cls, column: Column, kind: Problem, target: Column) -> Told:
+        """Say what is wrong with some rows of a column that are not at hand."""
+        return cls(column.name, kind, *_words(column, kind, is_target=column is target))
+
 
 def refuse(told: Sequence[Told]) -> None:
     """Raise if anything is wrong, and name every column and kind of problem."""

@@ -18,7 +18,7 @@ from veilwood.errors import OutOfSchemaError
 from veilwood.privacy import entropy
 from veilwood.privacy.neighbours import RowsOf
 
-__all__ = ["NOBODY", "Keeps", "choose_rows", "first_rows", "id_codes", "no_id"]
+__all__ = ["NOBODY", "Keeps", "choose_rows", "first_rows", "id_codes", "no_id", "nobody"]
 
 Keeps = Callable[[str], bool]
 """Whether an id, by its canonical text, is in a part of the units."""
@@ -74,17 +74,21 @@ def id_codes(values: Cells, cap: RowsOf, invalid: Invalid) -> tuple[npt.NDArray[
     codes, texts = category_codes(values, id_of)
     worst = codes.min(initial=0)
     if worst < 0 and invalid == "refuse":
-        missing = worst == Nothing.MISSING.value
-        problem = "a missing value" if missing else "an id that is neither text nor a whole number"
-        rounded = "" if missing else " (floats beyond 2^53 are rounded)"
-        kind = Problem.MISSING if missing else Problem.UNUSABLE
-        raise OutOfSchemaError(
-            f"column {cap.id!r} has {problem}{rounded}, so whose row it is cannot be told. "
-            "Hint: drop such rows, or give each an id of its own.",
-            column=cap.id,
-            problems=((cap.id, kind.in_short),),
-        )
+        raise nobody(cap, missing=worst == Nothing.MISSING.value)
     return np.maximum(codes, NOBODY), texts
+
+
+def nobody(cap: RowsOf, *, missing: bool) -> OutOfSchemaError:
+    """Say that it cannot be told whose row one is."""
+    problem = "a missing value" if missing else "an id that is neither text nor a whole number"
+    rounded = "" if missing else " (floats beyond 2^53 are rounded)"
+    kind = Problem.MISSING if missing else Problem.UNUSABLE
+    return OutOfSchemaError(
+        f"column {cap.id!r} has {problem}{rounded}, so whose row it is cannot be told. "
+        "Hint: drop such rows, or give each an id of its own.",
+        column=cap.id,
+        problems=((cap.id, kind.in_short),),
+    )
 
 
 def no_id(cap: RowsOf) -> OutOfSchemaError:

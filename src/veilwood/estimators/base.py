@@ -27,6 +27,7 @@ from veilwood.data.encoding import Encoding, class_labels
 from veilwood.data.open_rows import open_rows
 from veilwood.data.problems import Invalid
 from veilwood.data.schema import Schema, TaskKind
+from veilwood.data.sql.source import SqlSource
 from veilwood.errors import (
     OutOfSchemaError,
     ParameterError,
@@ -165,6 +166,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
     privacy_: PrivacyStatement
     model_: Any
     evaluation_: Evaluation
+    statements_: tuple[str, ...]  # by their SHA-256, where rows were counted in a database
     n_features_in_: int
     feature_names_in_: NDArray[Any]
     classes_: NDArray[Any]
@@ -239,6 +241,8 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
                 mine, held_out = aside.parts(X, y, design.encoding, unit=unit, invalid=self.invalid, estimator=who)
                 sources = [mine]
         sources[0].check_passes(method.several_passes or aside is not None, type(self).__name__)
+        record = sources[0].record if isinstance(sources[0], SqlSource) else None
+        self.__dict__.pop("statements_", None)
         # Taken out of the list, so that the encoded rows are gone from memory before anything is learned.
         door = self._carry_out(
             design,
@@ -249,6 +253,8 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         )
         if held_out is not None:
             self._evaluate(held_out, door, more, float(evaluate_share or 0))
+        if record is not None:
+            self.statements_ = tuple(record)
         return self
 
     @property

@@ -18,6 +18,7 @@ from veilwood.data.cluster.engines import ClusterSource
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.data.problems import Invalid
+from veilwood.data.sql.source import SqlSource
 from veilwood.errors import ParameterError
 from veilwood.privacy.entropy import secret_key
 from veilwood.privacy.loss import exact
@@ -68,6 +69,8 @@ class Aside:
     def _part(self, source: Source, aside: bool) -> Source:
         """Keep the rows of one part, in every pass the same."""
         kept = partial(_kept, Assignment(self.key, _PARTS), self.thousandths, aside)
+        if isinstance(source, SqlSource):
+            return source.part(self.key, self.thousandths, aside)
         if isinstance(source, ClusterSource):
             return replace(source, _pass=lambda count: source._pass(partial(_count_part, count, kept)))
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -25,7 +24,7 @@ from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Plan, Records
 from veilwood.privacy.steps import Step, counting_step
-from veilwood.trees.counting import Assignment, leaf_totals
+from veilwood.trees.counting import Assignment, LeafCount
 from veilwood.trees.forest import Forest
 
 AVERAGE = "threshold"  # the vote by averaged shares, which is also how numbers are predicted
@@ -133,13 +132,7 @@ class LeafMethod(Method[L]):
 
     def leaf_count(self, encoding: Encoding, forest: Forest, assignment: Assignment | None) -> Count:
         """Say what is added up for the leaves: exact, for the door only."""
-        return partial(
-            leaf_totals,
-            forest,
-            n_classes=len(encoding.schema.classes) or None,
-            target_levels=TARGET_LEVELS,
-            assignment=assignment,
-        )
+        return LeafCount(forest, len(encoding.schema.classes) or None, TARGET_LEVELS, assignment)
 
     # -- after the door ------------------------------------------------------------------------------------------
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,8 +21,10 @@ from joblib import effective_n_jobs
 from numpy.typing import NDArray
 
 from veilwood.data.batches import Batch
+from veilwood.data.cells import COIN, Answer, Cells, Coins, Split
 from veilwood.trees import gpu
 from veilwood.trees.forest import LEAF, Forest, Ints
+from veilwood.trees.ways import tree_tables, way_through
 
 Codes: TypeAlias = NDArray[np.uint16]
 Counts: TypeAlias = NDArray[np.int64]
@@ -110,6 +113,34 @@ def leaf_totals(
         else:
             _numpy_add(forest, codes, target, own, n_classes, target_levels, totals)
     return totals
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LeafCount:
+    """Counts the leaves of a forest (``batches.Count``), and can say what it counts (``cells.SaidCount``)."""
+
+    forest: Forest
+    n_classes: int | None
+    target_levels: int = 1
+    assignment: Assignment | None = None
+
+    def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Counts:
+        """Return the totals of these batches."""
+        return leaf_totals(
+            self.forest, batches, n_classes=self.n_classes, target_levels=self.target_levels,
+            assignment=self.assignment, n_jobs=n_jobs,
+        )  # fmt: skip
+
+    def by_cells(self, answer: Answer, n_codes: Sequence[int]) -> Counts:
+        """Return the totals out of answers: a table for each tree, or one for all where each row is in one tree."""
+        forest = self.forest
+        what: Any = "classes" if self.n_classes else "pair"
+        if self.assignment is not None:
+            trees = tuple(way_through(forest, tree, n_codes) for tree in range(forest.n_trees))
+            own = Split(COIN, tuple(range(forest.n_trees)), trees)
+            (totals,) = answer([Cells((own,), forest.n_leaves)], what, Coins(self.assignment.key, forest.n_trees))
+            return totals
+        return np.concatenate(answer(tree_tables(forest, n_codes), what))
 
 
 def _fast_adder(

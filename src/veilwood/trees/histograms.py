@@ -7,7 +7,8 @@ may see them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
@@ -15,11 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.data.batches import AddUp, Batch
+from veilwood.data.cells import COIN, Answer, Cells, Coins, Split, Way, codes_of
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.errors import DomainTooLargeError
 from veilwood.trees.counting import HAVE_NUMBA, Assignment, on_threads, route
 from veilwood.trees.forest import Forest
 from veilwood.trees.levelwise import SHIFT, Growing, Slots
+from veilwood.trees.ways import way_through
 
 Counts: TypeAlias = NDArray[np.int64]
 
@@ -64,10 +67,7 @@ def level_scores(
     parts = []
     for start in range(0, slots.n_nodes, nodes_per_pass):
         here = slots.of_nodes(start, min(start + nodes_per_pass, slots.n_nodes))
-        fill = partial(
-            fill_histograms, growing.partial(), growing.depth, here,
-            n_classes=n_classes, max_bins=max_bins, assignment=assignment, fast=fast,
-        )  # fmt: skip
+        fill = HistogramCount(growing.partial(), growing.depth, here, n_classes, max_bins, assignment, fast)
         histograms = add_up(fill, n_jobs=n_jobs)
         if isinstance(histograms, np.ndarray):  # in shares nobody can look
             _check_rows(histograms[..., 0] if n_classes is None else histograms.sum(axis=2))
@@ -78,6 +78,64 @@ def level_scores(
 def _check_rows(counted: Counts) -> None:
     if counted.sum(axis=1).max(initial=0) > MAX_ROWS:
         raise DomainTooLargeError(f"more than {MAX_ROWS:,} rows. Hint: train on a random part of them.")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class HistogramCount:
+    """Fills the histograms of open nodes (``batches.Count``), and can say what it counts (``cells.SaidCount``)."""
+
+    forest: Forest
+    depth: int
+    slots: Slots
+    n_classes: int | None
+    max_bins: int
+    assignment: Assignment | None = None
+    fast: bool = HAVE_NUMBA
+
+    def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Counts:
+        """Return the histograms of these batches."""
+        return fill_histograms(
+            self.forest, self.depth, self.slots, batches, n_classes=self.n_classes, max_bins=self.max_bins,
+            assignment=self.assignment, n_jobs=n_jobs, fast=self.fast,
+        )  # fmt: skip
+
+    def by_cells(self, answer: Answer, n_codes: Sequence[int]) -> Counts:
+        """Return the histograms out of answers: a table for each tree and place among the candidates of its nodes."""
+        slots, forest, own = self.slots, self.forest, self.assignment
+        tables, owners = [], []
+        for place in range(int(np.diff(slots.first).max(initial=0))):
+            for tree in range(forest.n_trees):
+                mine: list[int] = []
+                way = way_through(forest, tree, n_codes, leaf=partial(self._bins, place, n_codes, mine))
+                if not mine:
+                    continue
+                if own is not None:
+                    apart = np.arange(forest.n_trees) != tree
+                    way = codes_of(COIN, -apart.astype(np.int64), {0: way}.__getitem__)
+                tables.append(Cells((way,), len(mine) * self.max_bins))
+                owners.append(mine)
+        histograms = np.zeros((slots.n_slots, self.max_bins, self.n_classes or 3), np.int64)
+        coins = None if own is None else Coins(own.key, forest.n_trees)
+        found = answer(tables, "classes" if self.n_classes else "moments", coins)
+        for mine, sums in zip(owners, found, strict=True):
+            histograms[mine] = sums.reshape(len(mine), self.max_bins, -1)
+        return histograms
+
+    def _bins(self, place: int, n_codes: Sequence[int], mine: list[int], node: int) -> Way:
+        """The bin of a row in a slot of an open node, which is noted; a closed leaf counts nothing."""
+        slots = self.slots
+        slot = int(slots.first[node]) + place if node >= 0 else -1
+        if node < 0 or slot >= slots.first[node + 1]:
+            return None
+        start, column, table = len(mine) * self.max_bins, int(slots.feature[slot]), int(slots.table[slot])
+        mine.append(slot)
+        if table >= 0:
+            groups = slots.tables[table : table + n_codes[column]]
+            return codes_of(column, groups, lambda group: start + group)
+        bins = int(slots.n_bins[slot])
+        edges = np.arange(bins - 1)
+        cuts = slots.cuts(np.full(len(edges), slot), edges)
+        return Split(column, (0, *cuts.tolist()), tuple(range(start, start + bins)))
 
 
 def fill_histograms(

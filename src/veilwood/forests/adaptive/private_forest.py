@@ -20,6 +20,7 @@ from veilwood.data.batches import Source
 from veilwood.data.cluster.engines import ClusterSource
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
+from veilwood.data.sql.source import SqlSource
 from veilwood.errors import ModelFileError, ParameterError, PlanError
 from veilwood.forests.adaptive.cell_forests import Grown, most_leaves, shares_of
 from veilwood.forests.adaptive.cell_tables import Axis, CellTable, grow_tables
@@ -52,6 +53,7 @@ from veilwood.forests.adaptive.rows import (
 )
 from veilwood.forests.adaptive.shapes import MOST_TABLE_COLUMNS, division
 from veilwood.forests.adaptive.shrinking import probabilities
+from veilwood.forests.adaptive.sql_rows import SqlRows
 from veilwood.forests.method import Arrays, Asked, Codes, Design, Floats, ForestModel, Method, Parameters
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
@@ -181,15 +183,7 @@ class PrivateForest(Method[PrivateForestParameters]):
     def measure(self, design: PrivateForestDesign, source: Source, door: Door, n_jobs: int | None = None) -> Learned:
         """Carry the loop out."""
         asked, n_classes = design.asked, len(design.encoding.schema.classes)
-        rows: AskedRows
-        if isinstance(source, MakesRows):
-            rows = source.asked_rows(design.columns, n_outputs(n_classes))
-        elif isinstance(source, ClusterSource):
-            rows = StreamedRows(design.columns, source, n_outputs(n_classes), n_jobs)
-        elif gpu.in_use() and source.alone:
-            rows = DeviceRows(design.columns, source, n_outputs(n_classes))
-        else:
-            rows = HeldRows(design.columns, source, n_outputs(n_classes), n_jobs)
+        rows = _opened(design.columns, source, n_classes, n_jobs)
         alone = source.alone
         del source  # rows that are held need it no more
         if design.n_rows is None and alone and _rows_are_public(asked):
@@ -275,6 +269,19 @@ class PrivateForest(Method[PrivateForestParameters]):
             "so few rows at this epsilon show nothing but how frequent the classes are, or the mean of the target, "
             "and that is all this model predicts. Hint: spend more epsilon, or gather more rows."
         )
+
+
+def _opened(columns: Sequence[CellColumn], source: Source, n_classes: int, n_jobs: int | None) -> AskedRows:
+    """Ask rows where they are."""
+    if isinstance(source, MakesRows):
+        return source.asked_rows(columns, n_outputs(n_classes))
+    if isinstance(source, SqlSource):
+        return SqlRows(columns, source, n_classes)
+    if isinstance(source, ClusterSource):
+        return StreamedRows(columns, source, n_outputs(n_classes), n_jobs)
+    if gpu.in_use() and source.alone:
+        return DeviceRows(columns, source, n_outputs(n_classes))
+    return HeldRows(columns, source, n_outputs(n_classes), n_jobs)
 
 
 def _rows_are_public(asked: Asked) -> bool:

@@ -29,7 +29,7 @@ from veilwood.privacy.entropy import secret_key
 from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Plan
 from veilwood.privacy.steps import Step, counting_step
 from veilwood.progress import track
-from veilwood.trees.counting import Assignment, leaf_totals, route
+from veilwood.trees.counting import Assignment, LeafCount, leaf_totals, route
 from veilwood.trees.forest import Forest
 
 MODES = ("batch", "subsample")
@@ -109,8 +109,7 @@ class Answering:
                 np.concatenate([batch.target for batch in batches]),
             )
         assignment = Assignment(secret_key(), self.forest.n_trees)
-        count = partial(leaf_totals, self.forest, n_classes=self._n_classes, assignment=assignment)
-        return source.add_up(count, n_jobs=n_jobs)
+        return source.add_up(LeafCount(self.forest, self._n_classes, assignment=assignment), n_jobs=n_jobs)
 
     # -- planning a batch ----------------------------------------------------------------------------------------
 

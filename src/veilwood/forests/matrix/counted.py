@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood.data import cells as said
 from veilwood.data.batches import Batch
 from veilwood.forests.matrix.workloads import Ints, PathWorkload
 from veilwood.trees.counting import leaf_totals
+from veilwood.trees.ways import tree_tables
 
-__all__ = ["Cells", "CountedRows", "Counts"]
+__all__ = ["AskedCounts", "Cells", "CountedRows", "Counts"]
 
 
 class Counts(ABC):
@@ -52,6 +55,45 @@ class CountedRows(Counts):
         assert workload.forest is not None
         rows = Batch(self.unmerged.astype(np.uint16), self.classes.astype(np.int32), partition=0, first_row=0)
         return leaf_totals(workload.forest, [rows], n_classes=self.n_classes)
+
+
+class AskedCounts(Counts):
+    """Counts of records that are somewhere else, asked for in cells (``data.cells``).
+
+    ``columns`` are the columns of the features, ``maps`` merge their codes: a record with a code that is merged into
+    nothing is not counted.
+    """
+
+    def __init__(
+        self, answer: said.Answer, n_codes: Sequence[int], columns: Sequence[int], maps: Sequence[Ints],
+        shape: tuple[int, ...],
+    ) -> None:  # fmt: skip
+        self.answer, self.n_codes, self.columns, self.maps, self.shape = answer, n_codes, columns, maps, shape
+
+    def table(self, features: tuple[int, ...]) -> Ints:
+        """Ask for the cells of a marginal."""
+        parts, stride = [], math.prod(self.shape[i] for i in features)
+        n_cells = stride
+        for i in features:
+            stride //= self.shape[i]
+            parts.append(said.codes_of(self.columns[i], np.where(self.maps[i] < 0, -1, self.maps[i] * stride)))
+        (found,) = self.answer([said.Cells((*parts, *self._gone(features)), n_cells)], "classes")
+        return found.reshape(*(self.shape[i] for i in features), -1)
+
+    def leaves(self, workload: PathWorkload) -> Ints:
+        """Ask for the leaves of each tree."""
+        forest = workload.forest
+        assert forest is not None
+        tables = tree_tables(forest, self.n_codes, self.columns, self._gone(()))
+        return np.concatenate(self.answer(tables, "classes"))
+
+    def _gone(self, features: tuple[int, ...]) -> list[said.Way]:
+        """Tests of the other features for codes that are merged into nothing."""
+        return [
+            said.codes_of(self.columns[i], np.where(to < 0, -1, 0))
+            for i, to in enumerate(self.maps)
+            if i not in features and (to < 0).any()
+        ]
 
 
 class Cells(Counts):

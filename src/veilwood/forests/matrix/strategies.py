@@ -34,8 +34,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from veilwood.data.cells import Answer
 from veilwood.errors import MechanismError, OutOfSchemaError
-from veilwood.forests.matrix.counted import Cells, CountedRows, Counts
+from veilwood.forests.matrix.counted import AskedCounts, Cells, CountedRows, Counts
 from veilwood.forests.matrix.workloads import PathWorkload, Workload
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 
@@ -143,6 +144,10 @@ class Strategy(ABC):
         return self._measure(
             CountedRows(merged[seen], labels[seen].astype(np.int64), n_classes, self.shape, values[seen])
         )
+
+    def measure_asked(self, answer: Answer, n_codes: Sequence[int], columns: Sequence[int]) -> list[Ints]:
+        """The same of records that are somewhere else; ``columns`` are those of the features."""
+        return self._measure(AskedCounts(answer, n_codes, columns, self.maps, self.shape))
 
     def measure_cells(self, cells: ArrayLike) -> list[Ints]:
         """The same out of an integer table [*sizes, k] of counts (or of votes)."""

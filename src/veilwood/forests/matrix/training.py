@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from veilwood.bounded import rational
 from veilwood.data.batches import Batch, Count
+from veilwood.data.cells import Answer
 from veilwood.data.encoding import Encoding
 from veilwood.errors import PlanError, UseError
 from veilwood.forests import leaves as cleaning
@@ -77,17 +77,31 @@ class MatrixDesign(ForestDesign):
     measurements: tuple[Measurement, ...]
 
 
-def _measured_tables(design: MatrixDesign, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> NDArray[np.int64]:
-    """Add up the exact tables of all measurements, one after the other in one array; always on one thread."""
-    n_classes = len(design.encoding.schema.classes)
-    totals = [[np.zeros(step.shape, np.int64) for step in m.steps] for m in design.measurements]
-    for batch in batches:
-        for ensemble, measurement, sums in zip(design.ensembles, design.measurements, totals, strict=True):
-            columns = batch.codes[:, ensemble.features]
-            parts = measurement.strategy.measure_exact(columns, batch.target, n_classes)
-            for total, part in zip(sums, parts, strict=True):
-                total += part
-    return np.concatenate([total.ravel() for sums in totals for total in sums])
+@dataclass(frozen=True, eq=False, repr=False)
+class TableCount:
+    """Counts the tables of all measurements (``batches.Count``), and can say what it counts (``cells.SaidCount``)."""
+
+    design: MatrixDesign
+
+    def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> NDArray[np.int64]:
+        """Return the exact tables, one after the other in one array; always on one thread."""
+        design, n_classes = self.design, len(self.design.encoding.schema.classes)
+        totals = [[np.zeros(step.shape, np.int64) for step in m.steps] for m in design.measurements]
+        for batch in batches:
+            for ensemble, measurement, sums in zip(design.ensembles, design.measurements, totals, strict=True):
+                columns = batch.codes[:, ensemble.features]
+                parts = measurement.strategy.measure_exact(columns, batch.target, n_classes)
+                for total, part in zip(sums, parts, strict=True):
+                    total += part
+        return np.concatenate([total.ravel() for sums in totals for total in sums])
+
+    def by_cells(self, answer: Answer, n_codes: Sequence[int]) -> NDArray[np.int64]:
+        """Return the same out of answers about cells."""
+        found = [
+            measurement.strategy.measure_asked(answer, n_codes, ensemble.features)
+            for ensemble, measurement in zip(self.design.ensembles, self.design.measurements, strict=True)
+        ]
+        return np.concatenate([table.ravel() for tables in found for table in tables])
 
 
 def _chosen(found: Mapping[str, Any], n_ensembles: int) -> tuple[list[Fraction], list[Any]]:
@@ -250,7 +264,7 @@ class MatrixForest(LeafMethod[MatrixForestParameters], OnePassMethod[MatrixFores
     def count(self, design: MatrixDesign) -> Count:
         """Count the cells of the tables that are measured, or the leaves."""
         if design.measurements:
-            return partial(_measured_tables, design)
+            return TableCount(design)
         return self.leaf_count(design.encoding, design.forest, self.assignment(design.forest.n_trees))
 
     def release(self, design: MatrixDesign, exact: NDArray[np.int64], door: Door) -> Floats:

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How each engine writes what engines write differently: names, texts, numbers, types and a few functions.
+
+Names and texts are quoted by sqlglot, so that no name or category can end its quotes. Everything else that ``data.sql``
+writes is plain SQL that all of them read alike.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache
+from typing import Any, Final, Literal, TypeAlias
+
+from veilwood.errors import SetupError, UseError
+
+__all__ = ["ENGINES", "Engine", "Kind", "Words", "kind_of"]
+
+Engine: TypeAlias = Literal["duckdb", "postgres", "sqlite", "bigquery", "snowflake", "spark"]
+ENGINES: Final[tuple[Engine, ...]] = ("duckdb", "postgres", "sqlite", "bigquery", "snowflake", "spark")
+
+Kind: TypeAlias = Literal[
+    "whole", "decimal", "double", "single", "boolean", "text", "as text", "date", "moment", "zoned moment", "any"
+]
+"""What a column holds, as far as reading it differs; "any": each cell has its own type (SQLite)."""
+
+_TYPES: Final = {
+    # double, whole number, smaller whole number, text
+    "duckdb": ("DOUBLE", "BIGINT", "INTEGER", "VARCHAR"),
+    "postgres": ("DOUBLE PRECISION", "BIGINT", "INTEGER", "TEXT"),
+    "sqlite": ("REAL", "INTEGER", "INTEGER", "TEXT"),
+    "bigquery": ("FLOAT64", "INT64", "INT64", "STRING"),
+    "snowflake": ("DOUBLE", "BIGINT", "INTEGER", "VARCHAR"),
+    "spark": ("DOUBLE", "BIGINT", "INT", "STRING"),
+}
+_NAN: Final = {
+    "duckdb": "ISNAN({x})",
+    "postgres": "({x} = CAST('NaN' AS DOUBLE PRECISION))",
+    "sqlite": "({x} <> {x})",  # which has no NaN: it stores null
+    "bigquery": "IS_NAN({x})",
+    "snowflake": "({x} = CAST('NaN' AS DOUBLE))",
+    "spark": "ISNAN({x})",
+}
+_HASH: Final = {
+    "duckdb": "SHA256({x})",
+    "postgres": "(ENCODE(SHA256(CONVERT_TO({x}, 'UTF8')), 'hex') COLLATE \"C\")",
+    "sqlite": "VEILWOOD_SHA256({x})",  # which has no such function: the connection gets one
+    "bigquery": "TO_HEX(SHA256({x}))",
+    "snowflake": "SHA2({x}, 256)",
+    "spark": "SHA2({x}, 256)",
+}
+_MATCHES: Final = {
+    "duckdb": "REGEXP_FULL_MATCH({x}, {p})",
+    "postgres": "({x} ~ {p})",
+    "bigquery": "REGEXP_CONTAINS({x}, {p})",
+    "snowflake": "REGEXP_LIKE({x}, {p})",
+    "spark": "({x} RLIKE {p})",
+}
+_EXACT: Final = {"postgres": '({x} COLLATE "C")', "sqlite": "({x} COLLATE BINARY)"}
+_DIVIDED: Final = {
+    "duckdb": "({a} // {b})",
+    "bigquery": "DIV({a}, {b})",
+    "snowflake": "(({a} - MOD({a}, {b})) / {b})",
+    "spark": "({a} DIV {b})",
+}
+
+_NUMBER: Final = "-?(0|[1-9][0-9]*)([.][0-9]+)?"
+_WITH_EXPONENT: Final = "-?(0|[1-9][0-9]*)(([.][0-9]+[eE][+-]?)|([eE][+-]))[0-9]{1,20}"
+_MOMENT: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}.*"
+
+_OF_TYPE: Final[dict[str, Kind]] = {
+    **dict.fromkeys(
+        ["TINYINT", "SMALLINT", "INTEGER", "INT", "BIGINT", "INT2", "INT4", "INT8", "INT64", "BYTEINT", "UTINYINT",
+         "USMALLINT", "UINTEGER", "UBIGINT", "SHORT", "LONG", "BYTE"], "whole"),
+    **dict.fromkeys(["DECIMAL", "NUMERIC", "HUGEINT", "UHUGEINT", "NUMBER", "BIGNUMERIC"], "decimal"),
+    **dict.fromkeys(["DOUBLE", "DOUBLE PRECISION", "FLOAT8", "FLOAT64"], "double"),
+    **dict.fromkeys(["REAL", "FLOAT4", "FLOAT"], "single"),
+    **dict.fromkeys(["BOOLEAN", "BOOL"], "boolean"),
+    **dict.fromkeys(["VARCHAR", "TEXT", "STRING", "CHARACTER VARYING"], "text"),
+    **dict.fromkeys(["CHAR", "CHARACTER", "BPCHAR", "ENUM", "NAME", "CITEXT", "UUID"], "as text"),
+    "DATE": "date",
+    **dict.fromkeys(["TIMESTAMP", "TIMESTAMP WITHOUT TIME ZONE", "DATETIME", "TIMESTAMP_S", "TIMESTAMP_MS",
+                     "TIMESTAMP_NS", "TIMESTAMP_NTZ"], "moment"),
+    **dict.fromkeys(["TIMESTAMPTZ", "TIMESTAMP WITH TIME ZONE", "TIMESTAMP_TZ", "TIMESTAMP_LTZ"], "zoned moment"),
+}  # fmt: skip
+
+
+def kind_of(type_name: str, engine: Engine) -> Kind | None:
+    """Say what a column of a type holds; None where it is of no use.
+
+    >>> kind_of("DECIMAL(18,3)", "duckdb"), kind_of("timestamp with time zone", "postgres"), kind_of("JSON", "duckdb")
+    ('decimal', 'zoned moment', None)
+    """
+    if engine == "sqlite":
+        return "any"
+    head, _, rest = type_name.upper().partition("(")
+    if type_name.endswith("]"):  # an array
+        return None
+    name = f"{head.strip()} {rest.partition(')')[2].strip()}".strip()
+    if engine == "snowflake" and name == "FLOAT":
+        return "double"
+    return _OF_TYPE.get(name)
+
+
+@cache
+def _sqlglot() -> Any:
+    try:
+        from sqlglot import exp
+    except ImportError:
+        raise SetupError("counting in a database needs sqlglot. Hint: pip install 'veilwood[sql]'.") from None
+    return exp
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of one engine.
+
+    >>> words = Words("postgres")
+    >>> words.name('a"; DROP TABLE x'), words.text("O'Neill"), words.number(37.5)
+    ('"a""; DROP TABLE x"', "'O''Neill'", '3.75e1')
+    """
+
+    engine: Engine
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise UseError(f"{self.engine!r} is no engine that is known here. Hint: one of {', '.join(ENGINES)}.")
+
+    # -- names and constants -----------------------------------------------------------------------------------------
+
+    def name(self, text: str) -> str:
+        """Quote a name."""
+        return str(_sqlglot().to_identifier(text, quoted=True).sql(dialect=self.engine))
+
+    def text(self, text: str) -> str:
+        """Quote a text."""
+        return str(_sqlglot().Literal.string(text).sql(dialect=self.engine))
+
+    def number(self, value: float) -> str:
+        """Write a float of 64 bits so that the engine reads the same one: its shortest digits, with an exponent."""
+        if not math.isfinite(value):
+            raise ValueError("constants of a query are finite")
+        sign, digits, exponent = Decimal(repr(float(value) + 0.0)).normalize().as_tuple()
+        rest = "".join(map(str, digits[1:])) or "0"
+        written = f"{'-' * sign}{digits[0]}.{rest}e{int(exponent) + len(digits) - 1 if any(digits) else 0}"
+        if self.engine == "sqlite" and not _sqlite_reads(written, float(value)):
+            written = _by_powers_of_two(float(value))
+            if not _sqlite_reads(written, float(value)):
+                raise SetupError("this SQLite does not read constants exactly. Hint: update SQLite to 3.43 or newer.")
+        return written
+
+    def _type(self, place: int) -> str:
+        return _TYPES[self.engine][place]
+
+    @property
+    def double(self) -> str:
+        """The type of floats of 64 bits."""
+        return self._type(0)
+
+    @property
+    def whole(self) -> str:
+        """The type of whole numbers of 64 bits."""
+        return self._type(1)
+
+    @property
+    def small(self) -> str:
+        """The type of whole numbers of 32 bits."""
+        return self._type(2)
+
+    @property
+    def texts(self) -> str:
+        """The type of texts."""
+        return self._type(3)
+
+    @property
+    def once(self) -> str:
+        """What makes an engine compute a named query once, however often it is used."""
+        return "MATERIALIZED " if self.engine in ("duckdb", "postgres", "sqlite") else ""
+
+    # -- functions ---------------------------------------------------------------------------------------------------
+
+    def is_nan(self, x: str) -> str:
+        """Whether a float is not a number."""
+        return _NAN[self.engine].format(x=x)
+
+    def exactly(self, x: str) -> str:
+        """Let a text be compared by its characters, whatever its column or database says."""
+        return _EXACT.get(self.engine, "{x}").format(x=x)
+
+    def hash(self, x: str) -> str:
+        """The hash of a text, as 64 hexadecimal digits."""
+        return _HASH[self.engine].format(x=x)
+
+    def least(self, *of: str) -> str:
+        """The smallest of some numbers, none of them null."""
+        return f"{'MIN' if self.engine == 'sqlite' else 'LEAST'}({', '.join(of)})"
+
+    def greatest(self, *of: str) -> str:
+        """The largest of some numbers, none of them null."""
+        return f"{'MAX' if self.engine == 'sqlite' else 'GREATEST'}({', '.join(of)})"
+
+    def divided(self, a: str, b: str) -> str:
+        """The whole part of a quotient of whole numbers that are not negative."""
+        return _DIVIDED.get(self.engine, "({a} / {b})").format(a=a, b=b)
+
+    def floor(self, x: str) -> str:
+        """The whole number below a float that is not negative and not large."""
+        return f"CAST({x} AS INTEGER)" if self.engine == "sqlite" else f"CAST(FLOOR({x}) AS {self.whole})"
+
+    def is_number(self, x: str) -> str:
+        """Whether a text is a number without an exponent, as programs write it."""
+        if self.engine != "sqlite":
+            return self._matches(x, _NUMBER)
+        bare = f"(CASE WHEN SUBSTR({x}, 1, 1) = '-' THEN SUBSTR({x}, 2) ELSE {x} END)"
+        return (
+            f"({bare} NOT GLOB '*[^0-9.]*' AND ({bare} GLOB '[1-9]*' OR {bare} = '0' OR {bare} GLOB '0.*') "
+            f"AND LENGTH({bare}) - LENGTH(REPLACE({bare}, '.', '')) <= 1 AND {bare} NOT GLOB '*.')"
+        )
+
+    def has_exponent(self, x: str) -> str:
+        """Whether a text is a number with an exponent, which cannot be compared here."""
+        if self.engine != "sqlite":
+            return self._matches(x, _WITH_EXPONENT)
+        return (
+            f"({x} NOT GLOB '*[^0-9.eE+-]*' AND {x} GLOB '*[0-9][eE]*' AND ({x} GLOB '*[.+]*' OR {x} GLOB '*[eE]-*'))"
+        )
+
+    def is_moment(self, x: str) -> str:
+        """Whether a text may be a date with a time, which has several texts."""
+        if self.engine != "sqlite":
+            return self._matches(x, _MOMENT)
+        day = "-".join(["[0-9]" * 4, "[0-9]" * 2, "[0-9]" * 2])
+        return f"({x} GLOB '{day}[ T]{'[0-9]' * 2}:{'[0-9]' * 2}*')"
+
+    def _matches(self, x: str, pattern: str) -> str:
+        whole = pattern if self.engine in ("duckdb", "snowflake") else f"^({pattern})$"
+        return _MATCHES[self.engine].format(x=x, p=self.text(whole))
+
+
+@cache
+def _exact_sqlite() -> sqlite3.Connection:
+    return sqlite3.connect(":memory:", check_same_thread=False)
+
+
+def _sqlite_reads(written: str, value: float) -> bool:
+    return bool(_exact_sqlite().execute(f"SELECT {written}").fetchone()[0] == value)
+
+
+def _by_powers_of_two(value: float) -> str:
+    """Write a float as a whole number times or by powers of two, where decimal digits are not read exactly.
+
+    >>> _by_powers_of_two(0.1)
+    '(7205759403792794.0 / 65536.0 / 1099511627776.0)'
+    """
+    mantissa, exponent = math.frexp(value)
+    whole, exponent = int(mantissa * 2**53), exponent - 53
+    sign = "/" if exponent < 0 else "*"
+    first, rest = abs(exponent) % 40, abs(exponent) // 40
+    return f"({whole}.0 {' '.join(f'{sign} {2**power}.0' for power in [first, *[40] * rest])})"

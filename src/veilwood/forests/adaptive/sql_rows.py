@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks rows that stay in a database: their cells and scores are in a temporary table there, and sums come back.
+
+The same whole numbers as in ``rows`` and ``questions``, by the same lookups: shares of classes stand in a second
+temporary table, and divisions are of whole numbers that are not negative. Fine cells are not asked for: nearly every
+one of them would be a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood.data.cells import Cells, Split, codes_of
+from veilwood.data.encoding import TARGET_LEVELS
+from veilwood.data.sql.source import CELLS, JUDGES, LOOKUP, SqlSource
+from veilwood.data.sql.writing import CellWriter, batched
+from veilwood.errors import UseError
+from veilwood.forests.adaptive import questions as asked
+from veilwood.forests.adaptive.cell_tables import Axis, CellTable
+from veilwood.forests.adaptive.columns import CellColumn
+from veilwood.forests.adaptive.rows import (
+    GRADIENT_UNITS,
+    LARGEST_SCORE,
+    LEVEL_UNITS,
+    POWERS,
+    SCORE_UNITS,
+    TARGET_CELLS,
+    Ints,
+    Question,
+    Step,
+    gradients,
+)
+from veilwood.privacy.entropy import secret_key
+
+__all__ = ["SqlRows", "show_questions"]
+
+MOST_PENDING: Final = 8  # steps that are added to scores in every query before they are written down
+LOOKUP_ROWS: Final = 4000  # of a statement
+REACH: Final = 10 * SCORE_UNITS  # beyond it the share of a class no longer changes
+
+
+class SqlRows:
+    """Asks rows in a database (``rows.AskedRows``)."""
+
+    holds_back: ClassVar[bool] = False
+
+    def __init__(self, columns: Sequence[CellColumn], source: SqlSource, n_classes: int) -> None:
+        session, rows = source.session, source.rows
+        if not session.scratch:
+            raise UseError(
+                "PrivateForest keeps scores in a temporary table, and this account may not make one. "
+                "Hint: GRANT TEMPORARY ON DATABASE, or fit another estimator."
+            )
+        self._ask, self._words, self._columns, self._k = session.ask, session.words, columns, n_classes
+        self._outputs = n_classes if n_classes > 2 else 1
+        self._writer = CellWriter(session.words, rows.encoding, [column.n_cells for column in columns])
+        self._pending: dict[str, list[Step]] = {CELLS: []}
+        encoded = source.writer()
+        cells = []
+        for column in columns:
+            way = Split(column.feature, tuple(column.starts.tolist()), tuple(range(column.n_cells)))
+            cells.append(encoded.cell(Cells((way,), column.n_cells)))
+        start = ", ".join(["0"] * self._outputs)
+        self._ask(f"INSERT INTO {CELLS} SELECT {', '.join(cells)}, t, {start} FROM ({source.query()}) AS veilwood_from")
+        for statement in lookups(n_classes):
+            self._ask(statement)
+
+    # -- the protocol ------------------------------------------------------------------------------------------------
+
+    def ask(self, question: Question) -> Ints:
+        """Return the answer, added up over all rows."""
+        return self._answer(question, CELLS)
+
+    def ask_some(self, question: Question, share: float) -> tuple[Ints, float]:
+        """Ask about a share of the rows, drawn once by a keyed hash of what a row holds; return the share too."""
+        if JUDGES not in self._pending:
+            self._write_down(CELLS)
+            names = [f"c{column.feature}" for column in self._columns]
+            limit = self._words.text(f"{min(int(share * 16**8), 16**8 - 1):08x}")
+            drawn = f"{self._writer.hashed(secret_key(), names)} < {limit}"
+            self._ask(f"INSERT INTO {JUDGES} SELECT * FROM {CELLS} WHERE {drawn}")
+            self._pending[JUDGES] = []
+        return self._answer(question, JUDGES), share
+
+    def add(self, table: CellTable, values: NDArray[np.int32]) -> None:
+        """Take a step."""
+        for name, steps in self._pending.items():
+            steps.append((table, values))
+            if len(steps) >= MOST_PENDING:
+                self._write_down(name)
+
+    def hold_back(self, share: float) -> None:
+        """Not here (``holds_back``)."""
+        raise AssertionError("rows in a database cannot be set apart")
+
+    def ask_held_back(self, question: Question) -> Ints:
+        """Not here (``holds_back``)."""
+        raise AssertionError("rows in a database cannot be set apart")
+
+    def occupied(self, axes: Sequence[Axis], n_classes: int) -> tuple[Ints, Ints]:
+        """Not here (``holds_back``): cells so fine would be rows."""
+        raise AssertionError("rows in a database do not list their cells")
+
+    # -- scores ------------------------------------------------------------------------------------------------------
+
+    def _scores(self, name: str) -> list[str]:
+        """Every output's score, with the steps that are not written down yet."""
+        largest, smallest, words = str(LARGEST_SCORE), str(-LARGEST_SCORE), self._words
+        found = []
+        for output in range(self._outputs):
+            score = f"s{output}"
+            for table, values in self._pending[name]:
+                step = self._writer.way(self._valued(table.axes, values[:, output], 0))
+                score = words.greatest(words.least(f"{score} + {step}", largest), smallest)
+            found.append(score)
+        return found
+
+    def _valued(self, axes: Sequence[Axis], values: NDArray[np.int32], cell: int) -> Split | int:
+        """The value of a row's cell, found column by column."""
+        if not axes:
+            return int(values[cell])
+        axis = axes[0]
+        below = axes[1:]
+        return codes_of(axis.feature, axis.groups, lambda group: self._valued(below, values, cell * axis.size + group))
+
+    def _write_down(self, name: str) -> None:
+        if self._pending[name]:
+            scores = ", ".join(f"s{output} = {score}" for output, score in enumerate(self._scores(name)))
+            self._ask(f"UPDATE {name} SET {scores}")
+            self._pending[name] = []
+
+    # -- questions ---------------------------------------------------------------------------------------------------
+
+    def _answer(self, question: Question, name: str) -> Ints:
+        words = self._words
+        match question:
+            case asked.RowCount():
+                return self._counted("0", 1, name)
+            case asked.ClassCounts():
+                return self._counted("t", question.n_classes, name)
+            case asked.TargetHistogram():
+                return self._counted(words.divided(f"(t * {TARGET_CELLS})", str(TARGET_LEVELS + 1)), TARGET_CELLS, name)
+            case asked.TargetSums():
+                ((n, up),) = self._ask(f"SELECT COUNT(*) AS n, COALESCE(SUM(t), 0) AS s FROM {name}")
+                return np.array([int(up), TARGET_LEVELS * int(n) - int(up)], np.int64)
+            case asked.ResidualHistogram():
+                away = f"ABS(t * {LEVEL_UNITS} - {self._scores(name)[0]})"
+                marks = [*(int(mark) + 1 for mark in question.marks[:-1])]
+                cases = " ".join(f"WHEN z < {mark} THEN {place}" for place, mark in enumerate(marks))
+                inner = f"(SELECT {away} AS z FROM {name}) AS veilwood_away"
+                return self._counted(f"CASE {cases} ELSE {len(marks)} END", len(marks) + 1, inner)
+            case asked.Histogram():
+                cells = self._columns[question.column].n_cells
+                return self._counted(f"c{question.column}", cells, name)[: question.n_cells]
+            case asked.RowsByCell():
+                return self._counted(self._cell(question.table), question.table.n_cells, name)
+            case asked.ClassesByCell():
+                width = question.n_classes
+                placed = [f"({self._cell(table)}) * {width} + t" for table in question.tables]
+                found = self._several(placed, ["COUNT(*)"], [t.n_cells * width for t in question.tables], name, "")
+                return np.concatenate([sums[:, 0] for sums in found]).reshape(-1, width)
+            case asked.GradientSums():
+                return self._gradient_sums(question, name)
+        raise UseError(
+            f"{type(question).__name__} cannot be asked in a database. Hint: pass files, or a table in memory."
+        )
+
+    def _counted(self, cell: str, n_cells: int, name: str) -> Ints:
+        found = np.zeros(n_cells, np.int64)
+        for place, count in self._ask(f"SELECT {cell} AS c, COUNT(*) AS n FROM {name} GROUP BY 1"):
+            found[int(place)] = int(count)
+        return found
+
+    def _several(
+        self, cells: Sequence[str], sums: Sequence[str], sizes: Sequence[int], rows: str, before: str
+    ) -> list[Ints]:
+        """Add up in the cells of several tables."""
+        found = [np.zeros((size, len(sums)), np.int64) for size in sizes]
+        listed = ", ".join(f"{one} AS n{i}" for i, one in enumerate(sums))
+        selects = (
+            f"SELECT {number} AS b, {cell} AS c, {listed} FROM {rows} GROUP BY 2" for number, cell in enumerate(cells)
+        )
+        for statement in batched(selects, before):
+            for number, cell, *totals in self._ask(statement):
+                found[int(number)][int(cell)] = [int(total) for total in totals]
+        return found
+
+    def _cell(self, table: CellTable) -> str:
+        """A row's cell of a table."""
+        stride, parts = table.n_cells, []
+        for axis in table.axes:
+            stride //= axis.size
+            parts.append(codes_of(axis.feature, axis.groups.astype(np.int64) * stride))
+        return self._writer.cell(Cells(tuple(parts), table.n_cells))
+
+    def _gradient_sums(self, question: asked.GradientSums, name: str) -> Ints:
+        """Groups of every axis, and the gradients, are computed once; then each table is a sum over groups."""
+        axes: dict[tuple[int, bytes], Axis] = {}
+        for table in question.tables:
+            axes |= {(axis.feature, axis.groups.tobytes()): axis for axis in table.axes}
+        number = {key: place for place, key in enumerate(axes)}
+        groups = [self._writer.way(codes_of(axis.feature, axis.groups)) for axis in axes.values()]
+        listed = [f"{group} AS x{place}" for place, group in enumerate(groups)]
+        once, outputs = self._words.once, range(self._outputs)
+        scored = ", ".join([*listed, "t", *(f"{score} AS z{i}" for i, score in enumerate(self._scores(name)))])
+        joins, units = self._gradients(question.limit)
+        kept = ", ".join(
+            [*(f"x{place}" for place in range(len(groups))), *(f"{unit} AS g{i}" for i, unit in enumerate(units))]
+        )
+        before = (
+            f"WITH veilwood_scored AS (SELECT {scored} FROM {name}), veilwood_units AS {once}"
+            f"(SELECT {kept} FROM veilwood_scored{joins}) "
+        )
+        cells = []
+        for table in question.tables:
+            stride, parts = table.n_cells, []
+            for axis in table.axes:
+                stride //= axis.size
+                parts.append(f"x{number[axis.feature, axis.groups.tobytes()]} * {stride}")
+            cells.append(" + ".join(parts) or "0")
+        sums = [f"SUM(g{i})" for i in outputs]
+        found = self._several(cells, sums, [table.n_cells for table in question.tables], "veilwood_units", before)
+        return np.concatenate(found)
+
+    def _gradients(self, limit: int) -> tuple[str, list[str]]:
+        """What each row adds (``rows.gradients``): tables to join, and a whole number for each output."""
+        words, units = self._words, GRADIENT_UNITS
+        if self._k == 0:
+            residual = f"(t * {LEVEL_UNITS} - z0)"
+            size = words.least(words.divided(f"(ABS{residual} * {units})", str(limit)), str(units))
+            return "", [f"CASE WHEN {residual} < 0 THEN -{size} ELSE {size} END"]
+        if self._k == 2:
+            clipped = words.least(words.greatest("z0", str(-REACH)), str(REACH))
+            away = words.least(words.greatest(f"t * {units} - l0.v", str(-limit)), str(limit))
+            return f" JOIN {LOOKUP} AS l0 ON l0.i = {clipped}", [away]
+        best = words.greatest(*(f"z{i}" for i in range(self._k)))
+        behind = [words.least(f"{best} - z{i}", str(len(POWERS))) for i in range(self._k)]
+        joins = "".join(f" JOIN {LOOKUP} AS l{i} ON l{i}.i = {at}" for i, at in enumerate(behind))
+        total = "(" + " + ".join(f"l{i}.v" for i in range(self._k)) + ")"
+        return joins, [
+            f"(CASE WHEN t = {i} THEN {units} ELSE 0 END) - {words.divided(f'(l{i}.v * {units})', total)}"
+            for i in range(self._k)
+        ]  # fmt: skip
+
+
+def lookups(n_classes: int) -> Iterator[str]:
+    """Write the shares of classes by score, or powers by how far a score is behind the best, as public constants."""
+    if n_classes == 0:
+        return
+    if n_classes == 2:
+        scores = np.arange(-REACH, REACH + 1)
+        shares = -gradients(scores[:, None].astype(np.int32), np.zeros(len(scores), np.int32), 2, GRADIENT_UNITS)[:, 0]
+        pairs = list(zip(scores.tolist(), shares.tolist(), strict=True))
+    else:
+        pairs = [*enumerate(POWERS.tolist()), (len(POWERS), 0)]
+    for first in range(0, len(pairs), LOOKUP_ROWS):
+        values = ", ".join(f"({i}, {v})" for i, v in pairs[first : first + LOOKUP_ROWS])
+        yield f"INSERT INTO {LOOKUP} VALUES {values}"
+
+
+def show_questions(columns: Sequence[CellColumn], source: SqlSource, n_classes: int) -> None:
+    """Ask one question of each kind, so that a session that only listens hears its form."""
+    rows = SqlRows(columns, source, n_classes)
+    one, *others = [column.of_scales(4) for column in columns]
+    table = CellTable((one, *others[:1]))
+    zeros = np.zeros((table.n_cells, n_classes if n_classes > 2 else 1), np.int32)
+    questions: list[Question] = [asked.Histogram(columns[0].feature, columns[0].n_inside), asked.RowsByCell(table)]
+    if n_classes:
+        questions += [asked.ClassCounts(n_classes), asked.ClassesByCell([table], n_classes)]
+    else:
+        marks = np.array([LEVEL_UNITS, TARGET_LEVELS * LEVEL_UNITS], np.int64)
+        questions += [asked.RowCount(), asked.TargetHistogram(), asked.ResidualHistogram(marks)]
+    for question in questions:
+        rows.ask(question)
+    rows.add(table, zeros)
+    rows.ask(asked.GradientSums([table], n_classes, GRADIENT_UNITS))
+    rows.ask_some(asked.GradientSums([table], n_classes, GRADIENT_UNITS), 0.5)
