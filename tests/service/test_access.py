@@ -14,9 +14,12 @@ import pytest
 
 pytest.importorskip("fastapi")
 
+from fastapi.testclient import TestClient
+
 from fixtures.serving import CAR, CSV, PASSWORD, TABLE, Running, serving
+from veilwood.errors import ParameterError
 from veilwood.service import store
-from veilwood.service.accounts import ROLES
+from veilwood.service.accounts import ROLES, network_of
 from veilwood.service.settings import Limits
 
 OPEN = {
@@ -112,12 +115,16 @@ def test_a_token_can_do_no_more_than_it_says(running: Running) -> None:
     narrow, _ = running.service.accounts.issue_token(custodian, "narrow", ["plan"], 1)
     headers = {"Authorization": f"Bearer {narrow}"}
     assert call(running, "POST", "/v1/datasets", headers) == 403
-    wider = {"name": "wider", "scopes": ["plan", "data"]}
-    assert running.test_client.post("/v1/tokens", headers=headers, json=wider).status_code == 422
+    for scopes in (["plan"], ["plan", "data"]):  # nor can it be made to live on
+        again = running.test_client.post("/v1/tokens", headers=headers, json={"name": "x", "scopes": scopes})
+        assert (again.status_code, "log in" in again.text) == (403, True)
+    with pytest.raises(ParameterError, match="more than you have"):
+        running.service.accounts.issue_token(custodian, "wider", ["accounts"], 1)
 
 
 def caller(running: Running, role: str) -> Any:
-    return running.service.accounts.who(running.tokens[role], "token")
+    accounts = running.service.accounts
+    return accounts.who(accounts.open_session(role)[0], "session")
 
 
 def test_a_session_of_the_page_repeats_its_word_in_every_change(running: Running) -> None:
@@ -153,11 +160,29 @@ def test_passwords_are_not_guessed(tmp_path: Path) -> None:
         wrong = {"name": "analyst", "password": "not the password"}
         codes = [running.test_client.post("/v1/session", json=wrong).status_code for _ in range(12)]
         assert codes == [401] * 10 + [429] * 2
+        elsewhere = TestClient(running.test_client.app, client=("203.0.113.5", 4000))
+        right = {"name": "analyst", "password": PASSWORD}
+        assert elsewhere.post("/v1/session", json=right).status_code == 200, "a guesser keeps the person out"
         stored = running.service.records.find(store.accounts, name="analyst")
         assert stored is not None
         assert PASSWORD not in stored["password"]
         kept = running.service.records.every(store.tokens)
         assert not any(word in str(kept) for word in running.tokens.values())
+
+
+def test_one_place_cannot_try_many_names_and_who_is_right_is_not_counted(tmp_path: Path) -> None:
+    with serving(tmp_path, limits=Limits(logins_a_minute=1)) as running:
+        here = running.test_client
+        for _ in range(3):
+            assert here.post("/v1/session", json={"name": "analyst", "password": PASSWORD}).status_code == 200
+        tries = [{"name": f"name{i}", "password": "not the password"} for i in range(6)]
+        assert [here.post("/v1/session", json=one).status_code for one in tries] == [401] * 5 + [429]
+
+
+def test_a_home_is_one_place() -> None:
+    homes = ["203.0.113.5", "::ffff:203.0.113.5", "2001:db8:1:2::7", "2001:db8:1:2:ffff::1", "testclient", ""]
+    found = [network_of(address) for address in homes]
+    assert found == ["203.0.113.5"] * 2 + ["2001:db8:1:2::/64"] * 2 + ["elsewhere"] * 2
 
 
 def test_an_invitation_makes_one_account_once(tmp_path: Path) -> None:

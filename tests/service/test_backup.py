@@ -15,6 +15,7 @@ pytest.importorskip("fastapi")
 import veilwood as vw
 from fixtures.serving import CAR, serving
 from veilwood.errors import FileError, UseError
+from veilwood.service import store
 from veilwood.service.backup import back_up, freeze, restore
 from veilwood.service.settings import Settings
 
@@ -53,6 +54,45 @@ def test_a_copy_comes_back_frozen_until_later_releases_are_charged(tmp_path: Pat
         assert (len(found["charged"]), found["spent"], found["frozen"]) == (1, "epsilon=1.5", False)
         running.carry_out(job)
         assert running.get("auditor", "/v1/datasets/cars/ledger")["spent"] == "epsilon=1.6"
+
+
+def test_gaps_that_no_certificate_explains_are_charged_or_refused(tmp_path: Path) -> None:
+    archive = tmp_path / "monday.tar"
+    with serving(tmp_path / "before") as running:
+        running.add_cars()
+        back_up(running.service.settings, archive)
+        lost, kept = (running.get("analyst", f"/v1/models/{running.trained(epsilon=e)}") for e in (0.5, 1))
+        assert lost["certificate"]["ledger_hash"] != kept["certificate"]["ledger_hash"]
+    restore(archive, tmp_path / "after")
+    path = "/v1/datasets/cars/ledger/reconcile"
+    told = {"reason": "the disk broke", "certificates": [kept["certificate"]] * 2}
+    with serving(tmp_path / "after") as running:
+        refused = running.ask("custodian", "POST", path, json=told)
+        assert (refused.status_code, "1 events" in refused.text) == (409, True)
+        assert running.get("analyst", "/v1/datasets/cars")["frozen"]
+        found = running.post("custodian", path, {**told, "missing_epsilon": "0.75"})
+        assert (len(found["charged"]), found["spent"], found["frozen"]) == (2, "epsilon=1.75", False)
+    restore(archive, tmp_path / "third")
+    with serving(tmp_path / "third") as running:
+        told["certificates"] = [kept["certificate"], lost["certificate"]]
+        assert running.post("custodian", path, told)["spent"] == "epsilon=1.5"
+
+
+def test_a_certificate_stands_for_its_own_event_alone(tmp_path: Path) -> None:
+    """A run that was charged and never shown is no excuse for another of the same plan."""
+    archive = tmp_path / "monday.tar"
+    with serving(tmp_path / "before") as running:
+        running.add_cars()
+        plan = running.signed(epsilon=0.5, estimator="random-trees", parameters={"n_estimators": 2, "max_depth": 2})
+        first = running.run(plan)["id"]
+        running.service.records.remove(store.models, id=first)  # as if it had died after its charge
+        back_up(running.service.settings, archive)
+        later = running.run(plan)["certificate"]
+    restore(archive, tmp_path / "after")
+    with serving(tmp_path / "after") as running:
+        told = {"reason": "the disk broke", "certificates": [later]}
+        found = running.post("custodian", "/v1/datasets/cars/ledger/reconcile", told)
+        assert found["spent"] == "epsilon=1"
 
 
 def test_limits_that_were_frozen_thaw_with_their_data_set(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,14 @@ pytest.importorskip("fastapi")
 import veilwood as vw
 from fixtures.serving import CAR, TABLE, Running, serving
 from veilwood.privacy.loss import Loss
+from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.service import store
+from veilwood.service.answering import Answering
 from veilwood.service.backup import freeze
+from veilwood.service.reconciling import Issued, reconcile
 from veilwood.service.settings import Settings
-from veilwood.service.spends import Book, Issued, KeyedLedger, book_of, reconcile
+from veilwood.service.spends import Book, KeyedLedger, book_of
+from veilwood.service.store import Record
 
 TENTH = Loss.pure(Fraction(1, 10))
 FACTS: dict[str, Any] = {"what": "leaves", "neighbours": "one row", "plan": "1f3a"}
@@ -98,12 +104,12 @@ def test_a_batch_costs_no_more_than_was_signed_and_hashes_tell_prices_apart(runn
 def test_a_predictor_follows_its_table_and_ends_with_its_schema(running: Running) -> None:
     model = running.run(running.signed(**{**PREDICTOR, "epsilon": 1}))["id"]
     running.post("analyst", f"/v1/models/{model}/quote", ROWS)
-    before = running.service.answering._predictors[model][0]
+    before = running.service.answering._predictors[model].predictor
     table = TABLE[:1000].to_csv(index=False).encode()
     kind = {"Content-Type": "text/csv"}
     assert running.ask("custodian", "PUT", "/v1/datasets/cars/table", content=table, headers=kind).is_success
     running.post("analyst", f"/v1/models/{model}/quote", ROWS)
-    assert running.service.answering._predictors[model][0] is not before
+    assert running.service.answering._predictors[model].predictor is not before
     schema = CAR.schema.to_dict()
     schema["columns"][1]["values"] = schema["columns"][1]["values"][::-1]
     assert running.ask("custodian", "PUT", "/v1/datasets/cars/schema", json=schema).is_success
@@ -114,3 +120,63 @@ def test_a_predictor_follows_its_table_and_ends_with_its_schema(running: Running
 def test_only_uploads_may_be_long(running: Running) -> None:
     body = b"x" * (running.service.settings.limits.body_bytes + 1)
     assert running.test_client.patch("/v1/accounts/table", content=body).status_code == 413
+
+
+def test_processes_that_race_under_one_key_charge_once(tmp_path: Path) -> None:
+    settings = Settings(tmp_path)
+    settings.make_folders()
+    book_of(settings, "data_cars", 1)
+    together = threading.Barrier(16)
+    with ThreadPoolExecutor(16) as pool:
+        entries = list(pool.map(lambda _: spend(settings, together), range(16)))
+    assert len(set(entries)) == 1
+    assert book_of(settings, "data_cars").ledger.spent == TENTH
+
+
+def spend(settings: Settings, together: threading.Barrier) -> int:
+    """What one process does: reserve and commit, as all others do at the same moment."""
+    ledger = KeyedLedger([book_of(settings, "data_cars")], "k")
+    together.wait()
+    charge = ledger.reserve(TENTH, **FACTS)
+    together.wait()
+    charge.commit()
+    return charge.id
+
+
+def test_an_answer_that_failed_after_its_charge_is_not_drawn_again(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = running.run(running.signed(**PREDICTOR))["id"]
+    path = f"/v1/models/{model}/answers"
+    with monkeypatch.context() as patch:  # as if what was drawn were to blame
+        patch.setattr(DiscreteLaplace, "perturb", lambda *_: (_ for _ in ()).throw(ArithmeticError("secret")))
+        broken = running.ask("analyst", "POST", path, json=ROWS)
+        assert (broken.status_code, "secret" in broken.text) == (500, False)
+    again = running.ask("analyst", "POST", path, json=ROWS)
+    assert (again.status_code, "not drawn again" in again.text) == (422, True)
+    assert running.get("auditor", "/v1/datasets/cars/ledger")["spent"] == "epsilon=0.5"
+
+
+def test_counting_one_table_holds_up_nobody_who_asks_about_another(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, quick = (running.run(running.signed(**PREDICTOR))["id"] for _ in range(2))
+    counting, go_on = threading.Event(), threading.Event()
+    count = Answering._count
+
+    def held_up(self: Answering, model: Record, dataset: Record) -> Any:
+        if model["id"] == slow:
+            counting.set()
+            assert go_on.wait(60)
+        return count(self, model, dataset)
+
+    monkeypatch.setattr(Answering, "_count", held_up)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(running.post, "analyst", f"/v1/models/{slow}/quote", ROWS)
+        assert counting.wait(60)
+        try:
+            assert running.post("analyst", f"/v1/models/{quick}/quote", ROWS)["epsilon"] == "1/2"
+            assert not waiting.done()
+        finally:
+            go_on.set()
+        assert waiting.result()["epsilon"] == "1/2"

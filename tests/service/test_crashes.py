@@ -6,11 +6,9 @@ from __future__ import annotations
 import os
 import random
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +16,8 @@ import httpx
 import pytest
 
 pytest.importorskip("fastapi")
-import uvicorn
 
-from fixtures import postgres
-from fixtures.serving import CAR, serving
-from veilwood.service.app import create_app
+from fixtures.serving import CAR, kept_in, serving, start_process
 from veilwood.service.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -32,21 +27,8 @@ PRICE = 0.01
 
 @pytest.fixture(params=["SQLite", "PostgreSQL"])
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Settings]:
-    if request.param == "SQLite":
-        yield Settings(tmp_path)
-        return
-    with postgres.running() as address:
-        yield Settings(tmp_path, database=address)
-
-
-def free_port() -> int:
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        return int(place.getsockname()[1])
-
-
-def serve(settings: Settings, port: int) -> None:
-    uvicorn.run(create_app(settings), host="127.0.0.1", port=port, log_level="critical")
+    with kept_in(request.param, tmp_path) as found:
+        yield found
 
 
 def keep_asking(
@@ -74,13 +56,10 @@ def test_kills_lose_nothing_and_charge_nothing_twice(settings: Settings) -> None
         asked["parameters"] = {"n_estimators": 2, "max_depth": 1, "mechanism": "laplace"}
         model, token = running.run(running.signed(**asked))["id"], running.tokens["analyst"]
     told: dict[int, Any] = {}
-    slowest, context = 0.0, get_context("fork")
+    slowest = 0.0
     for _ in range(KILLS):
-        port, stop = free_port(), threading.Event()
-        child = context.Process(target=serve, args=(settings, port))
-        began = time.monotonic()
-        child.start()
-        wait_for(port)
+        stop, began = threading.Event(), time.monotonic()
+        child, port = start_process(settings)
         slowest = max(slowest, time.monotonic() - began)
         askers = [
             threading.Thread(target=keep_asking, args=(port, token, model, batches, told, stop)) for _ in range(2)
@@ -88,7 +67,6 @@ def test_kills_lose_nothing_and_charge_nothing_twice(settings: Settings) -> None
         for asker in askers:
             asker.start()
         time.sleep(random.uniform(0.1, 2.0))
-        assert child.pid is not None
         stop.set()
         os.kill(child.pid, signal.SIGKILL)
         child.join()
@@ -105,13 +83,3 @@ def test_kills_lose_nothing_and_charge_nothing_twice(settings: Settings) -> None
         running.post("auditor", "/v1/datasets/cars/ledger/verify")
         assert not ledger["frozen"]
     assert slowest < 20
-
-
-def wait_for(port: int) -> None:
-    for _ in range(600):
-        try:
-            if httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=1).is_success:
-                return
-        except httpx.HTTPError:
-            time.sleep(0.02)
-    raise AssertionError("the service is not back")

@@ -89,14 +89,37 @@ def test_a_job_that_is_cancelled_is_killed_and_stays_spent(running: Running, mon
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_goes_on_under_its_reservation(
+def test_a_worker_that_dies_after_its_charge_is_not_tried_again(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It may have died of what it drew: a second draw would be shown because of the first."""
     job = stuck(running, monkeypatch)
     running.service.jobs._running[job].process.kill()
+    wait_for(lambda: job not in running.service.jobs._running)
+    running.service.jobs.stop()
+    assert (state(running, job), ledger(running)) == ("failed", [("resolved", "epsilon=0.5")])
+    assert running.get("custodian", f"/v1/jobs/{job}")["detail"] == "its worker ended with status -9"
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_before_its_charge_is_tried_again(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "_WORKER", ("-c", "import sys; sys.stdin.read(); sys.exit(7)"))
+    job = started(running)
+    wait_for(lambda: running.service.jobs._deaths[job] > 0)
+    monkeypatch.undo()
     wait_for(lambda: state(running, job) == "done")
     running.service.jobs.stop()
     assert ledger(running) == [("committed", "epsilon=0.5")]
+
+
+def test_a_worker_that_dies_again_and_again_is_given_up(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "_WORKER", ("-S", "-c", "raise SystemExit(7)"))
+    job = started(running)
+    wait_for(lambda: state(running, job) == "failed")
+    running.service.jobs.stop()
+    assert ledger(running) == []
+    assert running.get("custodian", f"/v1/jobs/{job}")["detail"] == "its worker ended with status 7"
+    assert "status" not in running.get("analyst", f"/v1/jobs/{job}")
 
 
 @pytest.mark.slow

@@ -74,6 +74,7 @@ def neutral(seen: list[str]) -> list[str]:
     for number in dict.fromkeys(re.findall(r"\b[0-9a-f]{24}\b", text)):
         text = text.replace(number, "NUMBER")
     text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00", "TIME", text)
+    text = re.sub(r"(ledger_hash\W+)[0-9a-f]{64}", r"\1HASH", text)  # of a charge, which holds its time
     text = re.sub(r"/[^ '\"]*/tables/", "FOLDER/", text)
     return text.split("\n")
 

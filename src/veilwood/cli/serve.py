@@ -32,6 +32,13 @@ def serve(
     issuer: Annotated[str, typer.Option(help="An OpenID provider whom people log in with: https://...")] = "",
     client_id: Annotated[str, typer.Option(help="What the provider calls this service.")] = "",
     client_secret: Annotated[str, typer.Option(envvar="VEILWOOD_CLIENT_SECRET", help="Given by the environment.")] = "",
+    proxy: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ADDRESS", help="A proxy in front, whose word on where people come from is believed."),
+    ] = None,
+    limit: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Another limit; docs/service.md lists them.")
+    ] = None,
     certfile: Annotated[Path | None, typer.Option(help="A TLS certificate, in PEM.")] = None,
     keyfile: Annotated[Path | None, typer.Option(help="Its key, in PEM.")] = None,
     demo: Annotated[bool, typer.Option("--demo", help="Start with a public table and a model of it.")] = False,
@@ -51,7 +58,8 @@ def serve(
         import uvicorn
 
         from veilwood.service.app import create_app
-        from veilwood.service.settings import Settings
+        from veilwood.service.logs import log_to_standard_error
+        from veilwood.service.settings import Limits, Settings
     except ImportError as error:
         raise SetupError(f"the service needs {error.name}. Hint: pip install 'veilwood[service]'") from None
     scheme = "https" if certfile else "http"
@@ -65,7 +73,9 @@ def serve(
         issuer=issuer,
         client_id=client_id,
         client_secret=client_secret,
+        limits=Limits.named(limit or ()),
     )
+    log_to_standard_error()
     app = create_app(settings)
     service = app.state.service
     if demo:
@@ -82,6 +92,7 @@ def serve(
         log_config=None,
         access_log=False,
         server_header=False,
+        forwarded_allow_ips=list(proxy or ["127.0.0.1"]),
         ssl_certfile=certfile,
         ssl_keyfile=keyfile,
         timeout_graceful_shutdown=10,

@@ -30,6 +30,7 @@ class Reservation:
 
     ledger: Ledger
     id: int
+    is_new: bool = True  # or one that was taken up again by its key
 
     def commit(self) -> None:
         """Record that noise was drawn."""
@@ -79,10 +80,12 @@ class Ledger(ABC):
         not_private: str | None = None,
         table: str = "",
         schema: str = "",
+        key: str = "",
     ) -> Reservation:
         """Record ``loss`` as spent, or refuse and record nothing.
 
-        The spend counts from now on, even if it is never committed.
+        The spend counts from now on, even if it is never committed. One that counts already under the same key is taken
+        up again instead, whichever process made it: a key is charged once.
 
         Parameters
         ----------
@@ -94,6 +97,8 @@ class Ledger(ABC):
             Why the release carries no guarantee, if it carries none.
         table, schema : str
             The public handle of the rows, such as a path, and the hash of the schema.
+        key : str
+            Under which a retry is known. It stands at the end of ``what``.
 
         Raises
         ------
@@ -103,8 +108,13 @@ class Ledger(ABC):
             If there is a budget, and the release carries no guarantee.
         """
         loss = checked(loss)
+        what = f"{what} [{key}]" if key else what
         with self._transaction(write=True) as connection:
             before = self._chain.read(connection)
+            if key and (known := self._under(key)) is not None:
+                if (known.loss, known.plan) != (loss, plan):
+                    raise LedgerError(f"{self.name} has another spend under the same key.")
+                return Reservation(self, known.id, is_new=False)
             if before.budget and not_private is not None:
                 raise NotPrivateError(
                     f"{self.name} has a budget, and this release is NOT PRIVATE: {not_private}. No number bounds what "
@@ -130,6 +140,16 @@ class Ledger(ABC):
             entry, head = chain.append(connection, before.head, {"event": "reserved", "loss": asdict(loss), **facts})
             chain.keep(connection, Balance(before.budget, charged, before.neighbours or neighbours, head))
         return Reservation(self, entry)
+
+    def _under(self, key: str) -> Entry | None:
+        """Return what counts under a key, of the entries read last."""
+        return next((e for e in self._chain.entries.values() if e.counts and e.what.endswith(f"[{key}]")), None)
+
+    def find(self, key: str) -> Entry | None:
+        """Return the spend that counts under a key, if there is one."""
+        with self._transaction() as connection:
+            self._chain.read(connection)
+            return self._under(key)
 
     def _insufficient(self, before: Balance, loss: Loss) -> BudgetExceededError:
         left, budget = before.remaining, str(before.budget)
@@ -224,10 +244,14 @@ class Ledger(ABC):
 
     def holds(self, number: int, digest: str) -> bool:
         """Whether the event of this number has this hash; an older copy that was put back does not hold it."""
+        return self.hash_of(number) == digest
+
+    def hash_of(self, number: int) -> str | None:
+        """Return the hash of an event, which covers all before it; None if there is no such event."""
         with self._transaction() as connection:
             self._chain.read(connection)
             found = connection.execute("SELECT hash FROM events WHERE number = ?", (number,)).fetchone()
-        return found is not None and bool(found[0] == digest)
+        return None if found is None else str(found[0])
 
     def verify(self) -> str:
         """Recompute hashes, states and the running total; return the hash of the last event.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import ipaddress
 import re
 import secrets
 import threading
@@ -23,7 +24,7 @@ from veilwood.errors import ParameterError, VeilwoodError
 from veilwood.service import store
 from veilwood.service.store import Record, Store, new_id, now
 
-__all__ = ["ROLES", "SCOPES", "Accounts", "Caller", "DeniedError", "Throttle", "TooManyError"]
+__all__ = ["ROLES", "SCOPES", "Accounts", "Caller", "DeniedError", "Throttle", "TooManyError", "network_of"]
 
 ROLES: Final[dict[str, frozenset[str]]] = {
     "custodian": frozenset({"data", "sign", "plan", "run", "ask", "records"}),
@@ -42,6 +43,9 @@ _SESSION_HOURS: Final = 12
 _LONGEST_TOKEN_DAYS: Final = 366
 _KNOWN_SECONDS: Final = 2.0  # a token that another process takes back works that much longer
 _MOST_KNOWN: Final = 10_000
+_NAMES_A_PLACE: Final = 5  # times as many wrong passwords for all names together, from one place
+_MOST_HASHING: Final = 2  # passwords at once, so that guesses leave room for other work
+_HASHING_SECONDS: Final = 5.0
 
 
 class DeniedError(VeilwoodError):
@@ -64,6 +68,7 @@ class Caller:
     roles: frozenset[str]
     scopes: frozenset[str]
     csrf: str | None = None  # of a session of the page
+    kind: str = "session"  # or token
 
     def require(self, scope: str) -> None:
         """Refuse who may not."""
@@ -76,7 +81,8 @@ class Accounts:
 
     def __init__(self, records: Store, wrong_a_minute: int = 10) -> None:
         self._records, self._wrong_a_minute = records, wrong_a_minute
-        self._wrong = Throttle(60.0)
+        self._tries = Throttle(60.0)
+        self._hashing = threading.BoundedSemaphore(_MOST_HASHING)
         self._known: dict[tuple[str, str], tuple[Caller, float]] = {}
 
     def create(self, name: str, password: str | None, roles: Iterable[str], subject: str | None = None) -> None:
@@ -111,14 +117,29 @@ class Accounts:
         self._records.remove(store.tokens, account=name)
         self._known.clear()
 
-    def log_in(self, name: str, password: str) -> tuple[str, str]:
-        """Return the word of a new session and the one that its changes must repeat."""
-        self._wrong.check(name, self._wrong_a_minute)
+    def log_in(self, name: str, password: str, address: str = "") -> tuple[str, str]:
+        """Return the word of a new session and the one that its changes must repeat.
+
+        Tries are counted by where they come from, for one name and for all: whoever guesses elsewhere keeps nobody out.
+        """
+        place = network_of(address)
+        limits = {f"{place} {name[:64]}": self._wrong_a_minute, place: _NAMES_A_PLACE * self._wrong_a_minute}
+        for who, most in limits.items():
+            self._tries.check(who, most)
+        for who in limits:
+            self._tries.count(who)  # before the password is looked at: many at once are counted, too
         found = self._records.find(store.accounts, name=name) if _NAME.fullmatch(name) else None
         kept = None if found is None or found["disabled"] else found["password"]
-        if not _matches(password, kept):  # takes the same time for a name that is not known
-            self._wrong.count(name)
+        if not self._hashing.acquire(timeout=_HASHING_SECONDS):
+            raise TooManyError("too many people log in at this moment. Hint: try again.")
+        try:
+            right = _matches(password, kept)  # takes the same time for a name that is not known
+        finally:
+            self._hashing.release()
+        if not right:
             raise DeniedError("the name or the password is wrong.", known=False)
+        for who in limits:
+            self._tries.forget(who)
         return self.open_session(name)
 
     def open_session(self, name: str) -> tuple[str, str]:
@@ -128,7 +149,12 @@ class Accounts:
         return word, csrf
 
     def issue_token(self, caller: Caller, name: str, scopes: Iterable[str], days: int) -> tuple[str, str]:
-        """Return a new token, which is shown this once, and its number. It can do no more than who asks for it."""
+        """Return a new token, which is shown this once, and its number. It can do no more than who asks for it.
+
+        Tokens make no tokens: one that leaked would outlive its end, and outlive being taken back.
+        """
+        if caller.kind != "session":
+            raise DeniedError("a token cannot make tokens. Hint: log in on the page and make it there.", known=True)
         wanted = frozenset(scopes)
         if not wanted or not wanted <= caller.scopes:
             raise ParameterError("scopes", sorted(wanted), "are more than you have", ", ".join(sorted(caller.scopes)))
@@ -191,7 +217,7 @@ class Accounts:
             raise DeniedError("the account is disabled.", known=False)
         roles = frozenset(account["roles"].split())
         allowed = frozenset().union(*(ROLES[role] for role in roles))
-        return Caller(account["name"], roles, allowed & frozenset(found["scopes"].split()), found["csrf"])
+        return Caller(account["name"], roles, allowed & frozenset(found["scopes"].split()), found["csrf"], kind)
 
     def log_out(self, word: str) -> None:
         """End a session."""
@@ -236,12 +262,29 @@ class Throttle:
             began, count, before = self._recent(who)
             self._counts[who] = (began, count + 1, before)
 
+    def forget(self, who: str) -> None:
+        """Take back one that was counted, and turned out to be welcome."""
+        with self._lock:
+            began, count, before = self._recent(who)
+            self._counts[who] = (began, max(count - 1, 0), before)
+
     def _recent(self, who: str) -> tuple[float, int, int]:
         now = time.monotonic()
         began, count, before = self._counts.get(who, (now, 0, 0))
         if now - began < self._seconds:
             return began, count, before
         return (began + self._seconds, 0, count) if now - began < 2 * self._seconds else (now, 0, 0)
+
+
+def network_of(address: str) -> str:
+    """Where somebody comes from: an address, or the network of 64 bits that one home has by itself."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return "elsewhere"
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+        found = found.ipv4_mapped
+    return str(found) if found.version == 4 else str(ipaddress.ip_network((int(found) >> 64 << 64, 64)))
 
 
 def _digest(word: str) -> str:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import threading
+from dataclasses import dataclass, field
 
 import pandas as pd
 
@@ -20,11 +21,20 @@ from veilwood.estimators import MatrixForestPredictor
 from veilwood.privacy.loss import requested_loss
 from veilwood.service import store
 from veilwood.service.settings import Settings
-from veilwood.service.spends import KeyedLedger, ledgers_for, remaining
+from veilwood.service.spends import KeyedLedger, ledgers_for, remaining, signed_off
 from veilwood.service.store import Record, Store, new_id, now
 from veilwood.service.training import Asked, answering_fingerprint, predictor_of
 
 __all__ = ["Answering"]
+
+
+@dataclass
+class _Counted:
+    """A predictor with its counts, for one thread at a time, and the table and schema that it was counted from."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    predictor: MatrixForestPredictor | None = None
+    state: object = None
 
 
 class Answering:
@@ -32,7 +42,7 @@ class Answering:
 
     def __init__(self, settings: Settings, records: Store) -> None:
         self._settings, self._records = settings, records
-        self._predictors: dict[str, tuple[MatrixForestPredictor, threading.Lock, object]] = {}
+        self._predictors: dict[str, _Counted] = {}
         self._lock = threading.Lock()
 
     def quote(self, account: str, model: str, questions: pd.DataFrame, epsilon: float | None) -> Record:
@@ -70,6 +80,8 @@ class Answering:
             assert known is not None
             if known["labels"] is None:
                 known = self._compute(predictor, known, questions, dataset)
+        if json.loads(known["labels"]) is None:
+            raise UseError("this batch failed after it was charged, and is not drawn again. Hint: ask another one.")
         return {
             "labels": json.loads(known["labels"]),
             "certificate": json.loads(known["certificate"]),
@@ -82,16 +94,18 @@ class Answering:
         """Charge and answer; a batch that was charged and never stored goes on under its reservation."""
         books = ledgers_for(self._settings, self._records, dataset, known["account"])
         predictor.ledger_ = KeyedLedger(books, known["id"])
+        where = {"id": known["id"], "labels": None}  # the first one that is stored is the one that is ever sent
         try:
             labels = predictor.answer(questions, epsilon=known["epsilon"]).tolist()
-            certificate = predictor.privacy_.to_json()
-        except BaseException:
-            if not predictor.ledger_.has_spent():
+            certificate = json.dumps(signed_off(predictor.privacy_, books[0]))
+        except Exception:
+            if predictor.ledger_.was_granted:  # that it failed may depend on what was drawn: it is not drawn again
+                self._records.change(store.answers, where, labels=json.dumps(None), certificate=json.dumps(None))
+            elif not predictor.ledger_.has_spent():
                 self._records.remove(store.answers, id=known["id"])  # refused: another try may name another price
             raise
         finally:
             predictor.forget_answers()
-        where = {"id": known["id"], "labels": None}  # the first one that is stored is the one that is ever sent
         self._records.change(store.answers, where, labels=json.dumps(labels), certificate=certificate)
         stored = self._records.find(store.answers, id=known["id"])
         assert stored is not None
@@ -105,11 +119,12 @@ class Answering:
         if dataset is None:
             raise UseError("the data set of this model is gone.")
         state = (dataset["schema"], *_version_of(dataset["source"]))
-        with self._lock:  # rows that were replaced are not used any longer
-            known = self._predictors.get(model)
-            if known is None or known[2] != state:
-                known = self._predictors[model] = (self._count(found, dataset), threading.Lock(), state)
-        return known[0], known[1], found["dataset"]
+        with self._lock:
+            counted = self._predictors.setdefault(model, _Counted())
+        with counted.lock:  # counting one table holds nobody up who asks about another
+            if counted.predictor is None or counted.state != state:  # rows that were replaced are not used any longer
+                counted.predictor, counted.state = self._count(found, dataset), state
+            return counted.predictor, counted.lock, found["dataset"]
 
     def _count(self, model: Record, dataset: Record) -> MatrixForestPredictor:
         plan = self._records.find(store.plans, id=model["plan"])

@@ -112,10 +112,15 @@ class _Around:
             await send(message)
 
         refusal = self._refusal(scope)
-        await (self._app if refusal is None else refusal)(scope, receive, send_on)
-        method, route = scope["method"], getattr(scope.get("route"), "path", "none")
-        self._service.metrics.count(method, route, status, time.monotonic() - began)
-        _LOG.info("%s %s %d", method, route, status)
+        try:
+            await (self._app if refusal is None else refusal)(scope, receive, send_on)
+        finally:
+            self._note(scope["method"], getattr(scope.get("route"), "path", "none"), status, time.monotonic() - began)
+
+    def _note(self, method: str, route: str, status: int, seconds: float) -> None:
+        self._service.metrics.count(method, route, status, seconds)
+        if _LOG.isEnabledFor(logging.INFO):
+            _LOG.info("%s %s %d", method, route, status, extra={"method": method, "route": route, "status": status})
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers, limits = Headers(scope=scope), self._service.settings.limits

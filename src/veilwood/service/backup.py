@@ -20,6 +20,7 @@ from veilwood.errors import FileError, UseError
 from veilwood.service import store
 from veilwood.service.migrations import make_tables
 from veilwood.service.settings import Settings
+from veilwood.service.spends import RESTORED
 from veilwood.service.store import Store, now
 
 __all__ = ["back_up", "end_unfinished_runs", "freeze", "restore"]
@@ -100,7 +101,7 @@ def freeze(settings: Settings) -> list[str]:
     found = sorted(settings.ledgers.glob("*.head.json"))
     for witness in found:
         noted = json.loads(witness.read_text())
-        write_file(witness, json.dumps({**noted, "hash": "restored"}).encode())  # no event has this hash
+        write_file(witness, json.dumps({**noted, "hash": RESTORED}).encode())
     return [witness.name.removesuffix(".head.json") for witness in found]
 
 

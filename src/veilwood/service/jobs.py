@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The queue of jobs: each is claimed by one process of the service, runs in a worker, and survives both.
 
-A job whose worker died is queued again and goes on under the reservation that it has. A job that is cancelled is
-killed; what it had reserved is settled as spent, since noise may have been drawn.
+A job whose service died or stopped is queued again and goes on under the reservation that it has. A worker that died
+by itself is tried again only if it had not been charged. A job that is cancelled is killed; what it had reserved is
+settled as spent, since noise may have been drawn.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import sqlalchemy as sa
 from veilwood.errors import LedgerError, ParameterError, UseError
 from veilwood.service import store
 from veilwood.service.settings import Settings
-from veilwood.service.spends import ledgers_for
+from veilwood.service.spends import Book, ledgers_for
 from veilwood.service.store import Record, Store, new_id, now
 
 __all__ = ["Jobs"]
@@ -134,10 +135,10 @@ class Jobs:
             self._running[job["id"]] = _Running(job, self._spawn(job))
 
     def _attend(self, running: _Running) -> None:
-        number = running.job["id"]
-        job = self.get(number)
+        number, code = running.job["id"], running.process.poll()
+        job = self.get(number)  # after the look at the process: what a worker that ended has written is in it
         late = time.monotonic() - running.began > self._settings.limits.job_seconds
-        ended, where = running.process.poll() is not None, {"id": number, "state": "running"}
+        ended, where = code is not None, {"id": number, "state": "running"}
         if not ended and (job["state"] != "running" or late):
             running.process.kill()
             running.process.wait()
@@ -145,28 +146,41 @@ class Jobs:
                 told = {"message": "too long", "detail": None, "ended": now()}
                 self._records.change(store.jobs, where, state="failed", **told)
             self._settle(job, "stopped before its end")
-        elif ended and job["state"] == "running":  # the worker died: again, under the same reservation
-            self._deaths[number] += 1
-            if self._deaths[number] < _MOST_DEATHS:
-                self._records.change(store.jobs, where, state="queued", worker=None, detail=None)
-            else:
-                told = {"message": "its worker died several times", "detail": None, "ended": now()}
-                self._records.change(store.jobs, where, state="failed", **told)
-                self._settle(job, "its worker died several times")
+        elif ended and job["state"] == "running":
+            self._after_a_death(job, f"its worker ended with status {code}")
         if running.process.poll() is not None:
             if job["state"] == "failed":
                 self._settle(job, "failed after its reservation")
             del self._running[number]
 
+    def _after_a_death(self, job: Record, how: str) -> None:
+        """Try a job again whose worker died before it was charged.
+
+        One that died later may have died of what it drew. Another draw would be shown because of the first one's value,
+        so there is none: the job has failed, and its charge stays.
+        """
+        self._deaths[job["id"]] += 1
+        where = {"id": job["id"], "state": "running"}
+        if self._deaths[job["id"]] < _MOST_DEATHS and not self._has_reserved(job):
+            self._records.change(store.jobs, where, state="queued", worker=None, detail=None)
+            return
+        told = {"message": "its worker died", "detail": how, "ended": now()}
+        self._records.change(store.jobs, where, state="failed", **told)
+        self._settle(job, how)
+
     def _settle(self, job: Record, reason: str) -> None:
         """Settle as spent what a job that will not go on has reserved."""
+        for book in self._books(job):
+            entry = book.ledger.find(job["id"])
+            if entry is not None and entry.state == "reserved":
+                book.ledger.resolve(entry.id, reason)
+
+    def _has_reserved(self, job: Record) -> bool:
+        return any(book.ledger.find(job["id"]) is not None for book in self._books(job))
+
+    def _books(self, job: Record) -> list[Book]:
         plan = self._records.find(store.plans, id=job["plan"])
-        if plan is None:
-            return
-        for book in ledgers_for(self._settings, self._records, plan["dataset"], job["account"]):
-            for entry in book.ledger.entries():
-                if entry.state == "reserved" and entry.what.endswith(f"[{job['id']}]"):
-                    book.ledger.resolve(entry.id, reason)
+        return [] if plan is None else ledgers_for(self._settings, self._records, plan["dataset"], job["account"])
 
     def _claim(self) -> Record | None:
         for job in self._records.every(store.jobs, state="queued"):

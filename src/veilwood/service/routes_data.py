@@ -22,25 +22,14 @@ from veilwood.data.review import Review
 from veilwood.data.schema import Schema
 from veilwood.errors import LedgerError, ParameterError, UseError
 from veilwood.forests.adaptive.quality import expected_quality
-from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.privacy.loss import requested_loss
-from veilwood.privacy.plan import Plan
 from veilwood.service import store
 from veilwood.service.access import Service, WhoAsks, service_of
 from veilwood.service.accounts import Caller
 from veilwood.service.backup import end_unfinished_runs
+from veilwood.service.reconciling import handed_in_since, issued_by, reconcile
 from veilwood.service.sources import open_for_writing, source_of
-from veilwood.service.spends import (
-    Book,
-    Issued,
-    allowance_book,
-    book_of,
-    dataset_ledger,
-    handed_in_since,
-    ledgers_for,
-    reconcile,
-    remaining,
-)
+from veilwood.service.spends import Book, allowance_book, book_of, dataset_ledger, ledgers_for, remaining
 from veilwood.service.store import Record, new_id, now
 
 router = APIRouter(prefix="/v1/datasets", tags=["data"])
@@ -92,9 +81,14 @@ class Reason(BaseModel):
 
 
 class Reconciliation(Reason):
-    """Why an older copy is there, and the certificates issued since that the service itself no longer knows of."""
+    """Why an older copy is there, and the certificates issued since that the service itself no longer knows of.
+
+    Where these leave gaps in the numbers of events, the custodian says what the missing releases may have cost.
+    """
 
     certificates: list[dict[str, Any]] = Field(default_factory=list, max_length=10_000)
+    missing_epsilon: float | str | None = None
+    missing_delta: float | str = 0
 
 
 @router.get("")
@@ -295,10 +289,11 @@ def reconcile_ledger(request: Request, caller: WhoAsks, name: str, asked: Reconc
     limits = [allowance_book(service.settings, one) for one in service.records.every(store.allowances, dataset=name)]
     if not any(one.is_frozen() for one in (book, *limits)):
         raise UseError("the ledger is not frozen: it holds the last event that was noted.")
-    handed_in = [PrivacyStatement.from_dict(read_json(json.dumps(facts))) for facts in asked.certificates]
-    issued = [*_issued(service, name), *handed_in_since(book, _issued(service, name), handed_in)]
+    known = issued_by(service.records, name)
+    issued = [*known, *handed_in_since(book, known, [read_json(json.dumps(facts)) for facts in asked.certificates])]
+    missing = None if asked.missing_epsilon is None else requested_loss(asked.missing_epsilon, asked.missing_delta)
     end_unfinished_runs(service.records, name)
-    charged = reconcile(book, issued, f"{asked.reason} ({caller.name})")
+    charged = reconcile(book, issued, f"{asked.reason} ({caller.name})", missing)
     for limit in limits:
         limit.note(reconciled=True)
     return {"charged": charged, **_budget(book)}
@@ -368,20 +363,3 @@ def _check_table(path: Path, kind: str, most: int) -> None:
         raise ParameterError("table", "...", f"is not Parquet ({type(error).__name__})", "send another file") from None
     if unpacked > _MOST_UNPACKED * most:
         raise ParameterError("table", "...", "unpacks to more than the limit", "send it in a plain encoding")
-
-
-def _issued(service: Service, dataset: str) -> list[Issued]:
-    """Every release that was made from a data set, as far as the service has it."""
-    found = []
-    for model in service.records.every(store.models, dataset=dataset):
-        plan = service.records.find(store.plans, id=model["plan"])
-        if plan is not None and plan["body"] is not None:
-            read = Plan.from_dict(read_json(plan["body"]))
-            found.append(Issued(read.fingerprint(), read.loss, str(read.neighbours)))
-        for answer in service.records.every(store.answers, model=model["id"]):
-            if answer["certificate"] is not None:
-                facts = json.loads(answer["certificate"])
-                loss = requested_loss(answer["epsilon"], facts["delta"])
-                verb = "added or removed" if facts["adjacency"] == "add-remove" else "replaced"
-                found.append(Issued(facts["plan_hash"], loss, f"{facts['unit']}, {verb}"))
-    return found

@@ -54,6 +54,10 @@ class NewToken(BaseModel):
     days: int = Field(30, ge=1, le=366)
 
 
+def _address(request: Request) -> str:
+    return "" if request.client is None else request.client.host
+
+
 def _set_session(request: Request, response: Response, word: str) -> None:
     secure = service_of(request).settings.is_secure
     response.set_cookie(COOKIE, word, httponly=True, samesite="strict", secure=secure, path="/", max_age=12 * 3600)
@@ -64,7 +68,7 @@ def first_account(request: Request, response: Response, asked: FirstAccount) -> 
     """Make the first account by the invitation, and log in."""
     accounts = service_of(request).accounts
     accounts.accept(asked.invitation, asked.name, asked.password)
-    word, csrf = accounts.log_in(asked.name, asked.password)
+    word, csrf = accounts.log_in(asked.name, asked.password, _address(request))
     _set_session(request, response, word)
     return {"csrf": csrf}
 
@@ -72,7 +76,7 @@ def first_account(request: Request, response: Response, asked: FirstAccount) -> 
 @router.post("/session")
 def log_in(request: Request, response: Response, asked: LogIn) -> dict[str, str]:
     """Log in; changes in this session repeat the word that is returned, in the header X-CSRF-Token."""
-    word, csrf = service_of(request).accounts.log_in(asked.name, asked.password)
+    word, csrf = service_of(request).accounts.log_in(asked.name, asked.password, _address(request))
     _set_session(request, response, word)
     return {"csrf": csrf}
 
@@ -129,7 +133,7 @@ def list_tokens(request: Request, caller: WhoAsks) -> list[dict[str, Any]]:
 
 @router.post("/tokens", status_code=201)
 def add_token(request: Request, caller: WhoAsks, asked: NewToken) -> dict[str, str]:
-    """Make a token; its word is shown this once."""
+    """Make a token, in a session; its word is shown this once."""
     word, number = service_of(request).accounts.issue_token(caller, asked.name, asked.scopes, asked.days)
     return {"id": number, "token": word}
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ class Limits:
     requests_a_minute : int
         Of one account, in each process.
     logins_a_minute : int
-        Wrong passwords for one name, in each process.
+        Wrong passwords for one name from one address, in each process; five times as many for all names.
     job_seconds, jobs_at_once : int
         How long a training may take, and how many run together.
     """
@@ -39,6 +40,21 @@ class Limits:
     logins_a_minute: int = 10
     job_seconds: int = 24 * 3600
     jobs_at_once: int = 1
+
+    @classmethod
+    def named(cls, words: Iterable[str]) -> Limits:
+        """Read limits that an operator gives as words.
+
+        >>> Limits.named(["jobs_at_once=2"]).jobs_at_once
+        2
+        """
+        known, given = [one.name for one in fields(cls)], dict[str, int]()
+        for word in words:
+            name, _, number = word.partition("=")
+            if name not in known or not number.isascii() or not number.isdigit() or len(number) > 15:
+                raise ParameterError("limit", word, "is not a limit", f"NAME=NUMBER, one of {', '.join(known)}")
+            given[name] = int(number)
+        return cls(**given)
 
 
 @dataclass(frozen=True)
@@ -105,6 +121,6 @@ class Settings:
     @classmethod
     def from_json(cls, text: str) -> Settings:
         """Read what ``to_json`` wrote."""
-        fields: dict[str, Any] = json.loads(text)
-        limits = Limits(**fields.pop("limits"))
-        return cls(**{**fields, "folder": Path(fields["folder"]), "allowed": tuple(fields["allowed"])}, limits=limits)
+        told: dict[str, Any] = json.loads(text)
+        limits = Limits(**told.pop("limits"))
+        return cls(**{**told, "folder": Path(told["folder"]), "allowed": tuple(told["allowed"])}, limits=limits)

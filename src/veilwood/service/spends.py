@@ -10,38 +10,38 @@ frozen rather than spent from again.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from veilwood.atomic_file import write_file
-from veilwood.errors import BudgetExceededError, LedgerError
+from veilwood.errors import LedgerError
 from veilwood.privacy.certificate import PrivacyStatement
-from veilwood.privacy.chain import Connection, Entry
+from veilwood.privacy.chain import Connection
 from veilwood.privacy.ledger import SQLiteLedger
 from veilwood.privacy.ledger_postgres import PostgresLedger
 from veilwood.privacy.ledger_rules import Ledger, Reservation
-from veilwood.privacy.loss import Loss, requested_loss
+from veilwood.privacy.loss import Loss
 from veilwood.service import store
 from veilwood.service.settings import Settings
 from veilwood.service.store import Record, Store
 
 __all__ = [
+    "RESTORED",
     "Book",
-    "Issued",
     "KeyedLedger",
     "allowance_book",
     "book_of",
     "dataset_ledger",
-    "handed_in_since",
     "ledgers_for",
-    "reconcile",
     "remaining",
+    "signed_off",
 ]
+
+RESTORED: Final = "restored"  # noted in place of a hash: no event has it, so the ledger is frozen
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,11 @@ class Book:
             if noted["number"] >= number:
                 return
         write_file(self.witness, json.dumps({"number": number, "hash": digest}).encode())
+
+    def last_noted(self) -> int:
+        """The number of the last event that was noted; 0 where none was, or where the note came back with the copy."""
+        noted = self._noted()
+        return 0 if noted is None or noted["hash"] == RESTORED else int(noted["number"])
 
     def _noted(self) -> dict[str, Any] | None:
         try:
@@ -134,39 +139,36 @@ class KeyedLedger(Ledger):
 
     def reserve(self, loss: Loss, *, what: str, **facts: Any) -> Reservation:
         """Reserve in every ledger, or in none; what was reserved under this key before is taken up again."""
-        marked = f"{what} [{self._key}]"
         self._entries, self._made = [], []
         try:
             for book in self._books:
                 book.check()
-                known = self._known(book.ledger)
-                if known is None:
-                    self._made.append((book.ledger, book.ledger.reserve(loss, what=marked, **facts).id))
-                    self._entries.append(self._made[-1])
-                elif (known.loss, known.plan) == (loss, facts["plan"]):
-                    self._entries.append((book.ledger, known.id))
-                else:
-                    raise LedgerError(f"{book.ledger.name} has another spend under the same key.")
+                reserved = book.ledger.reserve(loss, what=what, **facts, key=self._key)
+                self._entries.append((book.ledger, reserved.id))
+                if reserved.is_new:
+                    self._made.append((book.ledger, reserved.id))
                 book.note()
         except LedgerError:
             for ledger, entry in self._made:
                 ledger._settle(entry, "cancelled", "another limit does not allow it")
+            self._entries = []
             raise
         return Reservation(self, self._entries[0][1])
 
+    @property
+    def was_granted(self) -> bool:
+        """Whether this try has its reservations, so that it may have drawn noise."""
+        return bool(self._entries)
+
     def has_spent(self) -> bool:
         """Whether something stands in the ledgers under this key."""
-        return any(self._known(book.ledger) is not None for book in self._books)
+        return any(book.ledger.find(self._key) is not None for book in self._books)
 
     def check_affordable(self, loss: Loss) -> None:
         """Refuse what one of the ledgers has no room for."""
         for book in self._books:
-            if self._known(book.ledger) is None:
+            if book.ledger.find(self._key) is None:
                 book.ledger.check_affordable(loss)
-
-    def _known(self, ledger: Ledger) -> Entry | None:
-        found = [e for e in ledger.entries() if e.counts and e.what.endswith(f"[{self._key}]")]
-        return found[0] if found else None
 
     def _settle(
         self, entry: int, state: Literal["committed", "cancelled", "resolved"], reason: str | None = None
@@ -176,13 +178,17 @@ class KeyedLedger(Ledger):
         What an earlier try had reserved is never given back, since that try may have drawn noise.
         """
         for ledger, number in self._entries:
-            known = next(e for e in ledger.entries() if e.id == number)
-            if known.state in ("committed", "resolved"):
-                continue
-            if state == "cancelled" and (ledger, number) not in self._made:
-                ledger._settle(number, "resolved", reason or "refused after an earlier try")
-            elif state != "cancelled" or known.state == "reserved":
-                ledger._settle(number, state, reason)  # refused if it was cancelled
+            is_spent = state != "cancelled" or (ledger, number) not in self._made
+            try:
+                if state == "cancelled" and is_spent:
+                    ledger._settle(number, "resolved", reason or "refused after an earlier try")
+                else:
+                    ledger._settle(number, state, reason)
+            except LedgerError:
+                known = next(e for e in ledger.entries() if e.id == number)
+                if known.state in ("committed", "resolved") or (known.state == "cancelled" and not is_spent):
+                    continue  # another try was faster, and has said the same or more
+                raise
 
     def _transaction(self, write: bool = False) -> AbstractContextManager[Connection]:
         return self._books[0].ledger._transaction(write)
@@ -197,62 +203,10 @@ def remaining(books: Sequence[Book]) -> Loss | None:
     return min(left, key=lambda loss: loss.epsilon or 0) if left else None
 
 
-@dataclass(frozen=True)
-class Issued:
-    """A release that somebody may hold: the hash of its plan, what it cost, and whom it protects."""
+def signed_off(statement: PrivacyStatement, book: Book) -> dict[str, Any]:
+    """The certificate as it is issued: with the hash of the event that charged it, the head of the chain by then.
 
-    plan: str
-    loss: Loss
-    neighbours: str
-
-
-def handed_in_since(book: Book, known: Sequence[Issued], certificates: Sequence[PrivacyStatement]) -> list[Issued]:
-    """Return the releases that people hold certificates of and the service does not know."""
-    counted, found = Counter(release.plan for release in known), []
-    losses = {entry.plan: entry.loss for entry in book.ledger.entries()}
-    for certificate in certificates:
-        plan = certificate.plan_hash
-        if counted[plan] > 0:
-            counted[plan] -= 1
-            continue
-        if certificate.epsilon is None:
-            raise LedgerError("a certificate without a guarantee cannot be charged.")
-        loss = losses.get(plan) or requested_loss(certificate.epsilon, certificate.delta or 0)
-        verb = "added or removed" if certificate.adjacency == "add-remove" else "replaced"
-        found.append(Issued(plan, loss, f"{certificate.unit}, {verb}"))
-    return found
-
-
-def reconcile(book: Book, issued: Sequence[Issued], reason: str) -> list[int]:
-    """Charge every release that the ledger does not hold, note the last event, and so thaw the ledger.
-
-    Parameters
-    ----------
-    book : Book
-        A ledger that is frozen.
-    issued : list of Issued
-        All releases that were made from this data set.
-    reason : str
-        Why the older copy is there, in the custodian's words; recorded with each entry.
+    That event is written before a row is read, so its hash tells nothing of rows. A ledger that does not hold it has
+    forgotten the release.
     """
-    settled = [entry for entry in book.ledger.entries() if entry.state in ("committed", "resolved")]
-    held = Counter((entry.plan, entry.loss) for entry in settled)
-    for entry in book.ledger.entries():
-        if entry.state == "reserved":  # of a run that will not go on: spent, and set off against nothing
-            book.ledger.resolve(entry.id, f"reconciled: {reason}")
-    charged = []
-    for release in issued:
-        if held[release.plan, release.loss] > 0:
-            held[release.plan, release.loss] -= 1
-            continue
-        what = f"reconciled: {reason}"
-        try:
-            charge = book.ledger.reserve(release.loss, what=what, neighbours=release.neighbours, plan=release.plan)
-        except BudgetExceededError as error:
-            raise LedgerError(
-                f"{book.ledger.name} has no room for a release that was made already. Hint: put the newest copy back."
-            ) from error
-        charge.commit()
-        charged.append(charge.id)
-    book.note(reconciled=True)
-    return charged
+    return {**statement.to_dict(), "ledger_hash": book.ledger.hash_of(statement.ledger_entry)}

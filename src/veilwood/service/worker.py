@@ -23,7 +23,7 @@ from veilwood.models.file import load, save
 from veilwood.progress import report_to
 from veilwood.service import store
 from veilwood.service.settings import Settings
-from veilwood.service.spends import KeyedLedger, ledgers_for
+from veilwood.service.spends import KeyedLedger, ledgers_for, signed_off
 from veilwood.service.store import Record, Store, now
 from veilwood.service.training import digest_of, estimator_of, model_path
 
@@ -39,7 +39,8 @@ def carry_out(settings: Settings, records: Store, job: Record) -> None:
     if plan is None or dataset is None or plan["signed_by"] is None:
         raise PlanError("the plan is not signed, or its data set is gone.")
     schema = Schema.from_dict(json.loads(dataset["schema"]))
-    ledger = KeyedLedger(ledgers_for(settings, records, dataset["name"], job["account"]), job["id"])
+    books = ledgers_for(settings, records, dataset["name"], job["account"])
+    ledger = KeyedLedger(books, job["id"])
     outcome: dict[str, Any] = {"certificate": None, "result": None, "digest": None}
     if plan["kind"] == "train":
         path = model_path(settings, job["id"])
@@ -47,7 +48,7 @@ def carry_out(settings: Settings, records: Store, job: Record) -> None:
             forest, planned = estimator_of(schema, plan, ledger)
             forest.fit(dataset["source"], plan=planned)
             _store_once(forest, path)
-        outcome["certificate"] = load(path).privacy_.to_json()
+        outcome["certificate"] = json.dumps(signed_off(load(path).privacy_, books[0]))
         outcome["digest"] = digest_of(path)
     elif plan["kind"] == "evaluate":
         asked = json.loads(plan["asked"])
@@ -61,7 +62,8 @@ def carry_out(settings: Settings, records: Store, job: Record) -> None:
         )
         if found.plan.fingerprint() != plan["fingerprint"]:  # it was planned from the same model and promise
             raise PlanError("the evaluation is not the one that was signed.")
-        outcome |= {"certificate": found.privacy.to_json(), "result": json.dumps(found.quality.to_dict())}
+        outcome["certificate"] = json.dumps(signed_off(found.privacy, books[0]))
+        outcome["result"] = json.dumps(found.quality.to_dict())
     records.add(
         store.models,
         id=job["id"],
