@@ -2,7 +2,9 @@
 """How many free predictions a second one process of the service answers, over HTTP on loopback.
 
 Starts ``veilwood serve`` with its own command, trains a PrivateForest on the cars by the routes that people use, and
-lets wrk ask for ten rows at a time. The machine should be idle: wrk and the service share its cores.
+lets wrk ask for ten rows at a time: as fast as it is answered, and at a fixed rate, where each connection pauses after
+its requests. Beside times it states the seconds that the processor worked for one request, which other work on the
+machine disturbs less. At the end memory is watched for ten minutes. wrk and the service share the cores.
 
     python benchmarks/service.py > benchmarks/results/service.md
 """
@@ -29,6 +31,7 @@ import veilwood as vw
 
 ROWS = 10
 CONNECTIONS = (1, 4, 16, 32)
+RATE = 1000  # requests a second, wanted
 CAR = vw.datasets.car()
 
 
@@ -68,22 +71,42 @@ def memory(process: int) -> float:
     return int(found[1]) / 1024
 
 
-def measure(url: str, script: Path, connections: int, seconds: int) -> dict[str, Any]:
-    """Let wrk ask as fast as it is answered."""
+def worked(process: int) -> float:
+    """Seconds that the processor has worked for a process."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def write_script(path: Path, body: str, token: str, pause: float = 0) -> Path:
+    """Write what wrk sends, and how many milliseconds a connection waits before it sends the next."""
+    path.write_text(
+        f'wrk.method="POST"\nwrk.body={body}\nwrk.headers["Content-Type"]="application/json"\n'
+        f'wrk.headers["Authorization"]="Bearer {token}"\n'
+        + (f"function delay() return math.random({int(2 * pause)}) end\n" if pause else "")
+    )
+    return path
+
+
+def measure(process: int, url: str, script: Path, connections: int, seconds: int) -> dict[str, Any]:
+    """Let wrk ask; return how many requests were answered a second, how fast, and how much work each was."""
+    before = worked(process)
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "-s", str(script), url]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     if "Non-2xx" in text or "Socket errors" in text:
         raise SystemExit(f"some requests failed:\n{text}")
-    rate = re.search(r"Requests/sec:\s+([\d.]+)", text)
+    rate, count = re.search(r"Requests/sec:\s+([\d.]+)", text), re.search(r"(\d+) requests in", text)
     times = dict(re.findall(r"(50|99)%\s+([\d.]+\w+)", text))
     assert rate is not None
-    return {"connections": connections, "rate": float(rate[1]), "p50": times["50"], "p99": times["99"]}
+    assert count is not None
+    work = (worked(process) - before) / int(count[1])
+    return {"connections": connections, "rate": float(rate[1]), "p50": times["50"], "p99": times["99"], "work": work}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=15, help="for each number of connections")
-    parser.add_argument("--soak", type=int, default=60, help="seconds over which memory is watched")
+    parser.add_argument("--soak", type=int, default=600, help="seconds over which memory is watched")
+    parser.add_argument("--soak-rate", type=int, default=100, help="requests a second meanwhile")
     options = parser.parse_args()
     if shutil.which("wrk") is None:
         raise SystemExit("wrk is not installed")
@@ -96,17 +119,18 @@ def main() -> None:
             process.stdout.readline()
             model, token = prepare(address, process.stdout.readline().strip().split("invitation=")[1])
             body = json.dumps(json.dumps({"rows": CAR.X[:ROWS].to_dict("records")}))
-            script = Path(place) / "ask.lua"
-            script.write_text(
-                f'wrk.method="POST"\nwrk.body={body}\nwrk.headers["Content-Type"]="application/json"\n'
-                f'wrk.headers["Authorization"]="Bearer {token}"\n'
-            )
+            fast = write_script(Path(place) / "fast.lua", body, token)
             url = f"{address}/v1/models/{model}/predict"
-            measure(url, script, 4, 3)  # compiled and warm
-            found = [measure(url, script, connections, options.seconds) for connections in CONNECTIONS]
-            before = memory(process.pid)
-            soak = measure(url, script, 16, options.soak)
-            after = memory(process.pid)
+            measure(process.pid, url, fast, 4, 3)  # compiled and warm
+            found = [("as fast as it can", measure(process.pid, url, fast, c, options.seconds)) for c in CONNECTIONS]
+            pause = 1000 * 32 / RATE - 3  # of 32 connections, each of which waits for its answer, too
+            paced = write_script(Path(place) / "paced.lua", body, token, pause)
+            found.append((f"about {RATE} a second", measure(process.pid, url, paced, 32, 2 * options.seconds)))
+            slow = write_script(Path(place) / "slow.lua", body, token, 1000 * 4 / options.soak_rate)
+            watched = [memory(process.pid)]
+            for _ in range(10):
+                soaked = measure(process.pid, url, slow, 4, options.soak // 10)
+                watched.append(memory(process.pid))
         finally:
             process.terminate()
             process.wait()
@@ -114,12 +138,12 @@ def main() -> None:
     print("# Predictions over HTTP\n")
     print(f"Requests of {ROWS} rows to one process, PrivateForest on `car`, {os.cpu_count()} cores shared with wrk, ")
     print(f"load of the machine {os.getloadavg()[0]:.1f} at the end, Python {platform.python_version()}.\n")
-    print("| connections | requests a second | p50 | p99 |\n|---:|---:|---:|---:|")
-    for one in found:
-        print(f"| {one['connections']} | {one['rate']:.0f} | {one['p50']} | {one['p99']} |")
-    asked = int(soak["rate"] * options.soak)
-    print(f"\nMemory of the process before and after {asked:,} more requests in {options.soak} s: ", end="")
-    print(f"{before:.0f} MiB and {after:.0f} MiB.")
+    print("| asked | connections | requests a second | p50 | p99 | CPU ms a request |\n|---|---:|---:|---:|---:|---:|")
+    for how, one in found:
+        print(f"| {how} | {one['connections']} | {one['rate']:.0f} | {one['p50']} | {one['p99']} ", end="")
+        print(f"| {1000 * one['work']:.2f} |")
+    print(f"\nMemory of the process, in MiB, before and after each tenth of {options.soak} s at about ", end="")
+    print(f"{soaked['rate']:.0f} requests a second: {', '.join(f'{size:.0f}' for size in watched)}.")
 
 
 if __name__ == "__main__":

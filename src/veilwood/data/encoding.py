@@ -304,6 +304,10 @@ class Encoding:
         for feature, wrong in kinds.items():
             problems.add(self.columns[feature].name, wrong)
 
+    def encode_numbers(self, feature: int, values: Floats) -> Codes:
+        """Encode numbers of one numeric column, of which none is missing."""
+        return self._coders[feature].encode_numbers(values)
+
     def cells(self, table: Table, name: str) -> Cells:
         """Return the column of a feature or of the target."""
         if table.names is None:

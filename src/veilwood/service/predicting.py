@@ -8,16 +8,15 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Final
 
-import pandas as pd
-
 from veilwood.errors import ModelFileError, ParameterError, VeilwoodError
 from veilwood.models.file import load
 from veilwood.service import store
+from veilwood.service.rows import RowCodes
 from veilwood.service.settings import Settings
 from veilwood.service.store import Store
 from veilwood.service.training import digest_of, model_path
 
-__all__ = ["Predicting", "frame_of"]
+__all__ = ["Loaded", "Predicting", "answer"]
 
 _MOST_LOADED: Final = 32
 _MORE_COLUMNS: Final = 100  # ids, the target, and what the schema ignores
@@ -30,16 +29,28 @@ class _Request:
     done: asyncio.Future[dict[str, Any]]
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """A model in memory, and what encodes rows for it."""
+
+    model: Any
+    codes: RowCodes
+
+
 class Predicting:
     """Models that were trained privately: what they say costs nothing."""
 
     def __init__(self, settings: Settings, records: Store) -> None:
         self._settings, self._records = settings, records
-        self._models: OrderedDict[str, Any] = OrderedDict()
+        self._models: OrderedDict[str, Loaded] = OrderedDict()
         self._waiting: dict[str, list[_Request]] = {}
 
     def model(self, number: str) -> Any:
         """Return a trained model; its file must be the one that was made."""
+        return self.loaded(number).model
+
+    def loaded(self, number: str) -> Loaded:
+        """Return a trained model with what encodes rows for it."""
         if number in self._models:
             self._models.move_to_end(number)
             return self._models[number]
@@ -49,7 +60,8 @@ class Predicting:
         path = model_path(self._settings, number)
         if digest_of(path) != found["digest"]:
             raise ModelFileError("the file of this model is not the one that was made. Hint: restore it.")
-        self._models[number] = loaded = load(path)
+        model = load(path)
+        self._models[number] = loaded = Loaded(model, RowCodes(model))
         if len(self._models) > _MOST_LOADED:
             self._models.popitem(last=False)
         return loaded
@@ -59,10 +71,11 @@ class Predicting:
         loop = asyncio.get_running_loop()
         if number not in self._models:
             await loop.run_in_executor(None, self.model, number)
-        if rows and len(rows[0]) > self.model(number).n_features_in_ + _MORE_COLUMNS:
+        loaded = self.loaded(number)
+        if rows and len(rows[0]) > loaded.model.n_features_in_ + _MORE_COLUMNS:
             raise ParameterError("rows", "...", "have more columns than the schema", "name those of the schema")
         if len(rows) > _AT_ONCE:
-            return await loop.run_in_executor(None, answer, self.model(number), rows)
+            return await loop.run_in_executor(None, answer, loaded, rows)
         request = _Request(rows, loop.create_future())
         waiting = self._waiting.setdefault(number, [])
         waiting.append(request)
@@ -71,34 +84,33 @@ class Predicting:
         return await request.done
 
     def _flush(self, number: str) -> None:
-        requests, model = self._waiting.pop(number), self.model(number)
+        requests, loaded = self._waiting.pop(number), self.loaded(number)
         while requests:
             taken, count = list[_Request](), 0
             while requests and (not taken or count + len(requests[0].rows) <= _AT_ONCE):
                 count += len(requests[0].rows)
                 taken.append(requests.pop(0))
-            _answer_together(model, taken)
+            _answer_together(loaded, taken)
 
 
-def answer(model: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def answer(loaded: Loaded, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Predict for rows; probabilities too where there are classes."""
-    frame = frame_of(rows)
-    if not hasattr(model, "predict_proba"):
-        return {"predictions": model.predict(frame).tolist()}
-    codes = model.encode(frame)
-    labels = model.classes_[model.model_.choices(codes, 1)]
-    return {"predictions": labels.tolist(), "probabilities": model.model_.outputs(codes, 1).round(6).tolist()}
+    codes = loaded.codes.of(rows)
+    if not hasattr(loaded.model, "predict_proba"):
+        return {"predictions": loaded.model.model_.outputs(codes, 1).tolist()}
+    shares, places = loaded.model.model_.answers(codes, 1)
+    return {"predictions": loaded.model.classes_[places].tolist(), "probabilities": shares.round(6).tolist()}
 
 
-def _answer_together(model: Any, requests: list[_Request]) -> None:
+def _answer_together(loaded: Loaded, requests: list[_Request]) -> None:
     try:
-        whole = answer(model, [row for request in requests for row in request.rows])
+        whole = answer(loaded, [row for request in requests for row in request.rows])
     except VeilwoodError:
         for request in requests:  # one of them asks for what cannot be: each for itself
             if request.done.cancelled():
                 continue
             try:
-                request.done.set_result(answer(model, request.rows))
+                request.done.set_result(answer(loaded, request.rows))
             except VeilwoodError as error:
                 request.done.set_exception(error)
         return
@@ -113,18 +125,3 @@ def _answer_together(model: Any, requests: list[_Request]) -> None:
         if not request.done.cancelled():
             request.done.set_result({name: values[begin:end] for name, values in whole.items()})
         begin = end
-
-
-def frame_of(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """Put rows of JSON into a table; all must have the same columns."""
-    if not rows:
-        raise ParameterError("rows", "[]", "are none", "give at least one row")
-    names = list(rows[0])
-    if any(len(row) != len(names) for row in rows) or len(names) == 0:
-        raise ParameterError("rows", "...", "do not all have the same columns", "name every column in every row")
-    try:
-        return pd.DataFrame({name: pd.Series([row[name] for row in rows], dtype=object) for name in names})
-    except KeyError:
-        raise ParameterError(
-            "rows", "...", "do not all have the same columns", "name every column in every row"
-        ) from None

@@ -18,7 +18,7 @@ from veilwood.report import report
 from veilwood.service import store
 from veilwood.service.access import Service, WhoAsks, service_of
 from veilwood.service.accounts import Caller
-from veilwood.service.predicting import frame_of
+from veilwood.service.rows import frame_of
 from veilwood.service.store import Record
 from veilwood.service.training import Asked, model_path
 

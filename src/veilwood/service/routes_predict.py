@@ -61,10 +61,11 @@ def _predict_csv(service: Service, number: str, body: bytes, most: int) -> str:
         raise ParameterError("table", "...", "is not a CSV file in UTF-8", "save it as CSV UTF-8") from None
     if len(rows) > most:
         raise ParameterError("rows", len(rows), "are too many for one request", f"at most {most}")
-    model = service.predicting.model(number)
+    loaded = service.predicting.loaded(number)
+    model = loaded.model
     target = model.schema_.target.name
     named = [{name: value or None for name, value in row.items() if name not in (None, target)} for row in rows]
-    found = answer(model, named)
+    found = answer(loaded, named)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     classes = [str(name) for name in getattr(model, "classes_", [])]
