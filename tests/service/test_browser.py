@@ -179,6 +179,9 @@ def test_every_role_finds_its_way(demo: str, browser: Any, tmp_path: Path) -> No
             analyst.page.get_by_label("The answer is a CSV file").set_input_files(table)
         assert Path(download.value.path()).read_text().count("\n") == len(TABLE) + 1
         analyst.look("model", anew=True)
+        analyst.press("Plan an evaluation")
+        analyst.page.get_by_text("Waiting for a custodian's signature.").wait_for()
+        evaluation = analyst.page.url
         analyst.press("Tokens", "link")
         analyst.at("Tokens")
         analyst.fill(What_is_it_for="a script")
@@ -186,6 +189,27 @@ def test_every_role_finds_its_way(demo: str, browser: Any, tmp_path: Path) -> No
         analyst.press("Make a token")
         assert "vw_" in analyst.page.locator("pre").inner_text()
         analyst.look("tokens")
+
+    with person(browser, home, tmp_path, "custodian") as custodian:
+        custodian.page.goto(evaluation)
+        custodian.press("Sign this hash")
+        custodian.press("Run")
+        custodian.press("evaluation", "link")
+        custodian.at("Measured quality")
+        custodian.look("evaluation", anew=True)
+        custodian.page.goto(f"{home}/page/index.html#/data/visits/plan")
+        custodian.page.get_by_label("Estimator").select_option("MatrixForestPredictor")
+        custodian.fill(Epsilon="0.5")
+        custodian.press("Make the plan")
+        custodian.press("Sign this hash")
+        custodian.press("Run")
+        custodian.press("private answers", "link")
+        custodian.fill(Questions=TABLE[:2].drop(columns="class").to_csv(index=False), Epsilon_of="0.5")
+        custodian.press("Quote")
+        custodian.page.get_by_text("Costs epsilon 1/2").wait_for()
+        custodian.look("ask")
+        custodian.press("Ask and pay")
+        custodian.page.get_by_role("listitem").nth(1).wait_for()
 
     with person(browser, home, tmp_path, "auditor") as auditor:
         auditor.press("visits", "link")

@@ -89,6 +89,8 @@ class Accounts:
         """Make an account; a password of a local one, a subject of one that an OpenID provider vouches for."""
         if not _NAME.fullmatch(name):
             raise ParameterError("name", name, "is not a name", "up to 40 small letters, digits, '.', '_' and '-'")
+        if password is None and not subject:
+            raise ParameterError("password", None, "is missing", "a password, or the subject of an OpenID provider")
         chosen = _checked_roles(roles)
         hashed = None if password is None else _hash(_checked_password(password))
         if not self._records.add(

@@ -8,6 +8,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from veilwood.errors import ModelFileError, ParameterError, VeilwoodError
 from veilwood.models.file import load
 from veilwood.service import store
@@ -61,7 +63,9 @@ class Predicting:
         if digest_of(path) != found["digest"]:
             raise ModelFileError("the file of this model is not the one that was made. Hint: restore it.")
         model = load(path)
-        self._models[number] = loaded = Loaded(model, RowCodes(model))
+        loaded = Loaded(model, RowCodes(model))
+        model.model_.outputs(np.zeros((1, model.n_features_in_), np.uint16), 1)  # compiled here, and not amid requests
+        self._models[number] = loaded
         if len(self._models) > _MOST_LOADED:
             self._models.popitem(last=False)
         return loaded

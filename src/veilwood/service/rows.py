@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from veilwood.data.schema import Column
+from veilwood.data.columns import Column
 from veilwood.errors import ParameterError, VeilwoodError
 
 __all__ = ["RowCodes", "frame_of"]

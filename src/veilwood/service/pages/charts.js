@@ -23,7 +23,7 @@ const neat = (value) => (Math.abs(value) >= 100 ? value.toFixed(0) : String(Numb
 /** How sure somebody can become about one person: before the release, and at most after it. */
 export function odds(epsilon, title) {
   const after = 1 / (1 + Math.exp(-epsilon));
-  const width = wide(590), left = width > 500 ? 160 : 136, long = width - left - 60;
+  const width = wide(800), left = width > 500 ? 160 : 136, long = width - left - 60;
   const bar = (y, share, words, fill) => [
     text(0, y + 17, words, { class: "strong" }),
     svg("rect", { x: left, y, width: long, height: 24, rx: 5, fill: "var(--pale)" }),
@@ -36,7 +36,7 @@ export function odds(epsilon, title) {
 
 /** What was spent over time, as steps below the line of the budget. */
 export function spends(entries, budget, title) {
-  const width = wide(640), height = 190, left = 44, right = width - 20, top = 14, bottom = 160;
+  const width = wide(960), height = 190, left = 44, right = width - 20, top = 14, bottom = 160;
   const counted = entries.filter((entry) => entry.counts);
   const high = Math.max(budget, counted.reduce((sum, entry) => sum + entry.epsilon, 0)) || 1;
   const times = counted.map((entry) => Date.parse(entry.time));
@@ -64,7 +64,7 @@ export function spends(entries, budget, title) {
 
 /** Effects of one column: a bar for each group, with the range that noise and chance leave; or shares, from 0 to 1. */
 export function effects(groups, values, errors, title, shares = false) {
-  const line = 26, width = wide(640), left = width > 500 ? 210 : 120, right = width - 20, height = groups.length * line + 30;
+  const line = 26, width = wide(800), left = width > 500 ? 150 : 120, right = width - 20, height = groups.length * line + 30;
   const most = width > 500 ? 30 : 16;
   const reach = Math.max(...values.map((value, i) => Math.abs(value) + (errors[i] ?? 0)), 1e-9);
   const x = (value) => (shares ? left + (right - left - 56) * value : (left + right) / 2 + ((right - left) / 2) * (value / reach) * 0.97);
@@ -85,7 +85,7 @@ export function effects(groups, values, errors, title, shares = false) {
 
 /** A curve with a band: calibration, or the quality to expect at other budgets. */
 export function curve(points, { title, xName, yName, diagonal = false, logarithmic = false }) {
-  const width = wide(560), height = 310, left = 44, right = width - 20, top = 30, bottom = 262;
+  const width = wide(800), height = 310, left = 44, right = width - 20, top = 30, bottom = 262;
   const scale = (value) => (logarithmic ? Math.log(value) : value);
   const xs = points.map((point) => scale(point.x));
   const ys = points.flatMap((point) => [point.low ?? point.y, point.high ?? point.y]);

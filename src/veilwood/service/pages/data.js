@@ -54,9 +54,10 @@ function timeline(ledger) {
 
 function frozen(name) {
   return card(h("p", {}, t("set.frozen")), can("data") && form([field("reason", t("set.reason"), { required: true }),
-    field("files", t("set.certificates"), { type: "file", accept: ".json", multiple: true, help: t("set.certificates.help") })], t("set.reconcile"), async ({ reason }, place) => {
+    field("files", t("set.certificates"), { type: "file", accept: ".json", multiple: true, help: t("set.certificates.help") }),
+    field("missing", t("set.missing"), { inputmode: "decimal", help: t("set.missing.help") })], t("set.reconcile"), async ({ reason, missing }, place) => {
     const certificates = await Promise.all([...place.elements.files.files].map(async (file) => JSON.parse(await file.text())));
-    await api("POST", `/datasets/${name}/ledger/reconcile`, { reason, certificates });
+    await api("POST", `/datasets/${name}/ledger/reconcile`, { reason, certificates, missing_epsilon: missing || null });
     again();
   }));
 }
@@ -87,15 +88,15 @@ function schemaCard(name, found, schema) {
       h("details", {}, h("summary", {}, "JSON"), h("pre", {}, JSON.stringify(schema, null, 1))));
   } else parts.push(h("p", {}, t("set.schema.none")));
   if (can("data")) {
-    parts.push(h("p", {}),
-      found.has_table && form([field("target", t("set.target"), {})], t("set.draft"), async (asked) => {
+    const ways = [found.has_table && form([field("target", t("set.target"), {})], t("set.draft"), async (asked) => {
         const target = asked.target ? `?target=${encodeURIComponent(asked.target)}` : "";
         drafts[name] = await api("POST", `/datasets/${name}/draft${target}`);
         location.hash = `#/data/${name}/review`;
       }),
       h("p", {}), h("label", {}, t("set.file"), h("input", { type: "file", accept: ".json", onchange: async (event) => {
         try { await api("PUT", `/datasets/${name}/schema`, JSON.parse(await event.target.files[0].text())); notify(t("review.saved")); again(); } catch (error) { notify(error.message, true); }
-      } })));
+      } }))];
+    parts.push(schema ? h("details", {}, h("summary", {}, t("set.schema.change")), ways) : h("div", {}, ways));
   }
   return card(...parts);
 }
@@ -112,7 +113,7 @@ async function limits(name) {
 }
 
 function ledgerCard(name, ledger) {
-  const body = h("tbody"), count = h("span", { class: "soft small" });
+  const body = h("tbody"), count = h("span", { class: "soft small" }), verified = h("div", { role: "status" });
   const fill = (words) => {
     const shown = ledger.entries.filter((entry) => JSON.stringify(entry).toLowerCase().includes(words.toLowerCase()));
     count.textContent = t("set.entries", { count: shown.length });
@@ -121,8 +122,9 @@ function ledgerCard(name, ledger) {
   };
   fill("");
   return card(h("div", { class: "row spread" }, h("h2", {}, t("set.ledger")), action(t("set.verify"), async () => {
-    notify(t("set.verified", { head: (await api("POST", `/datasets/${name}/ledger/verify`)).head }));
-  })), ledger.entries.length > 0 && field("search", t("set.search"), { type: "search", oninput: (event) => fill(event.target.value) }), count,
+    const { head } = await api("POST", `/datasets/${name}/ledger/verify`);
+    verified.replaceChildren(h("p", { class: "plain" }, tag(t("set.intact"), "good"), " ", t("set.verified")), h("p", { class: "mono plain" }, head));
+  })), verified, ledger.entries.length > 0 && field("search", t("set.search"), { type: "search", oninput: (event) => fill(event.target.value) }), count,
   ledger.entries.length > 0 && h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": t("set.ledger") }, h("table", { class: "wide" }, h("thead", {}, h("tr", {}, h("th", {}, "#"), h("th", {}, t("when")), h("th", {}, t("state")), h("th", { class: "number" }, t("loss")), h("th", {}, t("what")))), body)));
 }
 

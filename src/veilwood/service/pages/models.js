@@ -39,6 +39,16 @@ export async function propose(name) {
     })), card(h("h2", {}, t("plan.odds")), picture), card(quality)];
 }
 
+/** The text of a plan: its first word of each line in bold where it names a number of rows, its steps as a list. */
+function inWords(words) {
+  const steps = words.split("\n").filter((line) => line.startsWith("  - ")).map((line) => h("li", {}, line.slice(4)));
+  const lines = words.split("\n").filter((line) => line.trim() && !line.startsWith("  - ")).map((line) => {
+    const [, lead, rest] = /^(At [\d,]+ rows:)?(.*)$/.exec(line);
+    return h("p", { class: "plain" }, lead && h("strong", {}, lead), rest);
+  });
+  return h("div", {}, lines, steps.length > 0 && h("ul", {}, steps));
+}
+
 export async function plan(number) {
   const found = await api("GET", `/plans/${number}`);
   const jobs = (await api("GET", "/jobs")).filter((job) => job.plan === number).reverse();
@@ -46,7 +56,7 @@ export async function plan(number) {
   return [h("div", { class: "row spread" }, h("h1", {}, titled(found)), found.signed_by ? tag(t("plan.signed", { by: found.signed_by }), "good") : tag(t("plan.unsigned"), "wait")),
     h("p", { class: "lead" }, h("a", { href: `#/data/${found.dataset}` }, found.dataset), " · ", t("cost", found.asked), " · ", found.account, " · ", when(found.created)),
     found.kind !== "answer" && card(h("h2", {}, t("plan.odds")), oddsFigure(Number(found.asked.epsilon))),
-    card(h("h2", {}, t("plan.words")), found.words ? h("pre", {}, found.words) : h("p", {}, t("plan.answer")),
+    card(h("h2", {}, t("plan.words")), found.words ? inWords(found.words) : h("p", {}, t("plan.answer")),
       h("p", { class: "mono" }, `${t("plan.hash")}: ${found.fingerprint}`),
       h("div", { class: "row" }, !found.signed_by && can("sign") && action(t("plan.sign"), async () => { await api("POST", `/plans/${number}/signature`, { fingerprint: found.fingerprint }); again(); }, ""),
         found.signed_by && can("run") && action(t("plan.run"), async () => { await api("POST", `/plans/${number}/jobs`, undefined, { "Idempotency-Key": key() }); again(); }, ""),
@@ -138,10 +148,10 @@ const shown = (value) => (value === null ? "?" : value.toFixed(3));
 
 function quality(result) {
   const scores = Object.entries(result.scores);
-  const curves = result.calibration ?? {};
+  const curves = (Array.isArray(result.calibration) ? result.calibration : []).filter((point) => point.happened.value !== null);
   return [card(h("h2", {}, t("model.quality")), h("table", {}, h("tbody", {}, scores.map(([name, one]) => h("tr", {}, h("td", {}, name.replaceAll("_", " ")), h("td", { class: "number" }, shown(one.value)),
     h("td", { class: "soft" }, `${shown(one.low)} – ${shown(one.high)}`)))))),
-  Array.isArray(curves) && curves.length > 1 && card(h("h2", {}, t("model.calibration")), h("figure", {}, curve(curves.filter((point) => point.happened.value !== null).map((point) => ({ x: point.predicted, y: point.happened.value, low: point.happened.low, high: point.happened.high })), { title: t("model.calibration"), xName: t("model.predicted"), yName: t("model.happened"), diagonal: true }), h("figcaption", {}, t("model.calibration.caption"))))];
+  curves.length > 1 && card(h("h2", {}, t("model.calibration")), h("figure", {}, curve(curves.map((point) => ({ x: point.predicted, y: point.happened.value, low: point.happened.low, high: point.happened.high })), { title: t("model.calibration"), xName: t("model.predicted"), yName: t("model.happened"), diagonal: true }), h("figcaption", {}, t("model.calibration.caption"))))];
 }
 
 function rowsOf(text) {
@@ -155,7 +165,7 @@ function asking(number) {
   return card(h("h2", {}, t("ask.title")), h("p", { class: "soft small" }, t("ask.lead")), form([field("rows", t("ask.rows"), { rows: 8, required: true, class: "mono" }), field("epsilon", t("ask.price"), { value: "1", inputmode: "decimal" })], t("ask.quote"), async (asked) => {
     last = { rows: rowsOf(asked.rows), epsilon: Number(asked.epsilon) };
     const found = await api("POST", `/models/${number}/quote`, last);
-    place.replaceChildren(card(h("p", {}, found.answered_before ? t("ask.before") : t("ask.cost", found)), action(t("ask.go"), async () => {
+    place.replaceChildren(card(h("p", {}, found.answered_before ? t("ask.before") : t("ask.cost", { ...found, error: Math.sqrt(found.expected_squared_error).toPrecision(3) })), action(t("ask.go"), async () => {
       const answer = await api("POST", `/models/${number}/answers`, last);
       place.replaceChildren(card(h("ol", {}, answer.labels.map((label) => h("li", {}, String(label))))));
     }, "")));

@@ -23,9 +23,10 @@ export async function tokens() {
 
 async function fill(list) {
   const found = await api("GET", "/tokens");
-  list.replaceChildren(card(found.length ? h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": t("token.title") }, h("table", {}, h("tbody", {}, found.map((token) => h("tr", {},
+  list.replaceChildren(card(found.length ? h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": t("token.title") }, h("table", {}, h("thead", {}, h("tr", {}, [t("token.name.short"), t("token.scopes.short"), t("token.until")].map((words) => h("th", { scope: "col" }, words)), h("td"))),
+    h("tbody", {}, found.map((token) => h("tr", {},
       h("td", {}, token.name), h("td", { class: "soft" }, token.scopes), h("td", {}, when(token.expires)),
-      h("td", {}, action(t("token.revoke"), async () => { await api("DELETE", `/tokens/${token.id}`); again(); }, "danger"))))))) : h("p", {}, t("token.none"))));
+      h("td", { class: "last" }, action(t("token.revoke"), async () => { await api("DELETE", `/tokens/${token.id}`); again(); }, "danger"))))))) : h("p", {}, t("token.none"))));
 }
 
 export async function list() {
@@ -38,9 +39,10 @@ export async function list() {
             await api("PATCH", `/accounts/${one.name}`, { disabled: !one.disabled }); again();
           }))))))))),
     card(form([field("name", t("people.name"), { required: true, autocapitalize: "none" }),
-      field("password", t("people.password"), { type: "password", minlength: 12, required: true, autocomplete: "new-password" }),
+      field("password", t("people.password"), { type: "password", minlength: 12, autocomplete: "new-password", help: t("first.help") }),
+      h("details", {}, h("summary", {}, t("people.provider")), field("subject", t("people.subject"), { help: t("people.subject.help") })),
       boxes("roles", t("people.roles"), ["custodian", "analyst", "auditor", "operator"])], t("people.go"), async (asked, place) => {
-      await api("POST", "/accounts", { name: asked.name, password: asked.password, roles: chosen(place, "roles") });
+      await api("POST", "/accounts", { name: asked.name, password: asked.password || null, subject: asked.subject || null, roles: chosen(place, "roles") });
       notify(t("saved"));
       again();
     }))];
