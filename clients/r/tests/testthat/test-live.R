@@ -26,6 +26,10 @@ test_that("a statistician plans, fits, predicts and reads the certificate", {
   expect_equal(vw_quote(predictor, cars)$epsilon, "1/2")
   first <- vw_answer(predictor, cars)
   expect_equal(vw_answer(predictor, cars), first)
-  refused <- expect_error(vw_answer(predictor, cars[1, ], epsilon = 100), class = "veilwood_budget")
+  expect_error(vw_answer(predictor, cars[1, ], epsilon = 100), class = "veilwood_refused") # more than was signed
+
+  dear <- vw_plan(analyst, "cars", "MatrixForestPredictor", epsilon = 100, n_estimators = 2, max_depth = 1)
+  vw_sign(custodian, dear)
+  refused <- expect_error(vw_answer(vw_fit(dear), cars), class = "veilwood_budget")
   expect_equal(refused$remaining, "epsilon=2")
 })
