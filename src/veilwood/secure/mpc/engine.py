@@ -12,14 +12,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from veilwood.errors import MechanismError
 
-__all__ = ["Bits", "Engine", "Parts", "Shared", "Stats", "concatenate", "stack"]
+__all__ = ["Bits", "Engine", "Parts", "Product", "Shared", "Stats", "concatenate", "stack"]
 
 Words = NDArray[np.unsignedinteger[Any]]
 Ints = NDArray[np.int64]
@@ -34,6 +34,15 @@ class Stats:
     bytes_sent: int = 0
     products: int = 0
     comparisons: int = 0
+
+
+class Product(NamedTuple):
+    """A product of two secrets that is wanted: place by place, of matrices, or added up along an axis."""
+
+    kind: Literal["mul", "matmul", "dot"]
+    x: Shared
+    y: Shared
+    axis: int = 0
 
 
 class Parts:
@@ -249,6 +258,10 @@ class Engine(ABC):
     @abstractmethod
     def dot(self, x: Shared, y: Shared, axis: int) -> Shared:
         """Return the products, broadcast as numpy does, added up along an axis (counted after broadcasting)."""
+
+    @abstractmethod
+    def many(self, products: Sequence[Product]) -> list[Shared]:
+        """Return several products, all in one round."""
 
     @abstractmethod
     def land(self, x: Bits, y: Bits) -> Bits:

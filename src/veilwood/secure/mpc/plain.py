@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from veilwood.privacy import entropy
 from veilwood.secure.mpc import ring
-from veilwood.secure.mpc.engine import Bits, Engine, Ints, Shared, Words, as_words
+from veilwood.secure.mpc.engine import Bits, Engine, Ints, Product, Shared, Words, as_words
 
 __all__ = ["PlainEngine"]
 
@@ -89,6 +89,13 @@ class PlainEngine(Engine):
     def dot(self, x: Shared, y: Shared, axis: int) -> Shared:
         """Return the products added up along an axis."""
         return Shared([self._counted(ring.dot([(x.parts[0], y.parts[0])], axis))], 0)
+
+    def many(self, products: Sequence[Product]) -> list[Shared]:
+        """Return several products; one round."""
+        rounds = self.stats.rounds
+        found = [self.dot(x, y, axis) if kind == "dot" else getattr(self, kind)(x, y) for kind, x, y, axis in products]
+        self.stats.rounds = rounds + 1
+        return found
 
     def land(self, x: Bits, y: Bits) -> Bits:
         """Return the bitwise and."""

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 
 from veilwood.errors import MechanismError, PartyError
 from veilwood.secure.mpc import ring as arithmetic
-from veilwood.secure.mpc.engine import Bits, Engine, Ints, Parts, Shared, Words, as_words
+from veilwood.secure.mpc.engine import Bits, Engine, Ints, Parts, Product, Shared, Words, as_words
 from veilwood.secure.mpc.links import Links, agree_keys
 
 __all__ = ["ReplicatedEngine"]
@@ -161,6 +161,16 @@ class ReplicatedEngine(Engine):
     def dot(self, x: Shared, y: Shared, axis: int) -> Shared:
         """Return the products added up along an axis."""
         return self._summed(arithmetic.dot(_cross_terms(x, y), axis))
+
+    def many(self, products: Sequence[Product]) -> list[Shared]:
+        """Return several products: the brackets are added up locally, and all sent in one message."""
+        if len(products) == 1:
+            kind, x, y, axis = products[0]
+            return [self.dot(x, y, axis) if kind == "dot" else getattr(self, kind)(x, y)]
+        sums = [_of_terms(product) for product in products]
+        joined = self._summed(np.concatenate([part.ravel() for part in sums]))
+        ends = np.cumsum([part.size for part in sums]).tolist()
+        return [joined[end - part.size : end].reshape(*part.shape) for part, end in zip(sums, ends, strict=True)]
 
     # Random secrets
 
@@ -318,6 +328,17 @@ def _blocks(shape: tuple[int, ...], itemsize: int) -> Iterator[Index]:
 def _cross_terms(x: Shared, y: Shared) -> list[tuple[Words, Words]]:
     """Return the factors whose products add up to this server's part of a product: see `_product`."""
     return [(x.parts[0], y.parts[0] + y.parts[1]), (x.parts[1], y.parts[0])]
+
+
+def _of_terms(product: Product) -> Words:
+    """Return this server's part of a product."""
+    terms = _cross_terms(product.x, product.y)
+    if product.kind == "matmul":
+        return arithmetic.matmul(terms)
+    if product.kind == "dot":
+        return arithmetic.dot(terms, product.axis)
+    (a, b), (c, d) = terms
+    return np.asarray(a * b + c * d)
 
 
 def _digest(words: Words) -> bytes:

@@ -6,10 +6,13 @@ Single trees are in ``hidden_tree``; forests that owners count themselves in ``j
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from veilwood.privacy import entropy
 from veilwood.secure.mpc.engine import Engine, Ints
+from veilwood.secure.mpc.together import together
 from veilwood.secure.protocols.hidden_tree import HiddenTree, draw_noise, grow
 from veilwood.secure.protocols.plans import HiddenPlan
 from veilwood.secure.protocols.records import Records
@@ -37,11 +40,15 @@ def of_tree(records: Records, tree_of_row: Ints, tree: int) -> Records:
 
 
 def grow_hidden_forest(engine: Engine, records: Records, planned: HiddenPlan) -> list[HiddenTree]:
-    """Train a hidden tree, or several on disjoint records (ID3-based forest); everything stays in shares."""
+    """Train a hidden tree, or several on disjoint records (ID3-based forest), all in the rounds of one.
+
+    Everything stays in shares.
+    """
     if planned.n_trees == 1:
         return [grow(engine, records, planned.recipe, draw_noise(engine, planned.recipe))]
     tree_of_row = trees_of_rows(engine, records.n_rows, planned.n_trees)
-    return [
-        grow(engine, of_tree(records, tree_of_row, tree), planned.recipe, draw_noise(engine, planned.recipe))
-        for tree in range(planned.n_trees)
-    ]
+
+    def grown(tree: int, lane: Engine) -> HiddenTree:
+        return grow(lane, of_tree(records, tree_of_row, tree), planned.recipe, draw_noise(lane, planned.recipe))
+
+    return together(engine, [partial(grown, tree) for tree in range(planned.n_trees)])

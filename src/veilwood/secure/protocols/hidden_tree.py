@@ -15,12 +15,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Literal
 
 import numpy as np
 
 from veilwood.errors import UseError
 from veilwood.secure.mpc.engine import Engine, Shared, stack
+from veilwood.secure.mpc.together import together
 from veilwood.secure.protocols import noise
 from veilwood.secure.protocols.choose import absolute, argmax, maximum
 from veilwood.secure.protocols.records import Domain, Records
@@ -194,13 +196,20 @@ def votes(engine: Engine, tree: HiddenTree, queries: Shared) -> Shared:
     return engine.dot(below, branch.reshape(1, w, n), axis=1)
 
 
+def total_votes(engine: Engine, trees: Sequence[HiddenTree], queries: Shared) -> Shared:
+    """Return how many trees vote for each class, all trees in the same rounds; shape (u, queries)."""
+    cast = together(engine, [partial(votes, tree=tree, queries=queries) for tree in trees])
+    total = cast[0]
+    for one in cast[1:]:
+        total = total + one
+    return total
+
+
 def predict(engine: Engine, trees: Sequence[HiddenTree], queries: Shared) -> Shared:
     """Return the place of the predicted class of each query: most votes, the first class of equals.
 
     The shares are fresh, so they can be handed to the user as they are.
     """
-    total = votes(engine, trees[0], queries)
-    for tree in trees[1:]:
-        total = total + votes(engine, tree, queries)
+    total = total_votes(engine, trees, queries)
     winner = total if len(trees) == 1 else argmax(engine, total)
     return engine.refresh((winner * np.arange(winner.shape[0])[:, None]).sum(axis=0))

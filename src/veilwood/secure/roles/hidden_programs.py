@@ -25,7 +25,7 @@ from veilwood.secure.mpc.engine import Engine, Shared, concatenate
 from veilwood.secure.protocols import noise, records
 from veilwood.secure.protocols.choose import argmax
 from veilwood.secure.protocols.hidden_forest import grow_hidden_forest
-from veilwood.secure.protocols.hidden_tree import HiddenTree, Recipe, predict, votes
+from veilwood.secure.protocols.hidden_tree import HiddenTree, Recipe, predict, total_votes
 from veilwood.secure.protocols.plans import HiddenPlan, layout_of, plan_hidden_forest, sampling_delta
 from veilwood.secure.protocols.records import Domain, Records
 from veilwood.secure.roles.config import Task
@@ -217,11 +217,7 @@ class PrivateVotes(HiddenForest):
 
     def answer(self, engine: Engine, model: Shares, query: Shares) -> Shared:
         """Return the place of the class with the most votes, after noise that nobody knows."""
-        total: Shared | None = None
-        for tree in self._trees(model):
-            one = votes(engine, tree, query["features"])
-            total = one if total is None else total + one
-        assert total is not None
+        total = total_votes(engine, self._trees(model), query["features"])
         winner = argmax(engine, total + noise.geometric(engine, self._scale, total.shape))
         return engine.refresh((winner * np.arange(winner.shape[0])[:, None]).sum(axis=0))
 
