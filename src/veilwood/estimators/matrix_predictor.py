@@ -107,6 +107,7 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
         self._forget(self._fitted())
         self._answering, self._exact, self._seed, self._table = answering, exact, seed, handle_of(X)
         self._stored: dict[bytes, tuple[NDArray[np.int64], PrivacyStatement, Plan]] = {}
+        self._planned: tuple[Any, Questions] | None = None
         self._neighbours, self._not_private = neighbours, "; ".join(r for r in (inferred, seeded) if r) or None
         self.forest_, self.ledger_ = answering.forest, ledger
         self._set_public(schema)
@@ -155,8 +156,11 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
         parameters.check()
         if self.mode != counted_for:
             raise ParameterError("mode", self.mode, f"was set after fitting with {counted_for!r}", "fit again")
-        asked = replace(self.ask(self.schema_, self._seed), loss=loss, neighbours=self._neighbours)
-        return replace(self._answering, parameters=parameters).plan(asked, codes)
+        key = (codes.shape, codes.tobytes(), loss, tuple(vars(parameters).items()))
+        if self._planned is None or self._planned[0] != key:  # a batch that was planned is not searched again
+            asked = replace(self.ask(self.schema_, self._seed), loss=loss, neighbours=self._neighbours)
+            self._planned = key, replace(self._answering, parameters=parameters).plan(asked, codes)
+        return self._planned[1]
 
     def _release(self, codes: NDArray[np.uint16], loss: Loss) -> NDArray[np.float64]:
         """Answer a batch through the door; return the votes by class."""

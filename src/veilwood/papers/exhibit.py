@@ -46,6 +46,11 @@ class Value(NamedTuple):
     error: float = math.nan
     runs: int = 0
 
+    @property
+    def spread(self) -> float:
+        """The standard deviation of one run."""
+        return self.error * self.runs**0.5
+
 
 Values: TypeAlias = dict[Cell, Value]
 
@@ -85,6 +90,7 @@ class Exhibit:
     """A table or figure of a paper: what it shows of an experiment, what was published, and what the text says of it.
 
     ``why`` says in one sentence why a cell is worse than published; ``shows`` picks the cells, ``wants`` the jobs.
+    ``published_once``: what was published is one repeat of what is measured, so it spreads as one repeat does here.
     """
 
     paper: str
@@ -101,6 +107,7 @@ class Exhibit:
     not_private: Callable[[str], bool] = lambda curve: NOT_PRIVATE in curve
     why: Callable[[Cell], str] = lambda cell: ""
     wants: Callable[[Job], bool] = lambda job: True
+    published_once: bool = False
 
     @property
     def name(self) -> str:
@@ -153,15 +160,21 @@ NOT_COMPARED = ("k", "h", "seconds")
 """Measures without a verdict: sizes that validation chose, and times of different machines."""
 
 
-def verdict(cell: Cell, measured: Value, published: Value) -> str:
+def verdict(cell: Cell, measured: Value, published: Value, *, published_once: bool = False) -> str:
     """Compare a cell with what was published: the same within two standard errors of both, or better, or worse.
+
+    Where one repeat of many was published, its own error is the spread of ours, if that is larger than what it states.
 
     >>> verdict(Cell("Car", "training", "1"), Value(0.8, 0.01, 5), Value(0.9, 0.01, 5))
     'worse'
+    >>> verdict(Cell("Car", "training", "1"), Value(0.8, 0.03, 25), Value(0.9, 0.01, 5), published_once=True)
+    'same'
     """
     if cell.measure == "number":
         return "same" if measured.mean == published.mean else "differs"
-    margin = 2 * math.hypot(*(0.0 if math.isnan(v.error) else v.error for v in (measured, published)))
+    errors = [measured.error, published.error, measured.spread if published_once else 0.0]
+    own, theirs, spread = (0.0 if math.isnan(error) else error for error in errors)
+    margin = 2 * math.hypot(own, max(theirs, spread))
     gain = measured.mean - published.mean
     if cell.measure.split(" ")[0] in LOWER_IS_BETTER:
         gain = -gain

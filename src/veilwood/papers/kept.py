@@ -11,7 +11,7 @@ from pathlib import Path
 from veilwood.papers.catalog import PAPERS
 from veilwood.papers.exhibit import Cell, Exhibit, Value, Values
 from veilwood.papers.published import number
-from veilwood.papers.show import NOT_MEASURED, Shown, said
+from veilwood.papers.show import NOT_MEASURED, Shown, of_published, said
 
 VERDICTS = ("same", "better", "worse", "differs")
 
@@ -63,7 +63,8 @@ def _section(shown: Shown) -> list[str]:
     if shown.measured:
         lines += ["", f"![{shown.exhibit.name}](exhibits/{slug}.svg)"]
     if shown.sentences():
-        lines += ["", *(f"- **{word}**: {sentence}" for sentence, word in shown.sentences())]
+        theirs = shown.sentences_of_published()
+        lines += ["", *(f"- **{word}**: {text}{of_published(theirs, text)}" for text, word in shown.sentences())]
     misses = shown.misses()
     if misses:
         lines += ["", "Published and not reached:", ""]

