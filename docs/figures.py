@@ -9,6 +9,7 @@ what this writes, and a figure in the text round it that no results file holds.
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ from veilwood import plots
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = ("README.md", "docs/which-estimator.md", "docs/index.md", "docs/guarantee.md")
+PAGES = ("README.md", "docs/which-estimator.md", "docs/index.md", "docs/guarantee.md", "docs/papers.md")
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end of figures -->)", flags=re.S)
 PROMISES = (0.1, 1, 5)
 SHOWN = ("adult", "wall-following-robot")  # of the picture: both kinds of columns, two and four classes
@@ -122,12 +123,41 @@ def _with_error(cell: str) -> tuple[float, float]:
     return float(value), float(error)
 
 
+def papers() -> str:
+    """Return one line a paper: how its published cells and its sentences came out in the full run."""
+    with (RESULTS / "papers" / "full" / "report.md").open(encoding="utf-8") as file:
+        rows = table(file.read().split("\n## ")[0])
+    names = ("same", "better", "worse", "differs", "true", "false")
+    lines = ["| paper | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    for paper, title in {
+        "mrf": "M-RF",
+        "rdt": "Bojarski et al.",
+        "diprime": "DiPriMe",
+        "secure": "secure trees",
+    }.items():
+        own = [row for row in rows if row["exhibit"].startswith(paper)]
+        lines.append(f"| {title} | " + " | ".join(str(sum(int(row[n] or 0) for row in own)) for n in names) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def explanations() -> str:
+    """Return what was changed to find out why a cell is below the published one, and what came out."""
+    lines = ["| cell | changed | published | measured |", "|---|---|---|---|"]
+    with (RESULTS / "papers" / "explanations.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            error = f" ± {row['error']}" if row["error"] else ""
+            lines.append(f"| {row['cell']} | {row['variant']} | {row['published']} | {row['measured']}{error} |")
+    return "\n".join(lines) + "\n"
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "accuracy-in-a-line": accuracy_in_a_line,
     "classification": classification_table,
     "regression": regression_table,
     "picture": picture,
     "odds": odds,
+    "papers": papers,
+    "explanations": explanations,
 }
 
 

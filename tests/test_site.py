@@ -34,11 +34,12 @@ def script(name: str) -> Any:
 
 assemble, figures = script("assemble"), script("figures")
 # Pages that say where their figures come from themselves, beside each figure; audit.md is written by its script.
-TOLD_THERE = {"audit", "median-forests", "papers", "private-forest", "quality", "scale", "secure", "service", "tuning"}
+TOLD_THERE = {"audit", "median-forests", "private-forest", "quality", "scale", "secure", "service", "tuning"}
 PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").glob("*.md") if path.stem not in TOLD_THERE)]
+RESULTS = ROOT / "benchmarks" / "results"
 HELD = {
     figure
-    for path in (ROOT / "benchmarks" / "results").glob("*.md")
+    for path in (*RESULTS.glob("*.md"), *RESULTS.glob("papers/**/report.md"), *RESULTS.glob("papers/*.csv"))
     for figure in re.findall(r"\d[\d,]*(?:\.\d+)?", path.read_text())
 }
 # Figures that are no measurement: they are computed here once more.
