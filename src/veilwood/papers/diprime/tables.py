@@ -112,8 +112,8 @@ def why(cell: Cell) -> str:
     """Say why a cell is worse than the printed one."""
     if cell.panel == "Flight":
         return (
-            "known: the paper's 800,000 flights of 2008 are not available; these are 105,475 that left New York City in "
-            "2013, and forests without noise err as much more."
+            "known: the paper's 800,000 flights of 2008 are not available; these are 105,475 that left New York City "
+            "in 2013, and forests without noise miss it too."
         )
     if cell.panel == "Parkinsons":
         return "tested: the schema bounds the target by 0 to 176, where the paper scales it by the data's own 55."

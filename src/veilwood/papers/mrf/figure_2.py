@@ -119,7 +119,8 @@ EXHIBITS = (
         f"Baselines: one ensemble over all features. {ONE_FOREST} Heart and the training file: a split for each "
         "repeat, as the order of the authors' rows is not known. 10 repeats, 6 of Adult.",
         EXPERIMENT, lines("epsilon", "accuracy", log_x=True, flat=(EXTRA,)),
-        quick="3 repeats of two draws, 2 of Heart, Mushroom and Adult.", published=published, published_once=True, why=why,
+        quick="3 repeats of two draws, 2 of Heart, Mushroom and Adult.", published=published, published_once=True,
+        why=why,
         claims=(
             Claim("Our optimised approaches consistently outperform the baselines.",
                   above((TRAIN, PREDICT), EXISTING)),

@@ -42,18 +42,19 @@ def why(cell: Cell) -> str:
     """Say why an error is larger than the published one."""
     if cell.curve == CART:
         return (
-            "not tested: scikit-learn's CART with rpart's defaults is not rpart, which surrogates missing values and splits levels."
+            "not tested: scikit-learn's CART with rpart's defaults is not rpart, which has surrogate splits for missing "
+            "values."
         )
     if cell.panel == "Covertype":
-        return "not tested: published for 581,012 rows; here a random sample of 57,253, so leaves are ten times smaller."
+        return (
+            "not tested: published for 581,012 rows; here a random sample of 57,253, so leaves are ten times smaller."
+        )
     if cell.panel == "Mam_Mass":
         return (
             "tested: with the median of its column for a missing value, instead of a value of its own, the errors "
             "without noise are within two standard errors; the paper does not say what it does."
         )
-    return (
-        "not tested: the paper does not say how categories of several values were coded, nor how ties were decided."
-    )
+    return "not tested: the paper does not say how categories of several values were coded, nor how ties were decided."
 
 
 EXHIBITS = (
