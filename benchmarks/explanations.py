@@ -10,7 +10,6 @@ sentences in the report and in docs/papers.md that begin with "tested" rest on.
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import time
 import warnings
@@ -40,6 +39,7 @@ from veilwood.papers.rdt.table_1 import published as rdt_published
 from veilwood.papers.tables import Table, Tables, cache_folder
 from veilwood.privacy.ledger import MemoryLedger
 
+HEAD = ("test", "cell", "variant", "published", "measured", "error", "runs")
 RESULT = Path(__file__).parent / "results" / "papers" / "explanations.csv"
 EIGHT = ("age", "workclass", "education", "marital_status", "occupation", "relationship", "race", "sex", "income")
 Tested = Iterator[tuple[str, str, float, Value]]  # cell, variant, published, measured
@@ -287,21 +287,28 @@ TESTS = (
 
 
 def main() -> None:
-    """Run every test and write the table."""
+    """Run every test, or one, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="a folder of NAME.csv.gz with NAME.json")
-    tables = Tables([parser.parse_args().data, cache_folder()])
+    parser.add_argument(
+        "--only", choices=[test.__name__ for test in TESTS], help="one test; the others stay as they are"
+    )
+    given = parser.parse_args()
+    tables = Tables([given.data, cache_folder()])
     warnings.simplefilter("ignore")
-    lines: list[list[str]] = []
+    found = {} if given.only is None else {key: rows for key, rows in pd.read_csv(RESULT, dtype=str).groupby("test")}
     for test in TESTS:
-        began = time.process_time()
+        if given.only not in (None, test.__name__):
+            continue
+        began, lines = time.process_time(), []
         for cell, variant, theirs, value in test(tables):
             error = "" if math.isnan(value.error) else f"{value.error:.4f}"
-            lines.append([cell, variant, f"{theirs:g}", f"{value.mean:.4f}", error, str(value.runs)])
+            lines.append([test.__name__, cell, variant, f"{theirs:g}", f"{value.mean:.4f}", error, str(value.runs)])
             print(*lines[-1], sep=" | ", flush=True)
+        found[test.__name__] = pd.DataFrame(lines, columns=list(HEAD))
         print(f"{test.__name__}: {time.process_time() - began:.1f} CPU s", flush=True)
-    frame = pd.DataFrame(lines, columns=["cell", "variant", "published", "measured", "error", "runs"])
-    frame.to_csv(RESULT, index=False, quoting=csv.QUOTE_MINIMAL, lineterminator="\n")
+    frame = pd.concat([found[test.__name__] for test in TESTS if test.__name__ in found])
+    frame.to_csv(RESULT, index=False, lineterminator="\n")
 
 
 if __name__ == "__main__":

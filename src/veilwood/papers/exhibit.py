@@ -156,6 +156,7 @@ def text_of(x: float | str) -> str:
 
 
 LOWER_IS_BETTER = ("error", "MSE")
+ROUNDING = 5e-5  # of published values, which have four decimals
 NOT_COMPARED = ("k", "h", "seconds")
 """Measures without a verdict: sizes that validation chose, and times of different machines."""
 
@@ -178,7 +179,7 @@ def verdict(cell: Cell, measured: Value, published: Value, *, published_once: bo
     gain = measured.mean - published.mean
     if cell.measure.split(" ")[0] in LOWER_IS_BETTER:
         gain = -gain
-    return "same" if abs(gain) <= margin + 1e-12 else "better" if gain > 0 else "worse"
+    return "same" if abs(gain) <= margin + ROUNDING else "better" if gain > 0 else "worse"
 
 
 # -- how sentences are checked ---------------------------------------------------------------------------------------
