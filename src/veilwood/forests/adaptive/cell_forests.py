@@ -30,14 +30,14 @@ from veilwood.trees.counting import on_threads, sum_over_trees
 from veilwood.trees.forest import LEAF, Forest
 
 TREES, FEWEST_TREES = 60, 10
-JUDGED_TREES: Final = 20  # of each candidate
+JUDGED_TREES: Final = 8  # of each candidate: what more of them would still average out is known from how they differ
 MOST_ROWS, FEWEST_ROWS = 1 << 16, 1 << 13  # that a tree sees, drawn with replacement from a larger table
 MANY_CLASSES: Final = 8  # beyond which trees are fewer and see less: each leaf holds a number for every class
 STUMPS: Final = 200  # boosted trees of one split, divided among the classes: too few if there are many
 STEP: Final = 0.3  # of boosting
 FOLDS: Final = 5
 ONE_FOLD_FROM: Final = 10_000  # rows, from which one fold judges well enough,
-MOST_JUDGED: Final = 1 << 17  # and so many rows at most
+MOST_JUDGED: Final = 1 << 15  # and so many rows at most
 
 Floats = NDArray[np.float64]
 
@@ -185,9 +185,9 @@ def _loss(
         out, rest = fold == number, fold != number
         if len(np.unique(y[rest])) < 2:  # all kinds say the same
             continue
-        shares = _shares(candidate, X[rest], y[rest], X[out], n_classes, seed, n_jobs)
+        shares, spread = _shares(candidate, X[rest], y[rest], X[out], n_classes, seed, n_jobs)
         shares[np.arange(len(shares)), y[out]] -= 1.0
-        total += float((shares**2).sum())
+        total += float((shares**2).sum()) - spread * (1 / JUDGED_TREES - 1 / n_trees(n_classes))
     return total
 
 
@@ -199,23 +199,28 @@ def _shares(
     n_classes: int,
     seed: int,
     n_jobs: int | None,
-) -> Floats:
-    """Class shares of other rows; each tree is gone before its thread grows another, as deep ones take megabytes."""
-    shares, adding = np.zeros((len(others), n_classes)), Lock()
+) -> tuple[Floats, float]:
+    """Class shares of other rows, and how far trees differ in them: the variance of one tree, added up.
+
+    Each tree is gone before its thread grows another, as deep ones take megabytes.
+    """
+    shares, squares, adding = np.zeros((len(others), n_classes)), 0.0, Lock()
     if candidate.kind == "additive":
         fitted = _fitted_stumps(candidate, X, y, n_classes, seed)
         shares[:, fitted.classes_] = fitted.predict_proba(others)
-        return shares
+        return shares, 0.0
 
     def judge(first: int, last: int) -> None:
+        nonlocal squares
         for tree in range(first, last):
             fitted = _fitted_tree(candidate, X, y, n_classes, seed + tree)
-            told = fitted.predict_proba(others) / JUDGED_TREES
+            told = fitted.predict_proba(others)
             with adding:
-                shares[:, fitted.classes_] += told
+                shares[:, fitted.classes_] += told / JUDGED_TREES
+                squares += float((told**2).sum())
 
     on_threads(judge, JUDGED_TREES, n_jobs)
-    return shares
+    return shares, (squares - JUDGED_TREES * float((shares**2).sum())) / (JUDGED_TREES - 1)
 
 
 # -- what scikit-learn made as one of ours ----------------------------------------------------------------------
