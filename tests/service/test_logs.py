@@ -15,6 +15,7 @@ pytest.importorskip("fastapi")
 
 from fixtures.serving import serving
 from veilwood.service import logs, routes_state
+from veilwood.service.app import problem
 from veilwood.service.settings import Limits
 
 
@@ -54,6 +55,13 @@ def test_an_error_is_told_by_kind_and_place_and_never_by_its_text(
         ("ValueError", "test_logs.py")
     ]
     assert "Otto" not in written.getvalue()
+
+
+def test_errors_are_problems_as_the_standard_has_them() -> None:
+    found = problem(409, "budget", "too little is left.", remaining="epsilon=1")
+    assert (found.status_code, found.media_type) == (409, "application/problem+json")
+    told = {"title": "budget", "status": 409, "detail": "too little is left.", "remaining": "epsilon=1"}
+    assert json.loads(bytes(found.body)) == {"type": "about:blank", **told}
 
 
 def test_limits_are_given_as_words() -> None:
