@@ -49,7 +49,7 @@ class Value(NamedTuple):
     @property
     def spread(self) -> float:
         """The standard deviation of one run."""
-        return self.error * self.runs**0.5
+        return self.error * math.sqrt(self.runs)
 
 
 Values: TypeAlias = dict[Cell, Value]
