@@ -19,6 +19,8 @@ import pytest
 
 import veilwood as vw
 from veilwood.data.cluster import worker as partitions
+from veilwood.data.cluster.kept import Buckets, DaskKept
+from veilwood.data.cluster.source import ClusterSource
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.errors import OutOfSchemaError, VeilwoodError
@@ -78,6 +80,7 @@ FORESTS: dict[str, Callable[..., Any]] = {
     "median regression": partial(vw.MedianForestRegressor, STAY, n_estimators=3, max_depth=2),
     "greedy": partial(vw.GreedyForestClassifier, CLINIC, n_estimators=3, max_depth=2, branching="binary"),
     "private": partial(vw.PrivateForestClassifier, CLINIC),
+    "private regression": partial(vw.PrivateForestRegressor, STAY),
 }
 
 
@@ -176,21 +179,6 @@ def test_dask_caps_the_rows_of_a_person(client: Any) -> None:
 
 
 # -- the same code in this process ----------------------------------------------------------------------------------
-
-
-def test_a_private_forest_learns_on_a_cluster_but_for_fine_cells(here: None) -> None:
-    """Fine cells hold the rows in memory, and those of a cluster stay there."""
-    for kind, schema, rows in (
-        (vw.PrivateForestClassifier, CLINIC, table()),
-        (vw.PrivateForestRegressor, STAY, table(target_of("regression"))),
-    ):
-        forest = kind(schema, epsilon=20.0, random_state=0, ledger=MemoryLedger())
-        with entropy.seeded_for_tests(5):
-            forest.fit(as_dask(rows))
-        assert "round" in forest.plan_.choices["learned"]
-        assert "fine cells" not in forest.plan_.choices["learned"]
-        assert [entry.state for entry in forest.ledger.entries()] == ["committed"]
-        assert len(forest.predict(rows)) == N
 
 
 def kept_people(frame: pd.DataFrame) -> pd.Series[int]:
@@ -321,11 +309,36 @@ def test_parts_add_up_and_stay_as_they_are() -> None:
     first = partitions.Part(np.array([1, 2]), {0: (2, 7)})
     second = partitions.Part(np.array([10, 20]), {1: (3, 8)})
     total = partitions.Part.total([first, second, partitions.Part()])
-    assert total.sums is not None
-    assert total.sums.tolist() == [11, 22]
+    np.testing.assert_array_equal(total.sums, [11, 22])  # type: ignore[arg-type]
     assert total.seen == {0: (2, 7), 1: (3, 8)}
-    assert first.sums is not None
-    assert first.sums.tolist() == [1, 2]
+    np.testing.assert_array_equal(first.sums, [1, 2])  # type: ignore[arg-type]
+
+
+def double(value: Any) -> Any:
+    return 2 * value
+
+
+def test_what_is_kept_is_moved_and_asked_where_it_is(here: None) -> None:
+    held = [partitions.Held(np.array([number]), partitions.Part(seen={number: (1, 0)})) for number in range(20)]
+    one_by_one = DaskKept([dask.delayed(each, traverse=False) for each in held])
+    in_lists = Buckets(DaskKept([dask.delayed(held[i : i + 3], traverse=False) for i in range(0, 20, 3)]))
+    for kept in (one_by_one, in_lists):
+        later = kept.moved(partial(partitions.move, double))
+        total = later.ask(partial(partitions.ask, double))
+        np.testing.assert_array_equal(total.sums, [4 * 190])  # type: ignore[arg-type]
+        assert len(total.seen) == 20
+        later.close()
+    refused = partitions.Held(None, partitions.Part(refusal=OutOfSchemaError("no")))
+    assert partitions.ask(double, partitions.move(double, refused)).refusal is not None
+
+
+def test_rows_of_a_frame_are_kept_once(here: None) -> None:
+    source = open_rows(as_dask(table()), None, Encoding(CLINIC))
+    assert isinstance(source, ClusterSource)
+    rows = source.keep(lambda batches: np.array([sum(len(batch.target) for batch in batches)]))
+    rows.change(double)
+    assert rows.ask(double) == 4 * N
+    rows.close()
 
 
 # -- Spark and Ray ----------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from veilwood.forests.adaptive import questions as asked
 from veilwood.forests.adaptive.loop import first_step
 from veilwood.forests.adaptive.private_forest import in_words
 from veilwood.forests.adaptive.purse import Purse
-from veilwood.forests.adaptive.rows import GRADIENT_UNITS, HeldRows, ScoredRows, Walk
+from veilwood.forests.adaptive.rows import GRADIENT_UNITS, HeldRows, ScoredRows
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.loss import requested_loss
 from veilwood.privacy.neighbours import Neighbours, unit_of
@@ -55,22 +55,6 @@ def test_files_in_batches_equal_a_table_in_memory(task: str, tmp_path: Path) -> 
             fits.append(forest_of(task, epsilon=2.0).fit(given_rows))
     assert np.array_equal(fits[0].leaf_values_, fits[1].leaf_values_)
     assert fits[0].plan_.steps == fits[1].plan_.steps
-
-
-def test_streamed_rows_answer_as_held_ones() -> None:
-    rng = np.random.default_rng(0)
-    encoding = Encoding(schema_of("three"))
-    X, y = table_of("three", 500)
-    codes, target = encoding.encode(X), encoding.encode_target(y)
-    batches = [Batch(codes[:200], target[:200], 0, 0), Batch(codes[200:], target[200:], 0, 200)]
-    table = small_table()
-    values = rng.integers(-500, 500, (table.n_cells, 3)).astype(np.int32)
-    question = asked.GradientSums([table], 3, GRADIENT_UNITS)
-    held = ScoredRows.of(COLUMNS, batches, 3)
-    held.add(table, values)
-    walk = Walk(COLUMNS, 3, ((table, values),), question)
-    assert (walk(batches) == question(held)).all()
-    assert (walk(batches[:1]) + walk(batches[1:]) == question(held)).all()
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])

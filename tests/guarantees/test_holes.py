@@ -22,10 +22,11 @@ import pytest
 
 import veilwood as vw
 from veilwood.audit.noninterference import coins_by_row
-from veilwood.data.cluster.worker import Part, count_bucket, encoded_schema
+from veilwood.data.cluster.worker import Part, count_rows, encoded_schema, of_bucket
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.errors import PlanError, VeilwoodError
+from veilwood.forests.adaptive import cluster_rows
 from veilwood.forests.adaptive.cell_tables import CellTable, grow_tables
 from veilwood.forests.adaptive.rows import HeldRows
 from veilwood.privacy.certificate import Assumption
@@ -248,16 +249,15 @@ class TestClusters:
             {"bucket": [0, 0], "id": ["a", "a\0"], "target": [0, 1], "code0": [0, 1]},
             schema=encoded_schema(Encoding(schema())),
         )
-        part = count_bucket(
-            partial(leaf_totals, grow_tables([CellTable(())])[0], n_classes=3), RowsOf("who", 1), 0, encoded
-        )
-        assert part.sums is not None
-        assert part.sums.sum() == 2
+        count = partial(leaf_totals, grow_tables([CellTable(())])[0], n_classes=3)
+        sums: Any = count_rows(count, partial(of_bucket, RowsOf("who", 1), 0), encoded).sums
+        assert sums.sum() == 2
 
     def test_what_a_worker_logs_holds_no_counts_and_no_key(self) -> None:
         count = 12_345_678_901  # of so many digits that no address in memory, which a plain repr shows, has them all
         assert str(count) not in repr(Part(np.array([count])))
         assert "secret" not in repr(partial(leaf_totals, assignment=Assignment(b"secret", 3)))
+        assert "secret" not in repr(partial(cluster_rows._hold_back, cluster_rows.Coins(b"secret"), 0.1))
 
     def test_an_unfinished_fit_does_not_travel_with_a_model(self, car: vw.datasets.Dataset) -> None:
         cloudpickle = pytest.importorskip("cloudpickle")

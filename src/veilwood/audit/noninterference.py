@@ -41,6 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.audit.leaks import differences, walk
+from veilwood.forests.adaptive.cluster_rows import PartitionRows
 from veilwood.forests.adaptive.rows import HeldRows, ScoredRows
 from veilwood.models.file import save
 from veilwood.privacy import entropy, spending
@@ -226,7 +227,8 @@ def forced(draw: int = 0, answers: Sequence[Any] | None = None) -> Iterator[list
         for choice in (NoisyMax, PermuteAndFlip, ExponentialMechanism):
             put(choice, "select", lambda choice, *scores: outcomes.choices(choice, *scores))
         put(Assignment, "trees", _row_by_row)
-        put(HeldRows, "_drawn", coins_by_row)
+        for held in (HeldRows, PartitionRows):
+            put(held, "_drawn", coins_by_row)
         put(entropy, "_bytes", _rising_bytes)
         put(spending, "_memory", spending._Memory())  # a run must not know of the one before
         for name, module in list(sys.modules.items()):

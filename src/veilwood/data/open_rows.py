@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from veilwood.data.batches import Source
-from veilwood.data.cluster.engines import engine_of, open_frame
+from veilwood.data.cluster.engines import engine_of
+from veilwood.data.cluster.source import open_frame
 from veilwood.data.encoding import Encoding
 from veilwood.data.files import are_files
 from veilwood.data.frames import is_frame

@@ -4,17 +4,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from veilwood.data.batches import Batch, Count, Source
-from veilwood.data.cluster.engines import ClusterSource
+from veilwood.data.batches import Batch, Source
+from veilwood.data.cluster.source import ClusterSource
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.data.problems import Invalid
@@ -72,7 +69,7 @@ class Aside:
         if isinstance(source, SqlSource):
             return source.part(self.key, self.thousandths, aside)
         if isinstance(source, ClusterSource):
-            return replace(source, _pass=lambda count: source._pass(partial(_count_part, count, kept)))
+            return source.only(kept)
 
         def read() -> Iterator[Callable[[], Batch]]:
             for unread in source._read():
@@ -94,9 +91,3 @@ def _kept(coins: Assignment, thousandths: int, aside: bool, batch: Batch) -> Bat
 
 def _then(unread: Callable[[], Batch], kept: Callable[[Batch], Batch]) -> Batch:
     return kept(unread())
-
-
-def _count_part(
-    count: Count, kept: Callable[[Batch], Batch], batches: Iterable[Batch], *, n_jobs: int | None = 1
-) -> NDArray[np.int64]:
-    return count(map(kept, batches), n_jobs=n_jobs)

@@ -1,59 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same pass on Dask, Spark or Ray: their partitions in, small arrays of sums out, added up by the engine.
+"""What is asked of Dask, Spark and Ray: their partitions in, small arrays of sums out, added up by the engine.
 
-What is counted is in ``counting`` and ``histograms``; noise is drawn once, by the door, where ``fit`` was called.
+A frame as a source of rows is in ``source``, what is kept between passes in ``kept``.
 """
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial, wraps
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pandas as pd
 import pyarrow as pa
 
-from veilwood.data.batches import Count, Source, Sums
+from veilwood.data.cluster.kept import (
+    FAN_IN,
+    Buckets,
+    DaskKept,
+    Kept,
+    RayKept,
+    SparkKept,
+    add_up_by_dask,
+    add_up_by_ray,
+)
 from veilwood.data.cluster.worker import (  # fmt: skip
     BATCH_ROWS,
     PREDICTION,
     PROBABILITY,
+    Held,
     Part,
-    count_bucket,
-    count_tables,
-    encode_with_id,
-    encoded_schema,
     features,
     label_type,
     packed,
     unpacked,
     with_column,
 )
-from veilwood.data.encoding import Encoding, check_names
-from veilwood.data.private_text import may_show_values
-from veilwood.data.problems import Invalid
-from veilwood.data.row_cap import no_id
-from veilwood.errors import FileError, OutOfSchemaError, UnreadableError, UseError, VeilwoodError
-from veilwood.privacy import entropy
-from veilwood.privacy.neighbours import RowsOf
+from veilwood.errors import OutOfSchemaError
 
-__all__ = ["anywhere", "engine_of", "on_cluster", "open_frame"]
-
-FAN_IN: Final = 8  # arrays that are added up at a time
+__all__ = ["Cluster", "anywhere", "engine_of", "on_cluster"]
 
 Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def open_frame(
-    engine: Cluster, frame: Any, encoding: Encoding, *, cap: RowsOf | None, invalid: Invalid
-) -> ClusterSource:
-    """Make a source of a frame of Dask, Spark or Ray, which must hold the target column (``open_rows``)."""
-    names = engine.columns(frame)
-    check_names(encoding.schema, names, allowed_extra=() if cap is None else (cap.id,), target=True)
-    if cap is not None and cap.id not in names:
-        raise no_id(cap)
-    return ClusterSource.of(engine, engine.project(frame, _wanted(encoding, cap)), encoding, cap, invalid)
 
 
 def on_cluster(X: Any) -> bool:
@@ -94,11 +81,6 @@ def engine_of(X: Any) -> Cluster | None:
     return engine
 
 
-def _wanted(encoding: Encoding, cap: RowsOf | None) -> list[str]:
-    schema = encoding.schema
-    return list(dict.fromkeys([*schema.sources, *(() if cap is None else (cap.id,))]))
-
-
 # -- the driver's side ------------------------------------------------------------------------------------------------
 
 
@@ -124,82 +106,22 @@ class Cluster(Protocol):
     ) -> Part:  # fmt: skip
         """Encode, bring each bucket together by the engine's own group-by, run ``work`` on each and add up."""
 
+    def keep(self, frame: Any, work: Callable[[int, Iterable[Any]], Held]) -> Kept:
+        """Run ``work`` on each partition and keep what it returns where it is."""
+
+    def keep_by_id(
+        self, frame: Any, encode: Callable[[Iterable[Any]], Iterator[pa.Table]], schema: pa.Schema,
+        work: Callable[[pa.Table], Held],
+    ) -> Kept:  # fmt: skip
+        """Encode, bring each bucket together, run ``work`` on each and keep what it returns where it is."""
+
     def predict(self, frame: Any, method: Callable[[Any], Any], model: Any, name: str) -> Any:
         """Predict for each partition, lazily where the engine is lazy."""
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
-class ClusterSource(Source):
-    """The rows of a frame; passes go over the cluster, and rows never come here."""
-
-    _pass: Callable[[Count], Sums]
-
-    @classmethod
-    def of(cls, engine: Cluster, frame: Any, encoding: Encoding, cap: RowsOf | None, invalid: Invalid) -> ClusterSource:
-        """Take a frame that has no columns but those that are needed."""
-
-        def read() -> Iterator[Any]:
-            raise UseError(
-                f"the rows of a {engine.name} frame stay on the cluster, and they are needed here. "
-                "Hint: pass files, or a sample in memory."
-            )
-
-        salt = 0 if cap is None else int(entropy.words(1)[0])
-        on_workers = partial(_pass, engine, frame, encoding, cap, invalid, salt, {})
-        # How many partitions there are is known after a pass only: leave room for any number.
-        return cls(read, n_partitions=1 << 32, _pass=on_workers)
-
-    def add_up(self, count: Count, doing: str = "counting", *, n_jobs: int | None = 1) -> Sums:
-        """Count on the workers; threads are theirs, so ``n_jobs`` has no effect."""
-        return self._pass(count)
-
-
-def _pass(
-    engine: Cluster,
-    frame: Any,
-    encoding: Encoding,
-    cap: RowsOf | None,
-    invalid: Invalid,
-    salt: int,
-    seen: dict[int, tuple[int, int]],
-    count: Count,
-) -> Sums:
-    """Count on the cluster and check that rows are where they were in earlier passes."""
-    try:
-        if cap is None:
-            total = engine.count(frame, partial(count_tables, count, encoding, invalid))
-        else:
-            encode = partial(encode_with_id, encoding, cap, invalid)
-            choose = partial(count_bucket, count, cap, salt)
-            total = engine.count_by_id(frame, encode, encoded_schema(encoding), choose)
-    except VeilwoodError:
-        raise
-    except Exception as error:
-        if may_show_values():
-            raise
-        raise UnreadableError(
-            f"{engine.name} could not compute the frame ({type(error).__name__}). Its own words are left out, as they "
-            "may hold rows. Hint: compute the frame by itself, or fit within veilwood.data.private_text.showing_values."
-        ) from None
-    if total.refusal is not None:
-        raise total.refusal
-    empty = total.sums is None or not any(rows for rows, _ in total.seen.values())
-    if empty and invalid == "refuse":
-        raise OutOfSchemaError(f"the {engine.name} frame holds no rows. Hint: check how it was made.")
-    # A row that changes its place between passes would be given to another tree (proofs/disjoint-trees.md).
-    if seen and seen != total.seen:
-        raise FileError(
-            f"the rows of the {engine.name} frame changed between two passes, or came in another order. "
-            "Hint: write it to files and read those."
-        )
-    seen.update(total.seen)
-    return count([]) if total.sums is None else total.sums
-
-
-def _on_rows(work: Any, partition: int, rows: Any) -> Part:
+def _on_rows(work: Any, partition: int, rows: Any) -> Any:
     """Run ``work`` on a partition that an engine hands over in one piece."""
-    part: Part = work(partition, [rows])
-    return part
+    return work(partition, [rows])
 
 
 # -- Dask -------------------------------------------------------------------------------------------------------------
@@ -220,23 +142,30 @@ class Dask:
 
     def count(self, frame: Any, work: Callable[[int, Iterable[Any]], Part]) -> Part:
         """Run ``work`` on each partition and add up in a tree of tasks."""
-        return self._add_up(frame, _on_rows, work)
+        return add_up_by_dask(self._tasks(frame, _on_rows, work))
 
     def count_by_id(self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], Part]) -> Part:
         """Shuffle encoded rows so that each bucket is in one partition."""
-        meta = schema.empty_table().to_pandas()
-        encoded = frame.map_partitions(_encoded_frame, encode, schema, meta=meta).shuffle("bucket")
-        return self._add_up(encoded, _on_buckets, work)
+        return add_up_by_dask(self._tasks(self._shuffled(frame, encode, schema), _on_buckets, work))
 
-    def _add_up(self, frame: Any, run: Callable[[Any, int, Any], Part], work: Any) -> Part:
+    def keep(self, frame: Any, work: Callable[[int, Iterable[Any]], Held]) -> Kept:
+        """Persist what ``work`` returns for each partition."""
+        return DaskKept(self._tasks(frame, _on_rows, work))
+
+    def keep_by_id(self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], Held]) -> Kept:
+        """Persist a list of buckets for each partition of the shuffled rows, as one."""
+        tasks = self._tasks(self._shuffled(frame, encode, schema), _hold_buckets, work)
+        return Buckets(DaskKept(tasks))
+
+    def _shuffled(self, frame: Any, encode: Any, schema: pa.Schema) -> Any:
+        meta = schema.empty_table().to_pandas()
+        return frame.map_partitions(_encoded_frame, encode, schema, meta=meta).shuffle("bucket")
+
+    def _tasks(self, frame: Any, run: Callable[[Any, int, Any], Any], work: Any) -> list[Any]:
         from dask import delayed
 
         shared = delayed(work, traverse=False)  # sent once, not with every task
-        parts = [delayed(run)(shared, i, rows) for i, rows in enumerate(frame.to_delayed())]
-        while len(parts) > 1:
-            parts = [delayed(Part.total)(parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
-        total: Part = parts[0].compute()
-        return total
+        return [delayed(run)(shared, i, rows) for i, rows in enumerate(frame.to_delayed())]
 
     def predict(self, frame: Any, method: Callable[[Any], Any], model: Any, name: str) -> Any:
         """Return a series, or a frame with a column for each class."""
@@ -248,8 +177,12 @@ class Dask:
 
 
 def _on_buckets(work: Any, partition: int, rows: pd.DataFrame) -> Part:
+    return Part.total(_hold_buckets(work, partition, rows))
+
+
+def _hold_buckets(work: Any, partition: int, rows: pd.DataFrame) -> list[Any]:
     groups = (group for _, group in rows.groupby("bucket"))
-    return Part.total(work(pa.Table.from_pandas(group, preserve_index=False)) for group in groups)
+    return [work(pa.Table.from_pandas(group, preserve_index=False)) for group in groups]
 
 
 def _encoded_frame(rows: pd.DataFrame, encode: Any, schema: pa.Schema) -> pd.DataFrame:
@@ -294,14 +227,31 @@ class Spark:
 
     def count_by_id(self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], Part]) -> Part:
         """Group encoded rows by bucket."""
+        groups = self._groups(frame, encode, schema)
+        return self._add_up(groups.applyInArrow(lambda table: packed(work(table)), "part binary"))
 
+    def _groups(self, frame: Any, encode: Any, schema: pa.Schema) -> Any:
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for table in encode(batches):
                 yield from table.to_batches()
 
         columns = ", ".join(f"{name} {'string' if name == 'id' else 'int'}" for name in schema.names)
-        groups = frame.mapInArrow(run, columns).groupBy("bucket")
-        return self._add_up(groups.applyInArrow(lambda table: packed(work(table)), "part binary"))
+        return frame.mapInArrow(run, columns).groupBy("bucket")
+
+    def keep(self, frame: Any, work: Callable[[int, Iterable[Any]], Held]) -> Kept:
+        """Persist what ``work`` returns for each partition."""
+
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            from pyspark import TaskContext
+
+            yield from packed(work(TaskContext.get().partitionId(), batches)).to_batches()
+
+        return SparkKept(frame.mapInArrow(run, "part binary").rdd.map(_cell))
+
+    def keep_by_id(self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], Held]) -> Kept:
+        """Persist what ``work`` returns for each bucket."""
+        groups = self._groups(frame, encode, schema)
+        return SparkKept(groups.applyInArrow(lambda table: packed(work(table)), "part binary").rdd.map(_cell))
 
     def _add_up(self, cells: Any) -> Part:
         def add(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -324,6 +274,10 @@ class Spark:
         return frame.mapInArrow(run, StructType([*frame.schema.fields, *added.fields]))
 
 
+def _cell(row: Any) -> bytes:
+    return bytes(row.part)
+
+
 # -- Ray --------------------------------------------------------------------------------------------------------------
 
 
@@ -344,26 +298,39 @@ class Ray:
 
     def count(self, frame: Any, work: Callable[[int, Iterable[Any]], Part]) -> Part:
         """Run ``work`` on each block and add up in a tree of tasks."""
-        import ray
-
-        run, add, shared = ray.remote(_on_rows), ray.remote(_add_parts), ray.put(work)
-        parts = [run.remote(shared, i, block) for i, block in enumerate(frame.to_arrow_refs())]
-        while len(parts) > 1:
-            parts = [add.remote(*parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
-        return Part.total(ray.get(parts))
+        return add_up_by_ray(self._tasks(frame, work))
 
     def count_by_id(self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], Part]) -> Part:
         """Group encoded rows by bucket."""
+        return unpacked(row["part"] for row in self._grouped(frame, encode, schema, work).iter_rows())
 
+    def keep(self, frame: Any, work: Callable[[int, Iterable[Any]], Held]) -> Kept:
+        """Keep what ``work`` returns for each block in Ray's object store."""
+        return RayKept(self._tasks(frame, work))
+
+    def keep_by_id(self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], Held]) -> Kept:
+        """Keep what ``work`` returns for each bucket in Ray's object store."""
+        import ray
+
+        run = ray.remote(_unpacked_buckets)
+        blocks = self._grouped(frame, encode, schema, work).materialize().to_arrow_refs()
+        return Buckets(RayKept([run.remote(block) for block in blocks]))
+
+    def _tasks(self, frame: Any, work: Any) -> list[Any]:
+        import ray
+
+        run, shared = ray.remote(_on_rows), ray.put(work)
+        return [run.remote(shared, i, block) for i, block in enumerate(frame.to_arrow_refs())]
+
+    def _grouped(self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], Any]) -> Any:
         def run(table: pa.Table) -> pa.Table:
             return pa.concat_tables([schema.empty_table(), *encode([table])])
 
         arrow = {"batch_format": "pyarrow"}
         encoded = frame.map_batches(run, batch_size=None, **arrow)
-        groups = encoded.groupby("bucket", num_partitions=max(2, frame.num_blocks())).map_groups(
+        return encoded.groupby("bucket", num_partitions=max(2, frame.num_blocks())).map_groups(
             lambda table: packed(work(table)), **arrow
         )
-        return unpacked(row["part"] for row in groups.iter_rows())
 
     def predict(self, frame: Any, method: Callable[[Any], Any], model: Any, name: str) -> Any:
         """Return the data set with one more column."""
@@ -374,5 +341,5 @@ class Ray:
         return frame.map_batches(run, batch_size=BATCH_ROWS, batch_format="pyarrow")
 
 
-def _add_parts(*parts: Part) -> Part:
-    return Part.total(parts)
+def _unpacked_buckets(block: pa.Table) -> list[Held]:
+    return [pickle.loads(cell) for cell in block.column("part").to_pylist()]

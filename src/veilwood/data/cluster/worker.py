@@ -9,8 +9,8 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -31,11 +31,21 @@ BATCH_ROWS: Final = 65536
 PREDICTION, PROBABILITY = "prediction", "probability"  # as in Spark's own library
 
 
+class Summed(Protocol):
+    """What adds up: an array of sums, or something that lists the cells that are not empty."""
+
+    def __add__(self, other: Any, /) -> Any:
+        """Add what other rows give."""
+
+    def copy(self) -> Any:
+        """Return the same once more."""
+
+
 @dataclass(repr=False)  # workers log what fails with its arguments, and sums are exact
 class Part:
     """The sums of some partitions, what their rows looked like, and the first refusal; parts add up."""
 
-    sums: Sums | None = None
+    sums: Summed | None = None
     seen: dict[int, tuple[int, int]] = field(default_factory=dict)  # rows and checksum of each partition
     refusal: OutOfSchemaError | None = None
 
@@ -51,8 +61,50 @@ class Part:
         return total
 
 
-def count_tables(count: Count, encoding: Encoding, invalid: Invalid, partition: int, tables: Iterable[Any]) -> Part:
-    """Count the rows of one partition."""
+@dataclass(repr=False)
+class Held:
+    """What one partition needs between passes: whatever was made of its rows, and what they looked like."""
+
+    value: Any
+    part: Part  # without sums
+
+
+def hold(make: Callable[[list[Batch]], Any], read: Callable[..., Rows], *where: Any) -> Held:
+    """Make something of the rows of one partition."""
+    made: list[Any] = []
+
+    def all_at_once(batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Sums:
+        made.append(make(list(batches)))
+        return np.zeros(0, np.int64)
+
+    part = count_rows(all_at_once, read, *where)
+    return Held(made[0] if made else None, replace(part, sums=None))
+
+
+def move(change: Callable[[Any], Any], held: Held) -> Held:
+    """Change what a partition holds; it stays as it is for an engine that needs it once more."""
+    return held if held.part.refusal is not None else replace(held, value=change(held.value))
+
+
+def ask(question: Callable[[Any], Summed], held: Held) -> Part:
+    """Ask what a partition holds."""
+    return held.part if held.part.refusal is not None else replace(held.part, sums=question(held.value))
+
+
+Rows: TypeAlias = tuple[int, Iterator[Batch]]  # the number of a partition, and its rows
+
+
+def count_rows(count: Count, read: Callable[..., Rows], *where: Any) -> Part:
+    """Count the rows of one partition, which ``read`` finds: ``of_tables`` or ``of_bucket``."""
+    try:
+        partition, batches = read(*where)
+    except OutOfSchemaError as error:
+        return Part(refusal=error)
+    return _count(count, partition, batches)
+
+
+def of_tables(encoding: Encoding, invalid: Invalid, partition: int, tables: Iterable[Any]) -> Rows:
+    """Read the rows of a partition."""
 
     def batches() -> Iterator[Batch]:
         row = 0
@@ -61,24 +113,24 @@ def count_tables(count: Count, encoding: Encoding, invalid: Invalid, partition: 
             yield kept_of(*encode_rows(encoding, table, None, invalid=invalid, partition=partition, first_row=row))
             row += table.n_rows
 
-    return _count(count, partition, batches())
+    return partition, batches()
 
 
-def count_bucket(count: Count, cap: RowsOf, salt: int, encoded: pa.Table) -> Part:
-    """Choose at most k rows of each id of one bucket, and count them.
+def of_bucket(cap: RowsOf, salt: int, encoded: pa.Table) -> Rows:
+    """Choose at most k rows of each id of one bucket.
 
     Which rows of an id are kept depends on nothing but its own rows and the salt: on their contents, so that it holds
     for every pass, wherever an engine's shuffle puts them.
     """
     partition = int(encoded.column("bucket")[0].as_py())
     if partition == REFUSED:
-        return Part(refusal=OutOfSchemaError(encoded.column("id")[0].as_py()))
+        raise OutOfSchemaError(encoded.column("id")[0].as_py())
     values = np.column_stack([encoded.column(name).to_numpy() for name in encoded.column_names[2:]])
     ids = np.array(encoded.column("id").to_pylist(), dtype=object)  # a text of numpy would lose NULs at its end
     _, person = np.unique(ids, return_inverse=True)
     kept = values[first_rows(person.astype(np.int64), scrambled(values, salt), cap.at_most)]
     batch = Batch(kept[:, 1:].astype(np.uint16), kept[:, 0].astype(np.int32), partition, 0)
-    return _count(count, partition, iter([batch]))
+    return partition, iter([batch])
 
 
 def encode_with_id(encoding: Encoding, cap: RowsOf, invalid: Invalid, tables: Iterable[Any]) -> Iterator[pa.Table]:
@@ -153,8 +205,8 @@ def label_type(model: Any) -> pa.DataType:
     return pa.array(model.classes_.tolist()).type if hasattr(model, "classes_") else pa.float64()
 
 
-def packed(part: Part) -> pa.Table:
-    """Put a part into a table of one cell, for engines that move tables."""
+def packed(part: Part | Held) -> pa.Table:
+    """Put a part, or what is held, into a table of one cell, for engines that move tables."""
     return pa.table({"part": pa.array([pickle.dumps(part)], pa.binary())})
 
 

@@ -34,6 +34,7 @@ COLUMN_PART: Final = 0.1  # of that, for what each column tells about the classe
 FINDS_PER_ROW: Final = 0.5  # empty cells that turn up by chance, mostly far from all rows,
 MOST_FINDS: Final = 1 << 22  # and so many at most, however many rows there are said to be
 MORE_THAN_CHANCE: Final = 3.0  # standard deviations of the chance finds in a group, up to which it seems to be empty
+MOST_ROWS: Final = 1 << 22  # drawn by secret coins: of their cells at most MOST_KEPT are learned from
 FINEST, MOST_VALUES = 64, 256  # groups of a numeric column, and of a categorical one
 STRENGTH_GROUPS: Final = 16  # of a numeric column, in which its strength is judged
 MOST_KEPT: Final = 1 << 18  # of the cells that came out, and of the rows they stand for, what is learned from
@@ -110,7 +111,8 @@ def measure(
     cells = purse.sparse("fine cells", chance_finds(n_rows), n_classes, (1 - COLUMN_PART) * CELL_SHARE)
     axes = choose_axes(columns, tables, step.variance, cells.shape[0] // n_classes)
     n_cells = prod(axis.size for axis in axes) * n_classes
-    found, weight = purse.measure_sparse(cells, *rows.occupied(axes, n_classes), n_cells)
+    held = rows.occupied(axes, n_classes, min(1.0, MOST_ROWS / n_rows))
+    found, weight = purse.measure_sparse(cells, *held, n_cells)
     kept = np.sort(rng.permutation(len(found))[:MOST_KEPT])
     noise = cells.mechanism
     finds = n_cells / noise.gap * len(kept) / max(len(found), 1) if isinstance(noise, SparseLaplace) else 0.0

@@ -161,12 +161,12 @@ class DeviceRows:
         """Return the answer of the rows that were set apart, found on the processor."""
         return added_up([question(rows.on_host()) for rows in self._held_back])
 
-    def occupied(self, axes: Sequence[Axis], n_classes: int) -> tuple[Ints, Ints]:
+    def occupied(self, axes: Sequence[Axis], n_classes: int, share: float = 1.0) -> tuple[Ints, Ints]:
         """Return the cells of columns and classes that hold rows, ascending, and how many each."""
         import cupy
 
         found = []
-        for rows in self._parts:
+        for rows in self._parts if share >= 1 else (rows.some(self._drawn(rows, share)) for rows in self._parts):
             every = cupy.zeros(rows.n_rows, np.int64)
             for axis in axes:
                 every *= axis.size

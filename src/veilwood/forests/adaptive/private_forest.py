@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from veilwood.bounded import are_whole, is_whole
 from veilwood.data.batches import Source
-from veilwood.data.cluster.engines import ClusterSource
+from veilwood.data.cluster.source import ClusterSource
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
 from veilwood.data.sql.source import SqlSource
 from veilwood.errors import ModelFileError, ParameterError, PlanError
 from veilwood.forests.adaptive.cell_forests import Grown, most_leaves, shares_of
 from veilwood.forests.adaptive.cell_tables import Axis, CellTable, grow_tables
+from veilwood.forests.adaptive.cluster_rows import ClusterRows
 from veilwood.forests.adaptive.columns import CellColumn, columns_of
 from veilwood.forests.adaptive.effects import Effects, Told, effects_of
 from veilwood.forests.adaptive.estimates import MOST_PAIRS, estimates
@@ -48,7 +49,6 @@ from veilwood.forests.adaptive.rows import (
     AskedRows,
     HeldRows,
     MakesRows,
-    StreamedRows,
     reach,
 )
 from veilwood.forests.adaptive.shapes import MOST_TABLE_COLUMNS, division
@@ -182,10 +182,19 @@ class PrivateForest(Method[PrivateForestParameters]):
 
     def measure(self, design: PrivateForestDesign, source: Source, door: Door, n_jobs: int | None = None) -> Learned:
         """Carry the loop out."""
-        asked, n_classes = design.asked, len(design.encoding.schema.classes)
-        rows = _opened(design.columns, source, n_classes, n_jobs)
+        rows = _opened(design.columns, source, len(design.encoding.schema.classes), n_jobs)
         alone = source.alone
         del source  # rows that are held need it no more
+        try:
+            return self._measure(design, rows, door, n_jobs, alone)
+        finally:
+            if isinstance(rows, ClusterRows):
+                rows.close()
+
+    def _measure(
+        self, design: PrivateForestDesign, rows: AskedRows, door: Door, n_jobs: int | None, alone: bool
+    ) -> Learned:
+        asked, n_classes = design.asked, len(design.encoding.schema.classes)
         if design.n_rows is None and alone and _rows_are_public(asked):
             (n,) = rows.ask(RowCount())
             design = self._design(asked, max(int(n), 1), declared=False, loss=design.plan.loss)
@@ -278,7 +287,7 @@ def _opened(columns: Sequence[CellColumn], source: Source, n_classes: int, n_job
     if isinstance(source, SqlSource):
         return SqlRows(columns, source, n_classes)
     if isinstance(source, ClusterSource):
-        return StreamedRows(columns, source, n_outputs(n_classes), n_jobs)
+        return ClusterRows(columns, source, n_outputs(n_classes))
     if gpu.in_use() and source.alone:
         return DeviceRows(columns, source, n_outputs(n_classes))
     return HeldRows(columns, source, n_outputs(n_classes), n_jobs)

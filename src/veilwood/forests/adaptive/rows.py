@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 from joblib import effective_n_jobs
@@ -130,8 +130,11 @@ class AskedRows(Protocol):
     def ask_held_back(self, question: Question) -> Ints:
         """Return the answer of the rows that were set apart."""
 
-    def occupied(self, axes: Sequence[Axis], n_classes: int) -> tuple[Ints, Ints]:
-        """Return the cells of columns and classes that hold rows, ascending, and how many each."""
+    def occupied(self, axes: Sequence[Axis], n_classes: int, share: float = 1.0) -> tuple[Ints, Ints]:
+        """Return the cells of columns and classes that hold rows, ascending, and how many each.
+
+        With a share, of so many rows, drawn by secret coins.
+        """
 
 
 @runtime_checkable
@@ -149,7 +152,7 @@ class HeldRows:
         self, columns: Sequence[CellColumn], source: Source, n_outputs: int, n_jobs: int | None = None
     ) -> None:
         self._n_jobs = n_jobs
-        self._parts = [ScoredRows.of(columns, some, n_outputs) for some in _together(source.batches(), PART_ROWS)]
+        self._parts = [ScoredRows.of(columns, some, n_outputs) for some in together(source.batches(), PART_ROWS)]
         self._others = None if source.alone else source  # what the rows were read from is let go
         self._held_back: list[ScoredRows] = []
         self._judges: list[ScoredRows] = []
@@ -173,10 +176,14 @@ class HeldRows:
 
     def ask_some(self, question: Question, share: float) -> tuple[Ints, float]:
         """Ask about a share of the rows, drawn once by secret coins, one for each row; return the share too."""
+        self.draw_judges(share)
+        return self._handed_over(added_up(_on_threads(question, self._judges, self._n_jobs))), share
+
+    def draw_judges(self, share: float) -> None:
+        """Draw the rows that ``ask_some`` asks, once."""
         if not self._judges:
             drawn = [rows.some(self._drawn(rows, share)) for rows in self._parts]
             self._judges = [ScoredRows.joined(drawn)]
-        return self._handed_over(added_up(_on_threads(question, self._judges, self._n_jobs))), share
 
     def hold_back(self, share: float) -> None:
         """Set rows apart by secret coins, one for each row: no question reaches them but the last one."""
@@ -193,12 +200,13 @@ class HeldRows:
         """Return the answer of the rows that were set apart."""
         return added_up(_on_threads(question, self._held_back, self._n_jobs))
 
-    def occupied(self, axes: Sequence[Axis], n_classes: int) -> tuple[Ints, Ints]:
+    def occupied(self, axes: Sequence[Axis], n_classes: int, share: float = 1.0) -> tuple[Ints, Ints]:
         """Return the cells of columns and classes that hold rows, ascending, and how many each."""
-        return joined_cells([_occupied(rows, axes, n_classes) for rows in self._parts])
+        drawn = self._parts if share >= 1 else (rows.some(self._drawn(rows, share)) for rows in self._parts)
+        return joined_cells([_occupied(rows, axes, n_classes) for rows in drawn])
 
 
-def _together(batches: Iterable[Batch], most_rows: int) -> Iterator[list[Batch]]:
+def together(batches: Iterable[Batch], most_rows: int) -> Iterator[list[Batch]]:
     """Put batches together to parts of about so many rows; there is always one."""
     some: list[Batch] = []
     any_yet = False
@@ -243,61 +251,6 @@ def _occupied(rows: ScoredRows, axes: Sequence[Axis], n_classes: int) -> tuple[I
     every.sort()  # in place, where np.unique would sort a copy
     firsts = np.flatnonzero(np.append(True, every[1:] != every[:-1])[: len(every)])
     return every[firsts], np.diff(firsts, append=len(every))
-
-
-class StreamedRows:
-    """Asks rows that stay where they are: each batch walks all steps so far before it is asked."""
-
-    holds_back: ClassVar[bool] = False
-
-    def __init__(self, columns: Sequence[CellColumn], source: Source, n_outputs: int, n_jobs: int | None) -> None:
-        self._walk = Walk(tuple(columns), n_outputs, ())
-        self._source, self._n_jobs = source, n_jobs
-
-    def ask(self, question: Question) -> Ints:
-        """Return the answer, added up over all rows."""
-        return self._source.add_up(replace(self._walk, question=question), n_jobs=self._n_jobs)
-
-    def ask_some(self, question: Question, share: float) -> tuple[Ints, float]:
-        """Ask about all rows: a worker has no coins that it would toss alike in every pass."""
-        return self.ask(question), 1.0
-
-    def add(self, table: CellTable, values: NDArray[np.int32]) -> None:
-        """Take a step."""
-        self._walk = replace(self._walk, steps=(*self._walk.steps, (table, values)))
-
-    def hold_back(self, share: float) -> None:
-        """Not here (``holds_back``)."""
-        raise AssertionError("streamed rows cannot be set apart")
-
-    def ask_held_back(self, question: Question) -> Ints:
-        """Not here (``holds_back``)."""
-        raise AssertionError("streamed rows cannot be set apart")
-
-    def occupied(self, axes: Sequence[Axis], n_classes: int) -> tuple[Ints, Ints]:
-        """Not here (``holds_back``)."""
-        raise AssertionError("streamed rows cannot list their cells")
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Walk:
-    """Asks batch after batch (``batches.Count``)."""
-
-    columns: tuple[CellColumn, ...]
-    n_outputs: int
-    steps: tuple[Step, ...]
-    question: Question | None = None
-
-    def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Ints:
-        """Return the sum of the answers."""
-        assert self.question is not None
-        total = self.question(ScoredRows.of(self.columns, (), self.n_outputs))
-        for batch in batches:
-            rows = ScoredRows.of(self.columns, [batch], self.n_outputs)
-            for table, values in self.steps:
-                rows.add(table, values)
-            total = total + self.question(rows)
-        return total
 
 
 # -- what one row adds ------------------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ class SqlRows:
         """Not here (``holds_back``)."""
         raise AssertionError("rows in a database cannot be set apart")
 
-    def occupied(self, axes: Sequence[Axis], n_classes: int) -> tuple[Ints, Ints]:
+    def occupied(self, axes: Sequence[Axis], n_classes: int, share: float = 1.0) -> tuple[Ints, Ints]:
         """Not here (``holds_back``): cells so fine would be rows."""
         raise AssertionError("rows in a database do not list their cells")
 

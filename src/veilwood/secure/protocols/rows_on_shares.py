@@ -142,7 +142,7 @@ class RowsOnShares:
         """Refuse."""
         raise MechanismError("rows on shares are not set apart.")
 
-    def occupied(self, axes: Sequence[Axis], n_classes: int) -> tuple[Ints, Ints]:
+    def occupied(self, axes: Sequence[Axis], n_classes: int, share: float = 1.0) -> tuple[Ints, Ints]:
         """Refuse."""
         raise MechanismError("cells that hold rows cannot be listed on shares.")
 
