@@ -401,6 +401,7 @@ MAY_IMPORT_MECHANISMS = {
     "forests.matrix.strategies", "audit.attacks", "audit.model_file", "audit.noninterference",
     "audit.replay", "not_private",
     "secure.protocols.plans", "secure.protocols.joint_forest", "secure.roles.hidden_programs",
+    "secure.roles.paper_programs",
 }  # fmt: skip
 SAMPLERS = {"privacy.samplers"}
 MAY_IMPORT_SAMPLERS = {"privacy.noise", "privacy.selection", "privacy.sparse_noise", "secure.protocols.noise"}

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fixtures.hidden_trees import loaded, table
-from veilwood.papers.extra_trees import grow_extra_trees, poisson_epsilon
+from veilwood.papers.extra_trees import poisson_epsilon
 from veilwood.privacy import entropy
 from veilwood.secure.mpc.plain import PlainEngine
 from veilwood.secure.protocols.hidden_forest import trees_of_rows
+from veilwood.secure.protocols.public_tree import grow_extra_trees
 from veilwood.secure.protocols.records import Domain
 
 

@@ -17,11 +17,7 @@ from veilwood.secure.mpc.engine import Engine
 from veilwood.secure.protocols.hidden_tree import HiddenTree, Recipe, draw_noise, grow
 from veilwood.secure.protocols.plans import plan_hidden_forest
 from veilwood.secure.protocols.records import Domain, Records
-
-EXACT_SPLITS = (
-    "splits are chosen without noise and users see predictions, which depend on them: one row can turn a prediction "
-    "around with any certainty, so no finite epsilon holds (proofs/secure.md)"
-)
+from veilwood.secure.roles.paper_programs import EXACT_SPLITS
 
 
 class ExactHiddenSplitTreeNotPrivate:

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plaintext twins of the secure protocols: the same trees from the same rows and noise, computed in the open.
 
-They are written for clarity, share no code with the protocols, and give the same integers: tests compare them, and
-accuracy is measured on them. Nothing here is private.
+They are written for clarity, share no code with the protocols but the form of a tree, and give the same integers:
+tests compare them, and accuracy is measured on them. Nothing here is private.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from veilwood.secure.protocols.public_tree import PlainTree
 
 Ints = NDArray[np.int64]
 Choice = Callable[[int, Ints], Ints]
@@ -19,32 +20,6 @@ Choice = Callable[[int, Ints], Ints]
 
 USED = -1
 """Score of a feature that was used above; it loses against every other score."""
-
-
-@dataclass(frozen=True)
-class PlainTree:
-    """A multiway tree in the open: the feature of each node, level by level, and the class of each leaf.
-
-    A node that splits on feature f has ``sizes[f]`` branches; the nodes of the next level are the branches of this
-    one, in order.
-    """
-
-    splits: tuple[Ints, ...]
-    leaves: Ints
-    sizes: tuple[int, ...]
-
-    def leaf_of(self, codes: Ints) -> Ints:
-        """Return the leaf that each row falls into."""
-        node = np.zeros(len(codes), np.int64)
-        for feature in self.splits:
-            branches = np.array(self.sizes)[feature]
-            first = np.cumsum(branches) - branches
-            node = first[node] + codes[np.arange(len(codes)), feature[node]]
-        return node
-
-    def predict(self, codes: Ints) -> Ints:
-        """Return the class of each row."""
-        return self.leaves[self.leaf_of(codes)]
 
 
 def first_largest(level: int, scores: Ints) -> Ints:

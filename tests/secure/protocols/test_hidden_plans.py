@@ -12,8 +12,8 @@ import veilwood as vw
 from fixtures.hidden_trees import PAIR, loaded
 from veilwood.errors import VeilwoodError
 from veilwood.not_private import ExactHiddenSplitTreeNotPrivate
-from veilwood.papers import id3
 from veilwood.secure.mpc.plain import PlainEngine
+from veilwood.secure.protocols import public_tree as id3
 from veilwood.secure.protocols.plans import level_epsilons, plan_hidden_forest, sampling_delta
 from veilwood.secure.protocols.records import Domain
 

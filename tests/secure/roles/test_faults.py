@@ -30,8 +30,8 @@ import veilwood as vw
 from fixtures.places import assert_nothing_in_clear
 from veilwood.data.encoding import Encoding
 from veilwood.errors import PartyError, VeilwoodError
-from veilwood.papers.plain_id3 import PlainTree
 from veilwood.secure.mpc.shares import reconstruct
+from veilwood.secure.protocols.public_tree import PlainTree
 from veilwood.secure.protocols.records import Domain
 from veilwood.secure.roles.client import Client
 from veilwood.secure.roles.config import Config

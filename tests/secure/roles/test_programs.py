@@ -103,7 +103,7 @@ def test_columns_are_joined_in_the_order_of_the_schema() -> None:
         "clinic": program.encode_rows("clinic", X[[names[1], names[3]]], Y)[0],
     }
     shares = {owner: {key: engine.load((array,)) for key, array in part.items()} for owner, part in parts.items()}
-    joined = program._joined(engine, shares)
+    joined = program.joined(engine, shares)
     features, classes = encode(SCHEMA, X, Y)
     assert np.array_equal(engine.open(joined.features), features)
     assert np.array_equal(engine.open(joined.classes), classes)

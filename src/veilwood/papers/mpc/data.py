@@ -19,9 +19,10 @@ from sklearn.model_selection import train_test_split
 
 from veilwood.data.encoding import Encoding
 from veilwood.papers.drawing import marked
-from veilwood.papers.plain_id3 import USED, Choice, PlainTree, first_largest, grow
+from veilwood.papers.plain_id3 import USED, Choice, first_largest, grow
 from veilwood.papers.tables import Table, Tables
 from veilwood.secure.protocols.plans import level_epsilons
+from veilwood.secure.protocols.public_tree import PlainTree
 
 Ints = NDArray[np.int64]
 Pick = Callable[[Ints], Ints]

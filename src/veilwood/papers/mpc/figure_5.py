@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from veilwood.papers import id3
 from veilwood.papers.drawing import lines, marked
 from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, above, all_of, rises, text_of
-from veilwood.papers.exponential import exponential_class, exponential_feature
 from veilwood.papers.tables import Tables
 from veilwood.secure.mpc.engine import Engine
 from veilwood.secure.mpc.shares import share
+from veilwood.secure.protocols import public_tree as id3
+from veilwood.secure.protocols.exponential import exponential_class, exponential_feature
 from veilwood.secure.protocols.hidden_tree import Recipe, draw_noise, grow
 from veilwood.secure.protocols.plans import level_epsilons
 from veilwood.secure.protocols.records import Domain, Records, one_hot, one_hot_classes

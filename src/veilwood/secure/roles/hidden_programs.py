@@ -8,116 +8,58 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from fractions import Fraction
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
 from veilwood.data.encoding import Encoding
-from veilwood.data.schema import Schema
 from veilwood.errors import PartyError, UseError
-from veilwood.privacy.certificate import ByServers
 from veilwood.privacy.loss import Loss, exact
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.selection import NoisyMax
 from veilwood.privacy.steps import Step
-from veilwood.secure.mpc.engine import Engine, Shared, concatenate
+from veilwood.secure.mpc.engine import Engine, Shared
 from veilwood.secure.protocols import noise, records
 from veilwood.secure.protocols.choose import argmax
 from veilwood.secure.protocols.hidden_forest import grow_hidden_forest
 from veilwood.secure.protocols.hidden_tree import HiddenTree, Recipe, predict, total_votes
 from veilwood.secure.protocols.plans import HiddenPlan, layout_of, plan_hidden_forest, sampling_delta
-from veilwood.secure.protocols.records import Domain, Records
 from veilwood.secure.roles.config import Task
-from veilwood.secure.roles.program import NOBODY, Arrays, Outcome, Program, Shapes, Shares, Voices, completed
+from veilwood.secure.roles.one_hot_rows import OneHotRows
+from veilwood.secure.roles.program import NOBODY, Arrays, Outcome, Shapes, Shares, Voices, completed
+
+WANTED: Final = 0.95
+"""Of the questions on which all trees agree, what private votes answer rightly by default."""
+MOST_TREES: Final = 1000
+SHARES_SHOWN: Final = (1.0, 0.8, 0.6)
 
 
-class HiddenForest(Program):
+class HiddenForest(OneHotRows):
     """One or more trees that stay in shares, and answer in shares; the default."""
 
     reveals = False
-    ring = np.uint32
     settings: ClassVar[Mapping[str, Any]] = {"max_depth": 3, "n_trees": 1}
 
     def __init__(self, task: Task) -> None:
-        self.task, self.schema = task, task.public
-        self.domain = Domain.of(self.schema)
+        super().__init__(task)
         self._planned = self._plan()
         self.plan = self._planned.plan
-        self.servers = ByServers("sampled", "columns" if task.by_columns else "rows")
 
     def _plan(self) -> HiddenPlan:
         return plan_hidden_forest(self.schema, epsilon=self.task.loss, **completed(self.task, self.settings))
-
-    # -- owners --------------------------------------------------------------------------------------------------
-
-    def part_of_schema(self, owner: str) -> Schema:
-        """The schema of an owner's own table; its target is not in the table of every owner."""
-        features = tuple(self.schema.features[place] for place in self.task.places(owner))
-        return Schema(self.schema.name, self.schema.task, self.schema.target, features)
-
-    def _domain(self, owner: str) -> Domain:
-        return Domain(tuple(self.domain.sizes[place] for place in self.task.places(owner)), self.domain.n_classes)
-
-    def encode_rows(self, owner: str, X: Any, y: Any, pad_to: int | None = None) -> tuple[Arrays, int]:
-        """Encode an owner's rows as one-hot features and classes; padding has no class and counts nowhere."""
-        encoding = Encoding(self.part_of_schema(owner), "bins")
-        out: Arrays = {"features": records.one_hot(encoding.encode(X), self._domain(owner))}
-        if self.task.holds_target(owner):
-            if y is None:
-                raise UseError(f"client {owner} holds the target {self.schema.target.name!r}. Hint: give y.")
-            out["classes"] = records.one_hot_classes(encoding.encode_target(y), self.domain)
-        counts = {array.shape[-1] for array in out.values()}
-        if len(counts) > 1 or 0 in counts:
-            raise UseError(f"X and y have {' and '.join(map(str, sorted(counts)))} rows. Hint: as many, and some.")
-        rows = counts.pop()
-        if pad_to is None:
-            return out, rows
-        if pad_to < rows:
-            raise UseError(f"{rows} rows cannot be padded to {pad_to}. Hint: a larger public number.")
-        padded = {key: np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, pad_to - rows)]) for key, array in out.items()}
-        padded["features"][:, 0, rows:] = 1
-        return padded, pad_to
-
-    def shapes_of_rows(self, owner: str, rows: int) -> Shapes:
-        """The shapes of one-hot features and classes."""
-        domain = self._domain(owner)
-        out: Shapes = {"features": (domain.n_features, domain.width, rows)}
-        return out | ({"classes": (domain.n_classes, rows)} if self.task.holds_target(owner) else {})
-
-    def faults(self, engine: Engine, owner: str, shares: Shares) -> str | None:
-        """Whether features and classes are one-hot."""
-        if not records.are_one_hot(engine, shares["features"], self._domain(owner)):
-            return "features that are not one-hot"
-        if "classes" in shares and not records.are_classes(engine, shares["classes"], self.domain):
-            return "classes that are not one-hot"
-        return None
 
     # -- servers -------------------------------------------------------------------------------------------------
 
     def train(self, engine: Engine, rows: Mapping[str, Shares], present: Voices = NOBODY) -> Outcome:
         """Grow the forest; nothing is opened."""
-        trees = grow_hidden_forest(engine, self._joined(engine, rows), self._planned)
+        trees = grow_hidden_forest(engine, self.joined(engine, rows), self._planned)
         hidden: dict[str, Shared] = {}
         for number, tree in enumerate(trees):
             hidden |= {f"{number}.{level}": part for level, part in enumerate(tree.splits)}
             hidden[f"{number}.leaves"] = tree.leaves
         return Outcome(hidden)
-
-    def _joined(self, engine: Engine, rows: Mapping[str, Shares]) -> Records:
-        """The rows of all owners as one table: below each other, or side by side in the schema's order."""
-        if not self.task.by_columns:
-            return records.stack_owners([Records(part["features"], part["classes"]) for part in rows.values()])
-        places = [place for owner in rows for place in self.task.places(owner)]
-        (classes,) = (part["classes"] for part in rows.values() if "classes" in part)
-        joined = records.join_owners([self._widened(engine, part["features"]) for part in rows.values()], classes)
-        return Records(joined.features[np.argsort(places)], classes)
-
-    def _widened(self, engine: Engine, features: Shared) -> Shared:
-        """Fill up to the common number of values with values that never occur."""
-        m, w, n = features.shape
-        never = engine.constant(np.zeros((m, self.domain.width - w, n), np.int64))
-        return concatenate([features, never], axis=1) if w < self.domain.width else features
 
     # -- users ---------------------------------------------------------------------------------------------------
 
@@ -175,14 +117,17 @@ class PrivateVotes(HiddenForest):
     tests/secure/roles/test_programs.py::test_the_law_of_private_votes).
     """
 
-    settings: ClassVar[Mapping[str, Any]] = {"max_depth": 3, "n_trees": 15, "query_epsilon": "1/10"}
+    settings: ClassVar[Mapping[str, Any]] = {"max_depth": 3, "n_trees": None, "query_epsilon": "1/4"}
 
     def _plan(self) -> HiddenPlan:
         task = self.task
         chosen = completed(task, self.settings)
         neighbours = Neighbours()
-        each, n_trees, depth = exact(chosen["query_epsilon"]), chosen["n_trees"], chosen["max_depth"]
+        each, depth = exact(chosen["query_epsilon"]), chosen["max_depth"]
         self.most = int(task.loss / each)
+        n_trees = chosen["n_trees"]
+        if n_trees is None and self.most >= 1:
+            n_trees = trees_for(each, neighbours.score_range(2), self.domain.n_classes)
         if self.most < 1 or n_trees < 1:
             raise UseError(f"task {task.name!r}: epsilon {task.epsilon} does not pay for one answer of {each}.")
         score_range = neighbours.score_range(2)
@@ -206,6 +151,11 @@ class PrivateVotes(HiddenForest):
             schema_hash=self.schema.fingerprint(),
             layout=layout_of(recipe, n_trees),
             expected_leaf_mse=0.0,
+            notes={
+                f"answers right if {share:.0%} of {n_trees} trees are": f"{right:.0%}"
+                for share in SHARES_SHOWN
+                if (right := right_answers(n_trees, share, each, score_range, self.domain.n_classes))
+            },
         )  # fmt: skip
         return HiddenPlan(plan, recipe, n_trees)
 
@@ -220,6 +170,29 @@ class PrivateVotes(HiddenForest):
         total = total_votes(engine, self._trees(model), query["features"])
         winner = argmax(engine, total + noise.geometric(engine, self._scale, total.shape))
         return engine.refresh((winner * np.arange(winner.shape[0])[:, None]).sum(axis=0))
+
+
+def right_answers(n_trees: int, share: float, epsilon: Fraction, score_range: int, n_classes: int) -> float:
+    """Return how often a noisy majority is right, if a share of the trees is and the others agree on another class.
+
+    >>> right_answers(15, 1.0, Fraction(1, 10), 2, 2) < 0.8 < 0.95 < right_answers(30, 1.0, Fraction(1, 4), 2, 2)
+    True
+    """
+    right = round(share * n_trees)
+    votes = [right, n_trees - right, *[0] * (n_classes - 2)]
+    return float(NoisyMax(epsilon, score_range).law(votes)[0])
+
+
+def trees_for(epsilon: Fraction, score_range: int, n_classes: int) -> int:
+    """Return how many trees it takes until unanimous ones are answered rightly in ``WANTED`` of cases."""
+    few, many = 1, 2
+    while right_answers(many, 1.0, epsilon, score_range, n_classes) < WANTED and many < MOST_TREES:
+        few, many = many, 2 * many
+    while many - few > 1:
+        middle = (few + many) // 2
+        enough = right_answers(middle, 1.0, epsilon, score_range, n_classes) >= WANTED
+        few, many = (few, middle) if enough else (middle, many)
+    return min(many, MOST_TREES)
 
 
 def refused_questions(user: str) -> PartyError:

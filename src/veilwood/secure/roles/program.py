@@ -50,6 +50,8 @@ class Program(ABC):
     task: Task
     attended: bool = False
     """Whether owners stay while the servers train, and answer them."""
+    not_private: str | None = None
+    """Why nothing is guaranteed, for protocols that follow a paper to the letter."""
     plan: Plan
     servers: ByServers
     """How the servers take part, which decides what the certificate rests on."""
@@ -76,7 +78,8 @@ class Program(ABC):
 
     def statement(self, ledger: str, entry: int) -> PrivacyStatement:
         """The certificate of the trained model, whose spend stands in a server's ledger."""
-        return certify(self.plan, Spend(ledger, entry, self.plan.loss), self.servers)
+        spend = Spend(ledger, entry, self.plan.loss, not_private=self.not_private)
+        return certify(self.plan, spend, self.servers)
 
     def check_rows(self, engine: Engine, owner: str, shares: Shares) -> None:
         """Refuse, by name, an owner whose shares do not fit together or are not rows; nothing else is learned."""

@@ -10,11 +10,18 @@ from veilwood.errors import UseError
 from veilwood.secure.roles.config import Task
 from veilwood.secure.roles.hidden_programs import HiddenForest, PrivateVotes, refused_questions
 from veilwood.secure.roles.joint_programs import ForestOnShares, JointForest
+from veilwood.secure.roles.paper_programs import (
+    ExactHiddenSplitsNotPrivate,
+    ExactTreesNotPrivate,
+    ExtraTrees,
+    NoisyPublicTrees,
+    PublicTrees,
+)
 from veilwood.secure.roles.program import Outcome, Program, Shapes
 
 __all__ = [
-    "PROTOCOLS", "ForestOnShares", "HiddenForest", "JointForest", "Outcome", "PrivateVotes", "Program", "Shapes",
-    "program_of", "refused_questions",
+    "PROTOCOLS", "ForestOnShares", "HiddenForest", "JointForest", "Outcome", "PrivateVotes", "Program", "PublicTrees",
+    "Shapes",    "program_of", "refused_questions",
 ]  # fmt: skip
 
 PROTOCOLS: Final[dict[str, Callable[[Task], Program]]] = {
@@ -22,6 +29,10 @@ PROTOCOLS: Final[dict[str, Callable[[Task], Program]]] = {
     "private-votes": PrivateVotes,
     "public-forest": JointForest,
     "forest-on-shares": ForestOnShares,
+    "cdp-id3": NoisyPublicTrees,
+    "extra-trees": ExtraTrees,
+    "mpc-id3": ExactTreesNotPrivate,
+    "odp-id3": ExactHiddenSplitsNotPrivate,
 }
 """The protocols by their name in a task."""
 

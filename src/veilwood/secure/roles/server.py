@@ -320,7 +320,7 @@ class Server:
                     raise UseError(f"the rows of {', '.join(study.missing)} are not there. Hint: contribute again.")
                 spend = self._ledger.reserve(
                     program.plan.loss, what=_what(task), neighbours=str(program.plan.neighbours),
-                    plan=program.plan.fingerprint(),
+                    plan=program.plan.fingerprint(), not_private=program.not_private,
                 )  # fmt: skip
                 agree(links, {"reserved": True})
                 log.info("%s: training on the rows of %s", task.name, ", ".join(uploads))

@@ -16,7 +16,6 @@ from sklearn.base import clone
 
 from veilwood.data.encoding import class_labels
 from veilwood.errors import PartyError, PlanError, UseError
-from veilwood.estimators.base import BaseForest
 from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.privacy.plan import Plan
 from veilwood.secure.mpc.shares import from_bytes, reconstruct
@@ -24,7 +23,7 @@ from veilwood.secure.protocols.joint_forest import Parties, joint_plan
 from veilwood.secure.roles.calls import Call
 from veilwood.secure.roles.client import wait_until_trained
 from veilwood.secure.roles.config import Config
-from veilwood.secure.roles.programs import HiddenForest, JointForest, program_of
+from veilwood.secure.roles.programs import HiddenForest, JointForest, PublicTrees, program_of
 
 __all__ = ["User"]
 
@@ -46,7 +45,7 @@ class User:
         self.task = self.config.task(task)
         self._program = program_of(self.task)
         self._call: Call | None = None
-        self._model: BaseForest | None = None
+        self._model: Any = None
 
     def wait(self, seconds: float | None = None) -> PrivacyStatement:
         """Wait until the model is trained; return its certificate."""
@@ -82,12 +81,15 @@ class User:
             self.close()
             raise
 
-    def model(self) -> BaseForest:
-        """The fitted estimator, where the task makes one that is public: what it predicts, and saves, is free."""
+    def model(self) -> Any:
+        """The fitted estimator, or trees, where the task makes a model that is public: what it predicts is free."""
         if self._model is None:
-            if not isinstance(self._program, JointForest):
+            if isinstance(self._program, JointForest):
+                self._model = clone(self._program.estimator).fit(self.parties())
+            elif isinstance(self._program, PublicTrees):
+                self._model = self._program.model(self._released())
+            else:
                 raise UseError(f"the model of task {self.task.name!r} is hidden. Hint: ask it with predict.")
-            self._model = clone(self._program.estimator).fit(self.parties())
         return self._model
 
     def parties(self) -> Parties:

@@ -16,9 +16,9 @@ from fractions import Fraction
 import numpy as np
 
 from veilwood.errors import MechanismError
-from veilwood.papers.id3 import Label, Level, Select
 from veilwood.secure.mpc.engine import Engine, Ints, Shared, concatenate
 from veilwood.secure.protocols.choose import maximum
+from veilwood.secure.protocols.public_tree import Label, Level, Select
 
 WEIGHT_BITS = 28  # of the largest weight
 COIN_BITS = 29  # of the uniform number; weight times number must fit 63 bits

@@ -10,16 +10,16 @@ import pytest
 
 from fixtures.hidden_trees import loaded, random_rows
 from veilwood.errors import VeilwoodError
-from veilwood.papers import id3
-from veilwood.papers.exponential import (
+from veilwood.privacy import entropy
+from veilwood.secure.mpc.plain import PlainEngine
+from veilwood.secure.protocols import public_tree as id3
+from veilwood.secure.protocols.exponential import (
     exponential_choice,
     exponential_class,
     exponential_delta,
     exponential_feature,
     exponential_opened,
 )
-from veilwood.privacy import entropy
-from veilwood.secure.mpc.plain import PlainEngine
 from veilwood.secure.protocols.records import (
     Domain,
 )

@@ -8,9 +8,9 @@ from fractions import Fraction
 import numpy as np
 
 from fixtures.hidden_trees import loaded, random_rows
-from veilwood.papers import id3
 from veilwood.papers import plain_id3 as plaintext
 from veilwood.secure.mpc.plain import PlainEngine
+from veilwood.secure.protocols import public_tree as id3
 from veilwood.secure.protocols.records import (
     Domain,
 )

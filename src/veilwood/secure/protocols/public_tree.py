@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Public trees from shared rows: MPC-ID3 without noise, and the paper's baseline CDP+PMPC-ID3 (Algorithms 7 to 10).
+"""Public trees from shared rows: MPC-ID3, the baseline CDP+PMPC-ID3 (Algorithms 7 to 10) and extra trees (appendix D).
 
 The servers open what is chosen, so the tree is public; hidden trees, whose choices stay in shares, are in
 ``hidden_tree``.
@@ -7,21 +7,49 @@ The servers open what is chosen, so the tree is public; hidden trees, whose choi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.errors import UseError
-from veilwood.papers.plain_id3 import PlainTree
 from veilwood.secure.mpc.engine import Engine, Ints, Shared
+from veilwood.secure.mpc.together import together
 from veilwood.secure.protocols import noise
 from veilwood.secure.protocols.choose import argmax, maximum
+from veilwood.secure.protocols.hidden_forest import of_tree, trees_of_rows
 from veilwood.secure.protocols.records import Domain, Records
 
 Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class PlainTree:
+    """A multiway tree in the open: the feature of each node, level by level, and the class of each leaf.
+
+    A node that splits on feature f has ``sizes[f]`` branches; the nodes of the next level are the branches of this
+    one, in order.
+    """
+
+    splits: tuple[Ints, ...]
+    leaves: Ints
+    sizes: tuple[int, ...]
+
+    def leaf_of(self, codes: Ints) -> Ints:
+        """Return the leaf that each row falls into."""
+        node = np.zeros(len(codes), np.int64)
+        for feature in self.splits:
+            branches = np.array(self.sizes)[feature]
+            first = np.cumsum(branches) - branches
+            node = first[node] + codes[np.arange(len(codes)), feature[node]]
+        return node
+
+    def predict(self, codes: Ints) -> Ints:
+        """Return the class of each row."""
+        return self.leaves[self.leaf_of(codes)]
 
 
 @dataclass(frozen=True)
@@ -138,3 +166,47 @@ def _opened(engine: Engine, one_hot: Shared) -> Ints:
     """Open the place of the 1 along the first axis."""
     place = np.arange(one_hot.shape[0]).reshape(-1, *[1] * (len(one_hot.shape) - 1))
     return engine.open((one_hot * place).sum(axis=0))
+
+
+# -- forests -----------------------------------------------------------------------------------------------------
+
+
+def grow_public_forest(
+    engine: Engine, records: Records, domain: Domain, depth: int, ways: Sequence[tuple[Select, Label]]
+) -> list[PlainTree]:
+    """Train a tree for each way to choose, each on records of its own, all in the same rounds."""
+    if len(ways) == 1:
+        return [grow_public(engine, records, domain, depth, *ways[0])]
+    tree_of_row = trees_of_rows(engine, records.n_rows, len(ways))
+
+    def grown(tree: int, lane: Engine) -> PlainTree:
+        return grow_public(lane, of_tree(records, tree_of_row, tree), domain, depth, *ways[tree])
+
+    return together(engine, [partial(grown, tree) for tree in range(len(ways))])
+
+
+def grow_extra_trees(
+    engine: Engine,
+    records: Records,
+    domain: Domain,
+    *,
+    depth: int,
+    n_trees: int,
+    leaf_scale: Fraction,
+    random_state: int | None = None,
+) -> list[PlainTree]:
+    """Train trees on random features and disjoint records: the classes of leaves are chosen with noise and opened.
+
+    Notes
+    -----
+    Guarantee
+
+    The structure comes from public randomness. A record changes one count of one leaf by one, so all trees together
+    cost 1/leaf_scale under add-remove, and twice that under replace-one (proofs/secure.md, attacked by
+    tests/papers/test_extra_trees.py).
+    """
+    seeds = np.random.SeedSequence(random_state).spawn(n_trees)
+    return grow_public_forest(
+        engine, records, domain, depth,
+        [(random_feature(np.random.default_rng(seed)), noisy_class(leaf_scale)) for seed in seeds],
+    )  # fmt: skip
