@@ -21,13 +21,14 @@ from veilwood import audit
 from veilwood.audit.model_file import check_model
 from veilwood.data.encoding import GRID_CELLS, TARGET_LEVELS
 from veilwood.forests.adaptive import questions as asked
+from veilwood.forests.adaptive import shrinking
 from veilwood.forests.adaptive.cell_tables import CellTable, grow_tables
 from veilwood.forests.adaptive.columns import divided
 from veilwood.forests.adaptive.layouts import Laid
 from veilwood.forests.adaptive.private_forest import chosen_loss
 from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.adaptive.rows import GRADIENT_UNITS, LEVEL_UNITS, SCORE_UNITS, ScoredRows, gradients, reach
-from veilwood.forests.adaptive.shrinking import components, newton_step, totals_of
+from veilwood.forests.adaptive.shrinking import components, newton_step, shrunken_evidence, totals_of
 from veilwood.forests.method import Asked
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.ledger import MemoryLedger
@@ -313,6 +314,23 @@ def test_a_step_is_none_where_noise_rules_and_newtons_where_there_is_none() -> N
     assert np.abs(nothing).max() < 1e-2
     even = totals_of([np.array([5.0, -3.0])], [1e9], None)
     assert even[0] == even[1] > 0
+
+
+def test_noise_on_few_rows_is_no_strong_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """50 rows, whose cells hold 6 and get noise of deviation 28: before, an empty cell spoke as loudly as it could."""
+    rng, totals, variance = np.random.default_rng(0), np.array([25.0, 25.0]), 800.0
+    noisy = [6.25 + rng.laplace(0, (variance / 2) ** 0.5, (4, 2)) for _ in range(200)]
+
+    def loudest() -> float:
+        return max(float(np.abs(shrunken_evidence(count, (4,), totals, variance, 1)).max()) for count in noisy)
+
+    now = loudest()
+    monkeypatch.setattr(shrinking, "FEIGNED", 0.0)
+    assert now < 0.6 * loudest()
+    exact = np.array([[10.0, 40.0], [40.0, 10.0]])
+    assert np.allclose(
+        shrunken_evidence(exact * 1e6, (2,), exact.sum(axis=0) * 1e6, 1.0, 1)[:, 0], [1.386, -1.386], atol=1e-3
+    )
 
 
 # -- prices ----------------------------------------------------------------------------------------------------------

@@ -189,6 +189,32 @@ def test_effects_show_what_columns_do_and_pairs_that_act_together() -> None:
     assert main["ward"].strength > main.get("debt", main["ward"]).strength or "debt" not in main
 
 
+@pytest.mark.slow
+def test_three_columns_of_which_no_pair_shows_anything_are_found() -> None:
+    """Before, threes were tried only where a pair had been chosen: 0.50 in two fits of four, now 0.89 to 0.93."""
+    rng = np.random.default_rng(5)
+    X = rng.random((12_000, 8))
+    y = (((X[:, 1] > 0.5) ^ (X[:, 4] > 0.5) ^ (X[:, 6] > 0.5)) ^ (rng.random(12_000) < 0.05)).astype(int)
+    schema = vw.Schema.numeric((0, 1), classes=[0, 1], n_features=8)
+    with seeded_for_tests(1):
+        found = vw.PrivateForestClassifier(schema, epsilon=4, random_state=0).fit(X[:9_000], y[:9_000])
+    assert found.score(X[9_000:], y[9_000:]) > 0.8
+
+
+def test_far_more_rows_declared_than_there_are_do_no_harm() -> None:
+    """Before, rounds were planned for the declared ones: 0.69 to 0.94 in 12 fits, now 0.93 to 0.99."""
+    rng = np.random.default_rng(0)
+    X = rng.random((600, 4))
+    y = np.array(["a", "b", "c"])[(X[:, 0] * 3).astype(int)]
+    schema = vw.Schema.numeric((0, 1), classes=["a", "b", "c"], n_features=4)
+    with seeded_for_tests(3):
+        scores = [
+            vw.PrivateForestClassifier(schema, epsilon=2, n_rows=60_000, random_state=seed).fit(X, y).score(X, y)
+            for seed in range(3)
+        ]
+    assert np.mean(scores) > 0.9
+
+
 def test_words_and_first_steps_need_no_data() -> None:
     purse = Purse(requested_loss(1, 0), Neighbours("add-remove", unit_of("row")))
     assert in_words(COLUMNS, 2, 10, purse)

@@ -160,6 +160,18 @@ def triples(chosen: Iterable[tuple[int, ...]], n_columns: int) -> list[tuple[int
     return sorted({tuple(sorted({*pair, j})) for pair in pairs for j in range(n_columns) if j not in pair})
 
 
+def by_chance(size: int, n_columns: int, most: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
+    """Draw so many sets of columns, and leave out those that come again.
+
+    >>> by_chance(3, 3, 10, np.random.default_rng(0)), by_chance(3, 2, 10, np.random.default_rng(0))
+    ([(0, 1, 2)], [])
+    """
+    if n_columns < size:
+        return []
+    drawn = (rng.choice(n_columns, size, replace=False).tolist() for _ in range(most))
+    return sorted({tuple(sorted(columns)) for columns in drawn})
+
+
 def groups_in_set(bins: int, size: int) -> int:
     """Groups of a numeric column beside others, where it has so many alone: an even number, so that halves are told."""
     low, high = SETS

@@ -19,6 +19,10 @@ from veilwood.forests.leaves import shrunken_table
 
 RAREST: Final = 0.02  # of an even part, the least share of a class
 LOWEST: Final = 0.1  # of an even part, the least that a cell of a table keeps
+# Standard deviations of the noise by which a cell of a table is taken to be larger. Log-loss less that of class shares,
+# 15 development tables cut to 50 rows, noise drawn alike: 0.05 -> -0.01 at e = 0.1, -0.03 -> -0.07 at 0.5; to 400 rows:
+# -0.045 -> -0.071 at 0.1, else no change, nor of the accuracy; 0.25 and 0.5 were alike, 1 cost half a point.
+FEIGNED: Final = 0.1
 OVERLAP: Final = 0.25  # q tables tell the same in part: evidence counts q^-OVERLAP; 0.15 and 0.4 made no difference
 DAMPING: Final = 0.7  # standard deviations of the noise on a gradient sum, by which a cell is taken to be larger
 LEAST: Final = 2.0  # rows, by which it is taken to be larger in any case
@@ -50,13 +54,14 @@ def totals_of(counts: Sequence[Floats], variances: Sequence[float], n_rows: floa
 
 
 def shrunken_evidence(counts: Floats, shape: tuple[int, ...], totals: Floats, variance: float, n_tables: int) -> Floats:
-    """Turn noisy class counts of a table into log-ratios to an even spread."""
+    """Turn noisy class counts of a table into log-ratios to an even spread, cells larger by what noise could feign."""
     n_classes, even = len(totals), totals / np.prod(shape)
     chance = variance + float(even.mean())  # half of the sampling was worse by up to 15 points on 150 rows
     shrunk = shrunken_table(counts.reshape(*shape, n_classes), chance, totals).reshape(-1, n_classes)
     kept = np.maximum(shrunk, LOWEST * even)
     weight = n_tables**-OVERLAP
-    logs = weight * np.log(kept / even)
+    feigned = FEIGNED * variance**0.5
+    logs = weight * np.log((kept + feigned) / (even + feigned))
     return np.asarray(logs[:, 1:] - logs[:, :1] if n_classes == 2 else logs - logs.mean(axis=1, keepdims=True))
 
 
