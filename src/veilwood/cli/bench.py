@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command bench: how accurate estimators are on public tables. What is measured is in ``bench``."""
+"""The command bench: how accurate estimators are on public tables, and how fast. What is measured is in ``bench``."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -98,3 +99,49 @@ def accuracy(
     if out is not None:
         out.write_text(text, encoding="utf-8")
         print(f"Report: {out}")
+
+
+@bench.command()
+def speed(
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE.json", help="All figures; a FILE.md stands beside it.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small tables: to see that it works.")] = False,
+    peers: Annotated[bool, typer.Option("--peers/--no-peers", help="DP-EBM, in an environment of its own.")] = True,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the results.")] = False,
+) -> None:
+    """Measure CPU seconds and memory of fits and predictions beside other libraries, and how they grow.
+
+    Every fit is a process of one thread. A full run takes some minutes of one core.
+
+    \b
+    Example:
+      veilwood bench speed -o speed.json
+      veilwood bench compare old.json speed.json
+    """
+    from veilwood.bench.speed import run_speed, told  # scikit-learn's boosting would slow other commands
+
+    if out is not None:
+        check_output(out, force)
+    found = run_speed(quick=quick, peers=peers, say=lambda line: print(line, file=sys.stderr, flush=True))
+    print(told(found))
+    if out is not None:
+        out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        out.with_suffix(".md").write_text(told(found), encoding="utf-8")
+
+
+@bench.command()
+def compare(
+    old: Annotated[Path, typer.Argument(metavar="OLD.json", help="What bench speed wrote.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW.json", help="What it wrote later.")],
+) -> None:
+    """Say what got slower between two results of bench speed; exit with 1 if anything did.
+
+    Times are compared as multiples of HistGradientBoosting in the same run, so that machines may differ.
+    """
+    from veilwood.bench.speed import slower
+
+    found = slower(old, new)
+    print("\n".join(found) if found else "Nothing got slower.")
+    if found:
+        raise typer.Exit(1)
