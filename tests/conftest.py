@@ -6,7 +6,11 @@ Fixtures stand beside the tests that use them.
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import HealthCheck, settings
+
+os.environ["VEILWOOD_CACHE"] = "off"  # tests neither find nor leave strategies in the cache of whoever runs them
 
 # A busy machine is no counterexample, and an example found by chance in one run of many should be written down as a
 # test of its own rather than fail a change that has nothing to do with it.

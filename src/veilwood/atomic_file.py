@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and the folder of those that can be made again."""
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from contextlib import suppress
 from os import PathLike
@@ -30,3 +31,22 @@ def write_file(path: str | PathLike[str], content: bytes) -> None:
             f"cannot write {shown(str(path))}: {error.strerror or error}. "
             "Hint: choose another place, or make room there."
         ) from None
+
+
+CACHE = "VEILWOOD_CACHE"  # a variable that names the folder; "off" for none
+
+
+def cache_folder(name: str) -> Path | None:
+    """Return where a kind of files that can be made again is kept for this user; None if nothing is to be kept."""
+    given = os.environ.get(CACHE)
+    if given == "off":
+        return None
+    if given:
+        return Path(given) / name
+    if sys.platform == "win32":
+        home = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        home = Path.home() / "Library" / "Caches"
+    else:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return home / "veilwood" / name

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from veilwood.atomic_file import cache_folder
 from veilwood.bench.scoring import Job, refused, scored, split
 from veilwood.bench.tables import SuiteTable
 from veilwood.errors import SetupError
@@ -78,8 +79,7 @@ def environment(peer: str, say: Callable[[str], None] = print) -> Path:
 
 def _place() -> Path:
     given = os.environ.get(PLACE)
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(given) if given else home / "veilwood" / "peers"
+    return Path(given) if given else cache_folder("peers") or Path(tempfile.gettempdir()) / "veilwood-peers"
 
 
 def _call(command: Sequence[str]) -> None:

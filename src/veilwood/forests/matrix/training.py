@@ -34,6 +34,7 @@ from veilwood.forests.matrix.ensembles import (
     grow_ensembles,
     other_divisions,
 )
+from veilwood.forests.matrix.kept import searched_once
 from veilwood.forests.matrix.measurement import (
     MECHANISMS,
     Measurement,
@@ -159,7 +160,7 @@ class MatrixForest(LeafMethod[MatrixForestParameters], OnePassMethod[MatrixFores
 
     def design(self, asked: Asked) -> MatrixDesign:
         """Grow the trees and choose what to measure, both without data."""
-        return least_noise(asked, self._design)
+        return searched_once(asked, lambda again: least_noise(again, self._design))
 
     def _design(self, asked: Asked) -> MatrixDesign:
         encoding = Encoding(asked.schema, self.numeric)

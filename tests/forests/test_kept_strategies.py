@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Strategies kept on disk: searched once, never believed, never kept for what was read off the data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import veilwood as vw
+from veilwood.atomic_file import cache_folder
+from veilwood.forests.matrix import kept, measurement
+from veilwood.privacy.loss import Loss
+
+pytestmark = pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning")
+
+SCHEMA, X, Y = vw.datasets.balance_scale()
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("VEILWOOD_CACHE", str(tmp_path))
+    return tmp_path / "strategies"
+
+
+def forest(**more: Any) -> vw.MatrixForestClassifier:
+    return vw.MatrixForestClassifier(SCHEMA, **{"epsilon": 1, "random_state": 3, "n_estimators": 4, **more})
+
+
+def never(*given: Any, **more: Any) -> Any:
+    raise AssertionError("searched again")
+
+
+def test_a_search_is_made_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = forest().plan()
+    (file,) = folder.iterdir()
+    assert file.stat().st_mode & 0o077 == 0 or folder.stat().st_mode & 0o077 == 0
+    monkeypatch.setattr(measurement, "optimize", never)
+    again = forest().plan()
+    assert again == first
+    assert again.fingerprint() == first.fingerprint()
+    with pytest.raises(AssertionError, match="searched again"):
+        forest(epsilon=2).plan()  # another budget, another search
+
+
+def test_nothing_is_kept_of_what_was_read_off_the_data(folder: Path) -> None:
+    with pytest.warns(vw.PrivacyWarning):
+        vw.MatrixForestClassifier("infer", random_state=3, n_estimators=4).fit(X, Y)
+    assert not folder.exists()
+
+
+def test_the_folder_can_be_switched_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VEILWOOD_CACHE", "off")
+    assert cache_folder("strategies") is None
+    forest().plan()
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"strategies": 1, "structure": 2}'])
+def test_what_is_no_strategy_is_searched_again(content: str, folder: Path) -> None:
+    first = forest().plan()
+    (file,) = folder.iterdir()
+    file.write_text(content)
+    assert forest().plan() == first
+    assert json.loads(file.read_text())["strategies"] == first.choices["strategies"]
+
+
+def test_a_changed_strategy_costs_accuracy_and_no_privacy(folder: Path) -> None:
+    """Weights a thousand times as large claim more of the budget: all of them together still get what was promised."""
+    first = forest().plan()
+    (file,) = folder.iterdir()
+    choices = json.loads(file.read_text())
+    (strategy,) = choices["strategies"]
+    if strategy["marginals"]:
+        strategy["marginals"][0][1] *= 1000
+    else:
+        strategy["trees"][0][0] *= 1000
+    file.write_text(json.dumps(choices))
+    plan = forest().plan()
+    total = Loss.total([step.loss for step in plan.steps])
+    assert plan.loss == first.loss
+    assert plan.choices["strategies"] != first.choices["strategies"]
+    assert total.epsilon is not None
+    assert total.epsilon <= 1
+    assert plan.expected_leaf_mse >= first.expected_leaf_mse
+    fitted = forest().fit(X, Y)
+    assert fitted.privacy_.is_private
+    assert fitted.plan_.loss == first.loss
+
+
+def test_old_files_go_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "MOST_FILES", 2)
+    for seed in range(4):
+        forest(random_state=seed).plan()
+    assert len(list(folder.iterdir())) == 2
