@@ -38,12 +38,13 @@ def model_of(case: dict[str, Any]) -> Any:
     kind, n_classes, columns = case["estimator"], case["classes"], case["columns"]
     task = "Classifier" if n_classes else "Regressor"
     if kind in PRIVATE:
-        import veilwood as vw
+        from veilwood import estimators
+        from veilwood.data.schema import Schema
 
         target: dict[str, Any] = {"classes": list(range(n_classes))} if n_classes else {"target_bounds": (-20, 20)}
-        schema = vw.Schema.numeric((-5, 5), n_features=columns, **target)
+        schema = Schema.numeric((-5, 5), n_features=columns, **target)
         more = {"n_estimators": case["trees"]} if case.get("trees") else {}
-        return getattr(vw, kind + task)(schema, epsilon=case["epsilon"], random_state=0, n_jobs=1, **more)
+        return getattr(estimators, kind + task)(schema, epsilon=case["epsilon"], random_state=0, n_jobs=1, **more)
     if kind == "DP-EBM":
         from interpret import privacy
 
