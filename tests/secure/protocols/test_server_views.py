@@ -44,6 +44,7 @@ PUBLIC = {"estimator": "RandomTreesClassifier", "parameters": {"random_state": 0
 VOTES = {"max_depth": 1, "n_trees": 2, "query_epsilon": "1"}
 TASKS = {
     "hidden tree": TREE,
+    "binary tree": replace(TREE, protocol="binary-tree"),
     "hidden forest": replace(TREE, settings={"max_depth": 1, "n_trees": 2}),
     "private votes": replace(TREE, protocol="private-votes", settings=VOTES),
     "public forest, dealt": replace(TREE, protocol="public-forest", settings=PUBLIC | {"law": "dealt"}),

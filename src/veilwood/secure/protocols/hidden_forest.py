@@ -36,7 +36,7 @@ def trees_of_rows(engine: Engine, n_rows: int, n_trees: int) -> Ints:
 def of_tree(records: Records, tree_of_row: Ints, tree: int) -> Records:
     """Return the rows that were given to one tree."""
     rows = np.flatnonzero(tree_of_row == tree)
-    return Records(records.features[:, :, rows], records.classes[:, rows])
+    return Records(records.features[..., rows], records.classes[:, rows])
 
 
 def grow_hidden_forest(engine: Engine, records: Records, planned: HiddenPlan) -> list[HiddenTree]:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from veilwood.secure.mpc.together import together
 from veilwood.secure.protocols import noise
 from veilwood.secure.protocols.choose import absolute, argmax, maximum
 from veilwood.secure.protocols.records import Domain, Records
+
+MOST_BINARY_LEVELS: Final = 12
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,16 @@ class Recipe:
     split_scales: tuple[Fraction | None, ...]
     leaf_scale: Fraction | None
     leaf_law: Literal["geometric", "laplace"] = "geometric"
+    n_cuts: int | None = None
+    """In binary trees, the number of candidates at a node; None where a split has a branch for each value."""
 
     def __post_init__(self) -> None:
+        if self.n_cuts is not None:
+            if not 1 <= self.depth <= MOST_BINARY_LEVELS:
+                raise UseError(
+                    f"a binary tree of depth {self.depth} cannot be grown. Hint: up to {MOST_BINARY_LEVELS}."
+                )
+            return
         if not 1 <= self.depth <= self.domain.n_features:
             raise UseError(
                 f"a tree of depth {self.depth} cannot use each of {self.domain.n_features} features once on a path. "
@@ -61,9 +71,14 @@ class Recipe:
         """Number of levels of splits."""
         return len(self.split_scales)
 
+    @property
+    def n_candidates(self) -> int:
+        """Between how many splits a node chooses."""
+        return self.domain.n_features if self.n_cuts is None else self.n_cuts
+
     def nodes(self, level: int) -> int:
         """Return the number of nodes at a depth; those at depth ``depth`` are the leaves."""
-        return int(self.domain.width**level)
+        return int((self.domain.width if self.n_cuts is None else 2) ** level)
 
 
 @dataclass(frozen=True)
@@ -79,7 +94,7 @@ class TreeNoise:
 
 def draw_noise(engine: Engine, recipe: Recipe) -> TreeNoise:
     """Draw the secret noise of one tree, unknown to every server."""
-    m, u = recipe.domain.n_features, recipe.domain.n_classes
+    m, u = recipe.n_candidates, recipe.domain.n_classes
     splits = [
         None if scale is None else noise.geometric(engine, scale, (m, recipe.nodes(level)))
         for level, scale in enumerate(recipe.split_scales)
@@ -149,11 +164,11 @@ def grow(engine: Engine, records: Records, recipe: Recipe, added: TreeNoise) -> 
 
     # The counts of the leaves stand in the last table already: those of the chosen feature.
     totals = engine.dot(counts, splits[-1].reshape(1, m, 1, -1), axis=1)  # (g, w, W)
-    labels = _labels(engine, totals.transpose(0, 2, 1).reshape(g, -1), added.leaves)
+    labels = labels_of(engine, totals.transpose(0, 2, 1).reshape(g, -1), added.leaves)
     return HiddenTree(tuple(splits), labels)
 
 
-def _labels(engine: Engine, totals: Shared, extra: Shared | None) -> Shared:
+def labels_of(engine: Engine, totals: Shared, extra: Shared | None) -> Shared:
     """Choose the class of each leaf from its counts, or from the difference of two; one-hot, shape (u, W)."""
     if totals.shape[0] > 1:
         return argmax(engine, totals if extra is None else totals + extra)

@@ -53,9 +53,15 @@ def level_epsilons(epsilon: Fraction, depth: int) -> tuple[Fraction, ...]:
 
 
 def plan_hidden_forest(
-    schema: Schema, *, epsilon: object, max_depth: int, n_trees: int = 1, adjacency: str = "add-remove"
+    schema: Schema,
+    *,
+    epsilon: object,
+    max_depth: int,
+    n_trees: int = 1,
+    adjacency: str = "add-remove",
+    n_cuts: int | None = None,
 ) -> HiddenPlan:
-    """Plan a hidden tree, or a forest of hidden trees each grown on records of its own.
+    """Plan a hidden tree, or a forest of hidden trees each grown on records of its own; ``n_cuts`` as in ``Recipe``.
 
     Notes
     -----
@@ -84,7 +90,7 @@ def plan_hidden_forest(
     budgets = level_epsilons(loss.epsilon, max_depth)
     score_range = neighbours.score_range(1)
     scales = [score_range / budget for budget in budgets]
-    recipe = Recipe(domain, tuple(scales[:-1]), scales[-1])
+    recipe = Recipe(domain, tuple(scales[:-1]), scales[-1], n_cuts=n_cuts)
     reach = max(noise.largest(scale) for scale in scales)
     if reach > LARGEST_NOISE:
         raise MechanismError(
@@ -95,7 +101,7 @@ def plan_hidden_forest(
     steps = tuple(
         Step(
             name, Loss.pure(budget), NoisyMax(budget, score_range), score_range,
-            (n_trees * recipe.nodes(level), domain.n_features if level < max_depth else domain.n_classes),
+            (n_trees * recipe.nodes(level), recipe.n_candidates if level < max_depth else domain.n_classes),
         )
         for level, (name, budget) in enumerate(zip(names, budgets, strict=True))
     )  # fmt: skip

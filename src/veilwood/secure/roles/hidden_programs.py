@@ -7,7 +7,7 @@ The protocols themselves are in ``secure.protocols``; how shares travel is in ``
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar, Final
 
@@ -55,6 +55,10 @@ class HiddenForest(OneHotRows):
     def train(self, engine: Engine, rows: Mapping[str, Shares], present: Voices = NOBODY) -> Outcome:
         """Grow the forest; nothing is opened."""
         trees = grow_hidden_forest(engine, self.joined(engine, rows), self._planned)
+        return self.stored(trees)
+
+    def stored(self, trees: Sequence[HiddenTree]) -> Outcome:
+        """Return what stays at the servers."""
         hidden: dict[str, Shared] = {}
         for number, tree in enumerate(trees):
             hidden |= {f"{number}.{level}": part for level, part in enumerate(tree.splits)}

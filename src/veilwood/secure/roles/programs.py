@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from veilwood.errors import UseError
+from veilwood.secure.roles.binary_programs import BinaryForest
 from veilwood.secure.roles.config import Task
 from veilwood.secure.roles.hidden_programs import HiddenForest, PrivateVotes, refused_questions
 from veilwood.secure.roles.joint_programs import ForestOnShares, JointForest
@@ -26,6 +27,7 @@ __all__ = [
 
 PROTOCOLS: Final[dict[str, Callable[[Task], Program]]] = {
     "hidden-tree": HiddenForest,
+    "binary-tree": BinaryForest,
     "private-votes": PrivateVotes,
     "public-forest": JointForest,
     "forest-on-shares": ForestOnShares,
