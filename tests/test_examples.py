@@ -108,6 +108,7 @@ def test_one_liner_for_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("matrix_forest.py", None),
         ("median_forest.py", None),
         ("scale.py", None),
+        pytest.param("killed_worker.py", None, marks=pytest.mark.slow),
         ("secure_forest.py", None),
     ],
 )
