@@ -11,8 +11,10 @@ that ranks the settings of a table that was left out is written beside the coeff
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import warnings
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +23,22 @@ import pandas as pd
 from scipy.stats import spearmanr
 
 import veilwood as vw
-from veilwood.tune import BASICS, FAMILIES, averaging, basics, facts, tune
+from veilwood.data.encoding import Encoding
+from veilwood.forests.skill import Setting, facts
+from veilwood.tune import FAMILIES, averaging
 
 TABLES = (
-    "adult", "balance-scale", "banknote", "blood-transfusion", "car", "credit-default", "heart", "mammographic",
-    "mushroom", "titanic", "wall-following-robot", "gas-turbine", "parkinsons", "metro-traffic", "appliances-energy",
+    "adult", "balance-scale", "car", "mushroom", "wall-following-robot", "titanic", "gas-turbine", "parkinsons",
+    "banknote", "heart", "blood-transfusion", "credit-default", "mammographic", "iris", "higgs",
+    "metro-traffic", "appliances-energy",
 )  # fmt: skip
 EPSILONS = (0.1, 1.0, 10.0)
-GRID = {"n_estimators": (1, 4, 16), "max_depth": (1, 2, 4, 6)}
+SIZES = [(trees, depth) for trees in (1, 4, 16, 64) for depth in (1, 2, 4, 7)]
+MATRIX_SIZES = [(64, depth) for depth in (1, 2, 3)]
 MOST_ROWS = 4000
-WIDE = 15  # columns beyond which it takes minutes to plan matrix forests
-STIFFNESS = 30.0  # of the ridge, in rows
+MOST_LEAVES = 1 << 14
+WIDE = 8  # columns beyond which it takes minutes to plan matrix forests
+STIFFNESS = 3.0  # of the ridge, in rows
 
 
 def schema_of(path: Path) -> vw.Schema:
@@ -60,33 +67,36 @@ def measure(data: Path, name: str, seed: int) -> list[dict[str, Any]]:
     half = len(order) // 2
     train, rest = order[:half], order[half:]
     rows = []
-    for epsilon in EPSILONS:
-        kinds = [kind for kind in FAMILIES if kind.task == schema.task]
-        if len(schema.features) > WIDE:
-            kinds = [kind for kind in kinds if not kind.__name__.startswith("Matrix")]
-        grid = GRID | {"n_ensembles": (1,), "max_features": (min(4, len(schema.features)),)}
-        for kind in kinds:
-            own = {key: values for key, values in grid.items() if key in kind().get_params()}
+    kinds = [kind for kind in FAMILIES if kind.task == schema.task]
+    for epsilon, kind in itertools.product(EPSILONS, kinds):
+        matrix = kind.__name__.startswith("Matrix")
+        if matrix and len(schema.features) > WIDE:
+            continue
+        for trees, depth in MATRIX_SIZES if matrix else SIZES:
+            forest = averaging(kind).set_params(
+                schema=schema, epsilon=epsilon, random_state=seed, n_estimators=trees, max_depth=depth,
+                leaves="empirical-bayes",
+            )  # fmt: skip
             try:
-                found = tune(schema, averaging(kind), n=half, epsilon=epsilon, grid=own)
-            except vw.VeilwoodError:
+                plan, method = forest.plan(), forest.make_method()
+            except vw.VeilwoodError:  # too large, or deeper than there are columns
                 continue
-            for setting in found.settings:
-                forest = averaging(kind).set_params(
-                    schema=schema, epsilon=epsilon, random_state=seed, **setting.parameters
-                )
-                forest.fit(X.iloc[train], y.iloc[train])
-                known = basics(setting)
-                rows.append({"table": name, "epsilon": epsilon, "estimator": kind.__name__, **setting.parameters,
-                             **dict(zip(BASICS, known, strict=True)),
-                             "skill": skill_of(forest, X.iloc[rest], y.iloc[rest])})  # fmt: skip
+            if plan.n_leaves > MOST_LEAVES:
+                continue
+            setting = Setting.of(
+                method, Encoding(schema, method.numeric), half, plan.n_leaves, plan.expected_leaf_mse, epsilon
+            )  # fmt: skip
+            forest.fit(X.iloc[train], y.iloc[train])
+            judged = skill_of(forest, X.iloc[rest], y.iloc[rest])
+            rows.append({"table": name, "epsilon": epsilon, **asdict(setting), "skill": judged})
     return rows
 
 
 def expanded(table: pd.DataFrame) -> pd.DataFrame:
     """What is weighed, for each setting."""
-    rows = zip(table["estimator"], table[list(BASICS)].to_numpy(float), strict=True)
-    return pd.DataFrame([facts(estimator, numbers) for estimator, numbers in rows], index=table.index)
+    names = [field.name for field in fields(Setting)]
+    rows = [facts(Setting(**dict(zip(names, row, strict=True)))) for row in table[names].itertuples(index=False)]
+    return pd.DataFrame(rows, index=table.index)
 
 
 def centred(table: pd.DataFrame, values: pd.DataFrame) -> np.ndarray:
@@ -112,7 +122,7 @@ def left_out(table: pd.DataFrame, score: Any) -> dict[str, float]:
             said, true = score(here, weights), here["skill"].to_numpy()
             errors.append(said - said.mean() - (true - true.mean()))
             gained.append(true[said.argmax()] - np.median(true))
-            if true.std() > 0 and said.std() > 0:
+            if true.std() > 0 and said.std() > 0:  # where all settings are alike there is nothing to rank
                 found.append(spearmanr(said, true).statistic)
     error = np.sqrt(np.mean(np.concatenate(errors) ** 2))
     numbers = {"rank_correlation": np.mean(found), "error": error, "best_above_median": np.mean(gained)}
@@ -134,6 +144,8 @@ def main() -> None:
             done = pd.concat([done, pd.DataFrame(rows)], ignore_index=True)
             done.to_csv(given.measured, index=False)
             print(name, len(rows), flush=True)
+    settings = ["table", "epsilon", "family", "trees", "depth"]  # the mean over seeds: one fit is noisy
+    done = done.groupby(settings, as_index=False, sort=False).mean()
     by_prior = left_out(done, lambda mine, _: mine["prior"].to_numpy(float))
     by_facts = left_out(done, lambda mine, weights: expanded(mine).to_numpy(float) @ weights)
     told = {

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 import veilwood as vw
 from veilwood.cli import main as cli
 from veilwood.errors import DomainTooLargeError, VeilwoodError
-from veilwood.tune import BASICS, DECAY, expected_skill, facts, learned
+from veilwood.forests.skill import DECAY, Setting, expected_skill, facts, learned
 
 CAR = vw.datasets.car().schema
 QUICK: dict[str, Any] = {"n_ensembles": [1], "max_features": [6], "n_estimators": [16]}
@@ -137,7 +137,7 @@ def test_depth_grows_with_rows_and_epsilon() -> None:
     # Expected error alone could not tell: with the identity strategy its sum does not depend on the depth.
     assert best_depth(300, 0.1) == 1
     assert best_depth(300, 100.0) > 1
-    assert best_depth(10**7, 0.1) == 5
+    assert best_depth(10**7, 0.1) > 1
 
 
 def test_result_is_what_the_plan_says() -> None:
@@ -331,17 +331,19 @@ def test_help_is_short_too_and_shells_complete(capsys: pytest.CaptureFixture[str
 
 def test_the_weights_are_those_of_the_facts_and_say_how_good_they_are() -> None:
     told = learned()
-    assert set(told["weights"]) == set(facts("RandomTreesClassifier", [0.0] * len(BASICS)))
+    assert set(told["weights"]) == set(facts(Setting("RandomTrees", 1, 1, 100, 50.0, 1.0, 0.5)))
     assert told["rank_correlation"] > told["by_the_prior_alone"]["rank_correlation"] > 0
     assert told["best_above_median"] > told["by_the_prior_alone"]["best_above_median"] > 0
     assert len(told["tables"]) > 10
     assert 0 < told["error"] < 1
 
 
-def test_beyond_what_was_measured_theory_ranks_alone() -> None:
+def test_beyond_what_was_measured_it_says_so_and_nothing_runs_away() -> None:
     grid = {"n_estimators": [4], "max_depth": [2, 4]}
-    few, many = (vw.tune(CAR, vw.RandomTreesClassifier, n=n, epsilon=1.0, grid=grid) for n in (2000, 10**6))
-    assert all(setting.score != setting.skill for setting in few.settings)
-    assert all(setting.score == setting.skill for setting in many.settings)
+    few, many, more = (
+        vw.tune(CAR, vw.RandomTreesClassifier, n=n, epsilon=1.0, grid=grid) for n in (2000, 10**6, 10**9)
+    )
     assert "correlation was" in str(few)
-    assert "theory alone" in str(many)
+    assert "no public table that was tried" in str(many)
+    gaps = [setting.score for setting in many.settings], [setting.score for setting in more.settings]
+    np.testing.assert_allclose(*gaps, atol=0.05)

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import cache
-from importlib.resources import files
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import comb
 from sklearn.base import clone
 
 from veilwood.data.columns import closest
+from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import DomainTooLargeError, ParameterError, SchemaError, UseError
 from veilwood.estimators import (
@@ -33,6 +30,8 @@ from veilwood.estimators import (
     RandomTreesClassifier,
     RandomTreesRegressor,
 )
+from veilwood.forests import skill
+from veilwood.forests.skill import expected_skill, learned
 from veilwood.pictures import card
 from veilwood.progress import track
 
@@ -40,9 +39,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["SEARCHED", "Candidate", "Tuning", "expected_skill", "tune"]
-
-DECAY = 0.5
-"""How much less of the classes' variance interactions explain with each further feature in them: the prior."""
 
 SEARCHED = ("n_ensembles", "max_features", "n_estimators", "max_depth")
 """The parameters searched over, where a family has them."""
@@ -52,11 +48,6 @@ FAMILIES: tuple[type[Any], ...] = (
     GreedyForestClassifier, GreedyForestRegressor,
 )  # fmt: skip
 """What can be tuned: forests whose plan knows how many leaves they have, at most."""
-
-BASICS = ("prior", "noise", "rows of a leaf", "depth", "trees")
-"""The public numbers that a score is made of: see ``basics``."""
-
-_HINGES = (-1.5, -1.0, -0.5, 0.0, 0.5, 1.0)  # where more noise may begin to count for more, in powers of ten
 
 
 @dataclass(frozen=True)
@@ -172,7 +163,7 @@ class Tuning:
         """Say how far to trust the ranking."""
         told = learned()
         if self.n * self.epsilon > told["most_rows_times_epsilon"]:
-            return "Ranked by theory alone: no public table that was tried had so many rows times epsilon."
+            return "Ranks are rough: no public table that was tried had so many rows times epsilon."
         return (
             "Ranks are rough: on public tables that were left out their correlation was "
             f"{told['rank_correlation']:.2f}, and the error of a score {told['error']:.2f}."
@@ -183,71 +174,6 @@ class Tuning:
         best = self.table.head(10).round(3).astype(str)
         title = f"Best of {len(self.settings)} settings on {self.schema_name}: n={self.n:,}, epsilon={self.epsilon:g}"
         return card(title, "Nothing was spent.", [list(best.columns), *best.to_numpy().tolist()])
-
-
-def expected_skill(
-    *,
-    n_features: int,
-    max_features: int,
-    n_ensembles: int,
-    n_estimators: int,
-    max_depth: int,
-    branches: float,
-    rows_per_leaf: float,
-    noise_to_signal: float,
-    split_keeps: float | None = None,
-    shared_noise: bool = False,
-    shared_rows: bool = True,
-) -> float:
-    """Squared correlation to expect between what a forest says and the truth, before any data is seen.
-
-    The prior: class shares are a sum of uncorrelated parts, one for each set of features; sets of j features
-    explain a part of the variance that halves with each further j. A tree keeps the parts of the features on its
-    path; averaging over trees keeps a part as often as trees do, and averages noise the less the more trees share.
-
-    Parameters
-    ----------
-    n_features, max_features, n_ensembles, n_estimators, max_depth : int
-        Of the schema, and of the forest (all its ensembles together).
-    branches : float
-        Leaves of a tree to the power 1 / max_depth.
-    rows_per_leaf : float
-        Rows expected in a leaf.
-    noise_to_signal : float
-        Variance of a leaf's noisy class share, due to privacy, over the variance of class shares.
-    split_keeps : float, optional
-        For binary trees, the part of a feature's variance that one split keeps; None for multiway trees, where a
-        feature on the path is known entirely.
-    shared_noise : bool
-        Whether the trees of an ensemble are read off one noisy table, or each has noise of its own.
-    shared_rows : bool
-        Whether every tree sees every row, or each row goes to one tree.
-
-    Examples
-    --------
-    >>> forest = dict(n_features=6, max_features=6, n_ensembles=1, n_estimators=100, branches=3.5)
-    >>> quiet = dict(rows_per_leaf=100.0, noise_to_signal=0.01)
-    >>> loud = dict(rows_per_leaf=10.0, noise_to_signal=100.0)
-    >>> expected_skill(max_depth=1, **forest, **quiet) > expected_skill(max_depth=1, **forest, **loud)
-    True
-    """
-    order = np.arange(1, min(max_depth, max_features) + 1)
-    prior = DECAY**order * (1 - DECAY) / (DECAY * (1 - DECAY**n_features))
-    inside = comb(max_features, order) / comb(n_features, order)  # chance that a subset of features holds the set
-    if split_keeps is None:
-        kept = np.asarray(comb(max_depth, order) / comb(max_features, order), np.float64)  # a path holds it
-    else:
-        kept = np.asarray((1 - (1 - split_keeps / max_features) ** max_depth) ** order, np.float64)
-    # Where two trees meet: always in themselves, within an ensemble if both keep a part, across ensembles if both
-    # subsets hold it as well.
-    within = (kept + (1 - kept) * n_ensembles / n_estimators) / n_ensembles
-    across = (1 - 1 / n_ensembles) * inside * kept
-    leaf_part = comb(max_depth, order) * (branches - 1) ** order / branches**max_depth  # of white noise, by order
-    own = np.full(len(order), 1 / n_estimators)
-    noise = noise_to_signal * leaf_part * (within if shared_noise else own)
-    sampling = leaf_part / rows_per_leaf * (within + across if shared_rows else own)
-    agreement = float(np.sum(prior * inside * kept)) ** 2
-    return agreement / float(np.sum(prior * inside * kept * (within + across) + noise + sampling))
 
 
 def tune(
@@ -403,66 +329,25 @@ def _possible(prototype: Any, values: Mapping[str, int], n_features: int) -> boo
 
 def _judge(forest: Any, schema: Schema, n: int, values: dict[str, int]) -> Candidate:
     """Plan one setting and score it."""
-    plan = forest.plan()
-    n_features, trees, depth = len(schema.features), values["n_estimators"], max(1, plan.layout.depth)
-    leaves_per_tree = plan.n_leaves / trees
-    rows_per_leaf = n / (leaves_per_tree if forest.trees == "shared" else plan.n_leaves)
-    # Noise on class shares over the variance of k even classes, or of a target even between its bounds.
-    scale = len(schema.classes) if schema.task == "classification" else 3
-    multiway = getattr(forest, "branching", "binary") == "multiway"
-    skill = expected_skill(
-        n_features=n_features,
-        max_features=values.get("max_features", n_features),
-        n_ensembles=values.get("n_ensembles", 1),
-        n_estimators=trees,
-        max_depth=depth,
-        branches=leaves_per_tree ** (1 / depth),
-        rows_per_leaf=rows_per_leaf,
-        noise_to_signal=scale * plan.expected_leaf_mse / rows_per_leaf**2,
-        split_keeps=None if multiway else float(np.mean([1.0 if len(c.values) == 2 else 0.5 for c in schema.features])),
-        shared_noise=getattr(forest, "mechanism", "laplace") == "optimized",
-        shared_rows=forest.trees == "shared",
+    plan, method = forest.plan(), forest.make_method()
+    loss, neighbours = forest.promise()
+    setting = skill.Setting.of(
+        method,
+        Encoding(schema, method.numeric),
+        n,
+        plan.n_leaves,
+        plan.expected_leaf_mse,
+        math.inf if loss.epsilon is None else float(loss.epsilon / neighbours.l1(1)),
     )
-    noise = math.sqrt(plan.expected_leaf_mse)
-    found = Candidate(type(forest).__name__, values, plan.n_leaves, rows_per_leaf, noise, skill)
-    known = n * forest.epsilon <= learned()["most_rows_times_epsilon"]
-    return replace(found, score=scored(found.estimator, basics(found)) if known else skill)
-
-
-def basics(setting: Candidate) -> tuple[float, ...]:
-    """Return the public numbers that the score of a setting is made of, in the order of ``BASICS``."""
-    return (
-        setting.skill,
-        float(np.clip(np.log10(max(setting.noise_std, 1e-9) / setting.rows_per_leaf), -3, 3)),
-        float(np.clip(np.log2(setting.rows_per_leaf), 0, 12)),
-        float(setting.parameters["max_depth"]),
-        float(np.log2(setting.parameters["n_estimators"])),
+    return Candidate(
+        type(forest).__name__,
+        values,
+        plan.n_leaves,
+        setting.rows_per_leaf * n / setting.rows,
+        math.sqrt(plan.expected_leaf_mse),
+        setting.prior,
+        skill.score(setting),
     )
-
-
-def facts(estimator: str, numbers: Sequence[float]) -> dict[str, float]:
-    """Return what is weighed, by name: the basics, bends in the noise, and how families differ."""
-    _, noise, _, depth, trees = numbers
-    family = estimator.removesuffix("Classifier").removesuffix("Regressor")
-    told = dict(zip(BASICS, numbers, strict=True)) | {"depth squared": depth**2}
-    told |= {f"noise above {hinge:g}": max(noise - hinge, 0.0) for hinge in _HINGES}
-    for name in ("RandomTrees", "MatrixForest", "MedianForest", "GreedyForest"):
-        own = {"": 1.0, ", noise": noise, ", noise above rows": max(noise, 0.0), ", depth": depth, ", trees": trees}
-        told |= {f"{name}{what}": value * (family == name) for what, value in own.items()}
-    return told
-
-
-def scored(estimator: str, numbers: Sequence[float]) -> float:
-    """Return the score of a setting: facts times the weights that public tables have taught."""
-    weights = learned()["weights"]
-    return float(sum(weights.get(name, 0.0) * value for name, value in facts(estimator, numbers).items()))
-
-
-@cache
-def learned() -> dict[str, Any]:
-    """Return the weights of the facts, and how well they rank the settings of a public table that was left out."""
-    found: dict[str, Any] = json.loads(files("veilwood").joinpath("tune.json").read_text(encoding="utf-8"))
-    return found
 
 
 def averaging(kind: type[Any]) -> Any:

@@ -225,7 +225,9 @@ def test_a_key_drawn_from_seeded_bits_is_not_private() -> None:
 
 
 def test_an_inferred_schema_is_that_of_the_first_batch_and_not_private() -> None:
-    inferred = vw.RandomTreesClassifier("infer", max_depth=2).partial_fit(X[:500], Y[:500], classes=["no", "yes"])
+    inferred = vw.RandomTreesClassifier("infer", n_estimators=20, max_depth=2).partial_fit(
+        X[:500], Y[:500], classes=["no", "yes"]
+    )
     assert inferred.n_features_in_ == 3
     inferred.partial_fit(X[500:], Y[500:]).release()
     assert "inferred" in str(inferred.privacy_.reason)

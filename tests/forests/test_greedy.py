@@ -128,7 +128,7 @@ def test_multiway_sizes_are_planned_and_limited() -> None:
     plan = vw.GreedyForestClassifier(car.schema, n_estimators=2, max_depth=3).plan()
     assert plan.n_leaves == 2 * 4 * 4 * 4
     with pytest.raises(vw.VeilwoodError, match="max_depth=7"):
-        vw.GreedyForestClassifier(car.schema, max_depth=7).plan()
+        vw.GreedyForestClassifier(car.schema, n_estimators=10, max_depth=7).plan()
     wide = vw.Schema.from_dict({
         "name": "wide", "task": "classification", "target": "y",
         "columns": [
@@ -137,7 +137,7 @@ def test_multiway_sizes_are_planned_and_limited() -> None:
         ],
     })  # fmt: skip
     with pytest.raises(vw.DomainTooLargeError, match="max_depth=4"):
-        vw.GreedyForestClassifier(wide, max_depth=4).plan()
+        vw.GreedyForestClassifier(wide, n_estimators=10, max_depth=4).plan()
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,9 @@ def test_a_range_ten_times_too_small_is_caught(monkeypatch: pytest.MonkeyPatch) 
 
 def test_leaf_labels_keep_their_epsilon() -> None:
     """Counts (1, 4) against (0, 4): the label of the step that a forest plans, by its exact law."""
-    forest = vw.GreedyForestClassifier(SCHEMA, epsilon=1 / 0.7, leaf_update="exponential", selection="exponential")
+    forest = vw.GreedyForestClassifier(
+        SCHEMA, epsilon=1 / 0.7, leaf_update="exponential", selection="exponential", n_estimators=10, max_depth=3
+    )
     mechanism: Any = forest.plan().steps[-1].mechanism
     for counts in product(range(5), repeat=2):
         for new in ((1, 0), (0, 1)):

@@ -427,7 +427,7 @@ def test_a_large_domain_needs_no_table_of_all_cells() -> None:
 @pytest.mark.parametrize(
     ("facts", "parameters", "message"),
     [
-        (schema((500,) * 5, 2), {"max_depth": 3}, r"widest: 500, 500, 500.*max_depth"),
+        (schema((500,) * 5, 2), {"n_estimators": 128, "max_depth": 3}, r"widest: 500, 500, 500.*max_depth"),
         (schema((3000, 3000), 2), {"max_depth": 2, "n_estimators": 20}, r"180,000,000 leaves"),
         (schema((3, 2), 2), {"max_depth": 3}, r"max_depth=3 exceeds the 2 features"),
         (schema((3, 2), 2), {"max_features": 1, "max_depth": 2}, r"max_depth=2 exceeds the 1 features"),

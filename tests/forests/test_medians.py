@@ -137,7 +137,7 @@ def test_a_plan_spends_exactly_epsilon(task: str, variant: str, trees: str, monk
 
 def test_the_paper_splits_its_budget_as_we_do() -> None:
     """Section 4: epsilon_l = (1 - rho) epsilon, epsilon_s = epsilon_a = rho epsilon / (2 d)."""
-    plan = vw.MedianForestRegressor(SCHEMAS["regression"], epsilon=10, max_depth=5).plan()
+    plan = vw.MedianForestRegressor(SCHEMAS["regression"], epsilon=10, n_estimators=10, max_depth=5).plan()
     assert plan.steps[-1].loss.epsilon == 5
     assert {step.loss.epsilon for step in plan.steps[:-1]} == {Fraction(1, 2)}
     assert len(plan.steps) == 11
@@ -182,9 +182,10 @@ def test_a_fitted_forest_holds_nothing_private(task: str) -> None:
 def test_delta_and_no_noise_work(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     prefer_zcdp(monkeypatch)
     X, y = table(task, 2000)
-    approximate = FORESTS[task](SCHEMAS[task], epsilon=2.0, delta=1e-6, max_depth=2, selection="exponential").fit(X, y)
+    promise: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-6, "selection": "exponential"}
+    approximate = FORESTS[task](SCHEMAS[task], n_estimators=10, max_depth=2, **promise).fit(X, y)
     assert (approximate.privacy_.epsilon, approximate.privacy_.delta) == (2.0, 1e-6)
-    exact = FORESTS[task](SCHEMAS[task], epsilon=math.inf, max_depth=5, trees="shared", random_state=0)
+    exact = FORESTS[task](SCHEMAS[task], epsilon=math.inf, n_estimators=10, max_depth=5, trees="shared", random_state=0)
     assert exact.fit(X, y).score(X, y) > 0.9
     assert not exact.privacy_.is_private
     assert (clone(exact).fit(X, y).predict(X) == exact.predict(X)).all()
@@ -306,7 +307,7 @@ def test_medians_lie_on_public_edges_whatever_the_data() -> None:
 
 def leaf_means(pair: tuple[int, int], runs: int, rng_seed: int) -> Any:
     """Sound leaf means of one leaf, by the step that the estimator plans at epsilon 1 for leaves."""
-    forest = vw.MedianForestRegressor(SCHEMAS["regression"], epsilon=2, max_depth=1)
+    forest = vw.MedianForestRegressor(SCHEMAS["regression"], epsilon=2, n_estimators=10, max_depth=1)
     step = forest.plan().steps[-1]
     with seeded_for_tests(rng_seed):
         assert isinstance(step.mechanism, DiscreteLaplace)
@@ -346,7 +347,13 @@ def test_public_randomness_does_not_depend_on_the_data(trees: str) -> None:
     for seed in (0, 1):
         X, y = table("classification", 100 + seed, seed)
         forest = vw.MedianForestClassifier(
-            SCHEMAS["classification"], epsilon=1.0, max_depth=1, candidates=1, trees=trees, random_state=5
+            SCHEMAS["classification"],
+            epsilon=1.0,
+            n_estimators=10,
+            max_depth=1,
+            candidates=1,
+            trees=trees,
+            random_state=5,
         ).fit(X, y)
         drawn.append(forest.forest_.feature[forest.forest_.roots].tolist())
         assert forest.plan_.to_dict() == forest.plan().to_dict()

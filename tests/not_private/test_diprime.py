@@ -78,7 +78,7 @@ def test_all_medians_of_a_node_are_charged_as_one(variant: str) -> None:
         SCHEMAS["regression"], epsilon_in_paper=10, variant=variant, max_depth=4, candidates=5
     ).plan()
     sound = vw.MedianForestRegressor(
-        SCHEMAS["regression"], epsilon=10, variant="k-medians", max_depth=4, candidates=5
+        SCHEMAS["regression"], epsilon=10, variant="k-medians", n_estimators=10, max_depth=4, candidates=5
     ).plan()
     kind = PermuteAndFlip if variant == "DiPriMeFlip" else ExponentialMechanism
     for step, ours in zip(published.steps[:-1], sound.steps[:-1], strict=True):
@@ -112,7 +112,13 @@ def test_reasons_are_those_of_the_variant() -> None:
             assert ("true number of its rows" in reason) == (task == "regression")
     schema = SCHEMAS["classification"]
     counterpart = vw.MedianForestClassifier(
-        schema, epsilon=2, variant="random-attribute", selection="exponential", voting="majority"
+        schema,
+        epsilon=2,
+        variant="random-attribute",
+        selection="exponential",
+        voting="majority",
+        n_estimators=10,
+        max_depth=6,
     )
     published = DiPriMeClassifierAsPublishedNotPrivate(schema, epsilon_in_paper=2, variant="DiPriMe")
     assert "MedianForestClassifier(variant='random-attribute', selection='exponential'" in published._reason()

@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from veilwood.data.batches import Batch, Source
 from veilwood.data.encode_rows import encode_rows, kept_of, view
 from veilwood.data.encoding import Encoding
 from veilwood.data.problems import Invalid
 from veilwood.data.row_cap import Keeps, choose_rows, no_id
+from veilwood.data.weights import Weights
 from veilwood.privacy.neighbours import RowsOf
 
 __all__ = ["open_memory"]
@@ -27,6 +30,7 @@ def open_memory(
     batch_rows: int,
     estimator: str,
     keeps: Keeps | None = None,
+    weights: Weights | None = None,
 ) -> Source:
     """Encode a table and its target."""
     table = view(X, encoding, invalid)
@@ -38,7 +42,13 @@ def open_memory(
         if ids is None:
             raise no_id(cap)
         (chosen,) = choose_rows([[ids]], cap, invalid, keeps)
-    codes, target, *_ = kept_of(batch, chosen, fits)
+    if weights is None:
+        codes, target, *_ = kept_of(batch, chosen, fits)
+    else:
+        copies = weights.copies(len(batch.target), invalid)
+        for mask in (chosen, fits):
+            copies = copies if mask is None else copies * mask
+        codes, target = np.repeat(batch.codes, copies, axis=0), np.repeat(batch.target, copies)
 
     def read() -> Iterator[Callable[[], Batch]]:
         for start in range(0, max(len(codes), 1), batch_rows):

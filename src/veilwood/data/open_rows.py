@@ -24,6 +24,7 @@ from veilwood.data.spool import Spool, open_spool
 from veilwood.data.sql.session import is_address, is_ibis
 from veilwood.data.sql.source import open_sql
 from veilwood.data.streams import open_stream
+from veilwood.data.weights import Weights
 from veilwood.errors import OutOfSchemaError, ParameterError, UseError
 from veilwood.privacy.neighbours import RowsOf, Unit
 
@@ -40,6 +41,7 @@ def open_rows(
     batch_rows: int = 65536,
     estimator: str = "the schema",
     keeps: Keeps | None = None,
+    weights: Weights | None = None,
 ) -> Source:
     """Make a source of a table and its target.
 
@@ -74,6 +76,8 @@ def open_rows(
         Who is asking, for the error message.
     keeps : callable, optional
         Which ids are there at all, where a part of the units was set aside; for tables and files.
+    weights : Weights, optional
+        How much each row counts; for tables in memory.
 
     Examples
     --------
@@ -90,6 +94,10 @@ def open_rows(
     if not isinstance(invalid, str) or invalid not in get_args(Invalid):
         raise ParameterError("invalid", invalid, "is not known", "'refuse' or 'drop'")
     cap = unit if isinstance(unit, RowsOf) else None
+    in_memory = not (is_address(X) or is_ibis(X) or isinstance(X, Spool) or engine_of(X) is not None)
+    in_memory = in_memory and not are_files(X) and (is_frame(X) or stream_of(X) is None)
+    if weights is not None and not in_memory:
+        raise UseError("sample_weight goes with a table in memory. Hint: read the file into a dataframe first.")
     if is_address(X) or is_ibis(X):
         if y is not None:
             raise OutOfSchemaError("y was given beside a table of a database. Hint: it holds the target column itself.")
@@ -117,5 +125,6 @@ def open_rows(
     if pieces is not None:
         return open_stream(pieces, encoding, cap=cap, invalid=invalid)
     return open_memory(
-        X, y, encoding, cap=cap, invalid=invalid, batch_rows=batch_rows, estimator=estimator, keeps=keeps
-    )
+        X, y, encoding, cap=cap, invalid=invalid, batch_rows=batch_rows, estimator=estimator, keeps=keeps,
+        weights=weights,
+    )  # fmt: skip

@@ -10,9 +10,10 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from os import PathLike
@@ -232,6 +233,21 @@ class Schema:
     def save(self, path: str | PathLike[str]) -> None:
         """Write the schema to a JSON file."""
         Path(path).write_text(json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def for_labels(self, y: Any) -> Schema:
+        """Return the schema in which classes are numbers, where ``y`` is an array of whole numbers and no class is one.
+
+        So do scikit-learn's VotingClassifier and StackingClassifier number the classes: 0 for the first in the order of
+        the alphabet. The kind of the array decides, no value in it.
+
+        >>> schema = Schema.numeric((0, 1), classes=["yes", "no"], n_features=1)
+        >>> schema.for_labels(np.array([1, 0, 1])).classes, schema.for_labels(np.array(["yes"])).classes
+        (('0', '1'), ('yes', 'no'))
+        """
+        numbered = isinstance(y, np.ndarray) and y.dtype.kind in "iu" and y.ndim == 1
+        if not numbered or not self.classes or any(re.fullmatch(r"[-+.\d]+", text) for text in self.classes):
+            return self
+        return replace(self, target=Column(self.target.name, "categorical", values=list(range(len(self.classes)))))
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the canonical JSON form: equal schemas, and only they, share it."""

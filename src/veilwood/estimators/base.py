@@ -28,6 +28,7 @@ from veilwood.data.open_rows import open_rows
 from veilwood.data.problems import Invalid
 from veilwood.data.schema import Schema, TaskKind
 from veilwood.data.sql.source import SqlSource
+from veilwood.data.weights import Weights, check_weight, weighed
 from veilwood.errors import (
     OutOfSchemaError,
     ParameterError,
@@ -41,6 +42,7 @@ from veilwood.estimators.evaluation import Evaluation, evaluation_plan, measure_
 from veilwood.estimators.importances import importances
 from veilwood.forests.aside import Aside, costs_the_larger
 from veilwood.forests.method import Asked, Design, Method, Model, Parameters
+from veilwood.forests.sizes import method_of
 from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.privacy.covered import CoveredDoor
 from veilwood.privacy.door import INFERRED, Door
@@ -75,11 +77,13 @@ class SharedParameters(RunParameters):
     delta: float = 0.0
     privacy_unit: Literal["row"] | int | Mapping[str, Any] | Rows | RowsOf = "row"
     adjacency: str = "add-remove"
+    max_weight: int | None = None
 
 
 _MOST_CHARACTERS = 10_000
 _NOT_IN_A_PLAN = {
     "schema", "epsilon", "delta", "privacy_unit", "adjacency", "random_state", "ledger", "n_jobs", "epsilon_in_paper",
+    "max_weight", "class_weight",
 }  # fmt: skip
 
 
@@ -189,6 +193,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         plan: PlanOrPath | None = None,
         evaluate_share: float | None = None,
         evaluate_epsilon: float | None = None,
+        sample_weight: Any = None,
         **unsupported: Any,
     ) -> Self:
         """Train on a table, releasing noisy counts through the door and charging the ledger once.
@@ -211,6 +216,9 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
             removed, that costs nothing more: a unit is in one of the parts only (proofs/evaluation.md).
         evaluate_epsilon : float, optional
             For other units and adjacencies: what the evaluation costs beside the fit, in an entry of its own.
+        sample_weight : array-like, optional
+            How much each row counts, from 0 to the parameter ``max_weight``; larger ones are cut to it. Noise grows
+            with ``max_weight``, since one row can count that much.
 
         Returns
         -------
@@ -222,10 +230,11 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
                 raise UseError("rows of several owners cannot be set aside. Hint: vw.evaluate on a table of their own.")
             X.teach(self)
             return self
+        weights = self._weights(sample_weight)
         schema, not_private = self.declared_schema(X, y)
         method = self.make_method()
         design = self.prepare(schema, plan, method)
-        loss, unit = design.plan.loss, design.plan.neighbours.unit
+        loss, unit = design.plan.loss, unit_of(self.privacy_unit)  # of rows; weights make copies of them
         aside = None if evaluate_share is None else Aside.of(evaluate_share)
         more = self._loss_of_evaluation(design.plan, evaluate_share, evaluate_epsilon)
         # First of all: once a budget is spent, whether rows fit must not be told for nothing.
@@ -235,10 +244,12 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         table = handle_of(X)
         with self._noting_refusals(design.plan, not_private, table):
             if aside is None:
-                sources = [open_rows(X, y, design.encoding, unit=unit, invalid=self.invalid)]
+                sources = [open_rows(X, y, design.encoding, unit=unit, invalid=self.invalid, weights=weights)]
             else:
                 who = type(self).__name__
-                mine, held_out = aside.parts(X, y, design.encoding, unit=unit, invalid=self.invalid, estimator=who)
+                mine, held_out = aside.parts(
+                    X, y, design.encoding, unit=unit, invalid=self.invalid, estimator=who, weights=weights
+                )
                 sources = [mine]
         sources[0].check_passes(method.several_passes or aside is not None, type(self).__name__)
         record = sources[0].record if isinstance(sources[0], SqlSource) else None
@@ -267,7 +278,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 
     def make_method(self) -> Method[Any]:
         """Return the method that the parameters ask for, checked."""
-        method = self._method(self._parameters.of(self), self.task)
+        method = method_of(self._method, self._parameters.of(self), self.task)
         method.check()
         return method
 
@@ -280,14 +291,15 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         if not isinstance(self.invalid, str) or self.invalid not in get_args(Invalid):
             raise ParameterError("invalid", self.invalid, "is not known", "'refuse' or 'drop'")
         check_random_state(self.random_state)
-        return requested_loss(self.epsilon, self.delta), Neighbours(self.adjacency, unit_of(self.privacy_unit))
+        unit = weighed(unit_of(self.privacy_unit), check_weight(getattr(self, "max_weight", None)))
+        return requested_loss(self.epsilon, self.delta), Neighbours(self.adjacency, unit)
 
     def declared_schema(self, X: Any = None, y: Any = None) -> tuple[Schema, str | None]:
         """Return the schema, and why using it is not private if it was read off the data."""
         if isinstance(self.schema, str) and self.schema == "infer":
             schema = Schema.infer(X, y, self.task)
         else:
-            schema = Schema.resolve(self.schema)
+            schema = Schema.resolve(self.schema).for_labels(y)
             self._warn_of_another_unit(schema)
         return self._for_task(schema), INFERRED if schema.inferred else None
 
@@ -440,10 +452,17 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 
     def _refuse(self, unsupported: dict[str, Any]) -> None:
         if unsupported:
+            raise UseError(f"{', '.join(unsupported)} cannot be given here. Hint: drop the argument.")
+
+    def _weights(self, sample_weight: Any) -> Weights | None:
+        if sample_weight is None:
+            return None
+        if getattr(self, "max_weight", None) is None:
             raise UseError(
-                f"fit does not take {', '.join(unsupported)}. Hint: weights would change what one row can do, "
-                "so rows count once; repeat no rows and drop the argument."
+                "sample_weight needs a public bound on what one row can do. Hint: max_weight=10, the largest weight "
+                "that counts, as a parameter of the estimator; noise grows with it."
             )
+        return Weights(sample_weight, check_weight(self.max_weight))
 
     def _for_task(self, schema: Schema) -> Schema:
         if schema.task != self.task:

@@ -105,7 +105,7 @@ def evaluation_plan(
     check_is_fitted(model, "model_")
     if invalid not in ("refuse", "drop"):
         raise ParameterError("invalid", invalid, "is not known", "'refuse' or 'drop'")
-    step = Scoring(model.model_).step(loss, neighbours)
+    step = Scoring(_model(model)).step(loss, neighbours)
     return Plan(
         estimator="evaluate",
         parameters={"model": model.privacy_.plan_hash, "of": type(model).__name__, "invalid": invalid, **parameters},
@@ -120,11 +120,16 @@ def evaluation_plan(
     )
 
 
+def _model(fitted: Any) -> Any:
+    """What predicts: classifiers may weigh classes."""
+    return fitted.weighed_model() if hasattr(fitted, "weighed_model") else fitted.model_
+
+
 def measure_quality(
     model: Any, source: Source, door: Door, *, confidence: float = 0.95, n_jobs: int | None = None
 ) -> Evaluation:
     """Count how predictions meet the truth, let the counts out through the door, and say what they say."""
-    scoring, schema = Scoring(model.model_), model.schema_
+    scoring, schema = Scoring(_model(model)), model.schema_
     (step,) = door.plan.steps
     with door:
         released = door.noisy(step, source.add_up(scoring.count(), "evaluating", n_jobs=n_jobs))

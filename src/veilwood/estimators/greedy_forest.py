@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from veilwood.estimators.base import SharedParameters
+from veilwood.estimators.class_weights import ClassWeights
 from veilwood.estimators.predicting import Classifier, Regressor
 from veilwood.forests.grown.greedy_forest import (
     GreedyForest,
@@ -15,7 +16,7 @@ from veilwood.forests.grown.greedy_forest import (
 
 
 @dataclass(eq=False, repr=False)
-class GreedyForestClassifier(Classifier, GreedyForestClassifierParameters, SharedParameters):
+class GreedyForestClassifier(Classifier, GreedyForestClassifierParameters, ClassWeights, SharedParameters):
     """Trees whose splits are chosen privately by how well they separate the classes.
 
     The greedy baselines of the literature, made sound: DP-ID3 (one tree, ``quality="max"``, every attribute a

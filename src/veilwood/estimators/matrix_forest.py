@@ -6,13 +6,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from veilwood.estimators.base import SharedParameters
+from veilwood.estimators.class_weights import ClassWeights
 from veilwood.estimators.one_pass import OnePassForest
 from veilwood.estimators.predicting import Classifier
 from veilwood.forests.matrix.training import MatrixForest, MatrixForestParameters
 
 
 @dataclass(eq=False, repr=False)
-class MatrixForestClassifier(Classifier, OnePassForest, MatrixForestParameters, SharedParameters):
+class MatrixForestClassifier(Classifier, OnePassForest, MatrixForestParameters, ClassWeights, SharedParameters):
     """Random multiway trees whose leaves are estimated together, with noise optimised across all trees.
 
     Every leaf of every tree is a sum over cells of one contingency table. Instead of noising each tree at an equal

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from veilwood.estimators.base import SharedParameters
+from veilwood.estimators.class_weights import ClassWeights
 from veilwood.estimators.predicting import Classifier, Regressor
 from veilwood.forests.grown.median_forest import (
     MedianForest,
@@ -15,7 +16,7 @@ from veilwood.forests.grown.median_forest import (
 
 
 @dataclass(eq=False, repr=False)
-class MedianForestClassifier(Classifier, MedianForestClassifierParameters, SharedParameters):
+class MedianForestClassifier(Classifier, MedianForestClassifierParameters, ClassWeights, SharedParameters):
     """Trees split at private medians, with private class counts in their leaves (DiPriMe).
 
     Medians keep leaves equally full, so that none drowns in noise. At each node a few attributes are drawn at random;

@@ -13,6 +13,8 @@ from sklearn.metrics import accuracy_score
 from veilwood.data.cluster.engines import anywhere
 from veilwood.data.schema import TaskKind
 from veilwood.estimators.base import BaseForest
+from veilwood.estimators.class_weights import WeighedModel, weights_of
+from veilwood.forests.method import Model
 from veilwood.privacy.spending import tell_once
 
 
@@ -33,8 +35,7 @@ class Classifier(ClassifierMixin, BaseForest):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the probability of each class. Free: computed from what was released."""
         codes = self.encode(X)
-        shares: NDArray[np.float64] = self.model_.outputs(codes, self.n_jobs)
-        return shares
+        return self.weighed_model().outputs(codes, self.n_jobs)
 
     def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the logarithm of each class's probability. Free: computed from what was released."""
@@ -55,13 +56,20 @@ class Classifier(ClassifierMixin, BaseForest):  # type: ignore[misc]
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the predicted classes. Free: computed from what was released."""
         codes = self.encode(X)
-        labels: NDArray[Any] = self.classes_[self.model_.choices(codes, self.n_jobs)]
+        labels: NDArray[Any] = self.classes_[self.weighed_model().choices(codes, self.n_jobs)]
         return labels
 
     def answers(self, X: Any) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """Return the predicted classes and the probability of each, from one walk through the trees."""
-        shares, chosen = self.model_.answers(self.encode(X), self.n_jobs)
+        codes = self.encode(X)
+        shares, chosen = self.weighed_model().answers(codes, self.n_jobs)
         return self.classes_[chosen], shares
+
+    def weighed_model(self) -> Model:
+        """Return the model, with classes weighed as ``class_weight`` says."""
+        model: Model = self.model_
+        weights = weights_of(getattr(self, "class_weight", None), self.classes_, model)
+        return model if weights is None else WeighedModel(model.encoding, model, weights)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the share of rows whose class is predicted.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sklearn.utils.validation import check_is_fitted
 
 from veilwood.estimators.base import BaseForest, SharedParameters
+from veilwood.estimators.class_weights import ClassWeights
 from veilwood.estimators.predicting import Classifier, Regressor
 from veilwood.forests.adaptive.effects import Effects
 from veilwood.forests.adaptive.private_forest import PrivateForest, PrivateForestParameters
@@ -57,7 +58,7 @@ class _PrivateForest(BaseForest):
 
 
 @dataclass(eq=False, repr=False)
-class PrivateForestClassifier(Classifier, _PrivateForest, PrivateForestParameters, SharedParameters):  # noqa: D101
+class PrivateForestClassifier(Classifier, _PrivateForest, PrivateForestParameters, ClassWeights, SharedParameters):  # noqa: D101
     __doc__ = f"""The classifier most people should use: it needs a schema and an epsilon and chooses the rest.
 {_PARAMETERS}
     Notes

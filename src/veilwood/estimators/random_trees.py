@@ -6,13 +6,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from veilwood.estimators.base import SharedParameters
+from veilwood.estimators.class_weights import ClassWeights
 from veilwood.estimators.one_pass import OnePassForest
 from veilwood.estimators.predicting import Classifier, Regressor
 from veilwood.forests.random_trees import RandomTrees, RandomTreesClassifierParameters, RandomTreesParameters
 
 
 @dataclass(eq=False, repr=False)
-class RandomTreesClassifier(Classifier, OnePassForest, RandomTreesClassifierParameters, SharedParameters):
+class RandomTreesClassifier(Classifier, OnePassForest, RandomTreesClassifierParameters, ClassWeights, SharedParameters):
     """Random decision trees with private leaves, for two or more classes.
 
     Binary trees of fixed height are grown without looking at the data; the class counts of all leaves are released

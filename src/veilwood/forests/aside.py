@@ -16,6 +16,7 @@ from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.data.problems import Invalid
 from veilwood.data.sql.source import SqlSource
+from veilwood.data.weights import Weights
 from veilwood.errors import ParameterError
 from veilwood.privacy.entropy import secret_key
 from veilwood.privacy.loss import exact
@@ -50,10 +51,18 @@ class Aside:
         return cls(secret_key(), round(wanted * _PARTS))
 
     def parts(
-        self, X: Any, y: Any, encoding: Encoding, *, unit: Rows | RowsOf, invalid: Invalid, estimator: str
+        self,
+        X: Any,
+        y: Any,
+        encoding: Encoding,
+        *,
+        unit: Rows | RowsOf,
+        invalid: Invalid,
+        estimator: str,
+        weights: Weights | None = None,
     ) -> tuple[Source, Source]:
         """Open the rows that are not set aside, and those that are."""
-        opened = partial(open_rows, X, y, encoding, unit=unit, invalid=invalid, estimator=estimator)
+        opened = partial(open_rows, X, y, encoding, unit=unit, invalid=invalid, estimator=estimator, weights=weights)
         if isinstance(unit, RowsOf):
             return opened(keeps=lambda text: not self._has_id(text)), opened(keeps=self._has_id)
         source = opened()

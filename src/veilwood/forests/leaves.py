@@ -17,8 +17,8 @@ from veilwood.data.scramble import scrambled
 from veilwood.trees.forest import Forest
 
 Floats: TypeAlias = NDArray[np.float64]
-LeafCleaning: TypeAlias = Literal["plain", "empirical-bayes"]
-CLEANINGS: tuple[LeafCleaning, ...] = ("plain", "empirical-bayes")
+LeafCleaning: TypeAlias = Literal["auto", "plain", "empirical-bayes"]
+CLEANINGS: tuple[LeafCleaning, ...] = ("auto", "plain", "empirical-bayes")
 
 
 def plain_shares(counts: NDArray[np.int64] | Floats) -> Floats:
@@ -46,14 +46,18 @@ def plain_means(pairs: NDArray[np.int64] | Floats, levels: int) -> Floats:
     return np.column_stack([first, 1.0 - first])
 
 
-def shrunken_counts(forest: Forest, counts: Floats, noise_variance: float) -> Floats:
-    """Return leaf counts whose residual components are shrunk as far as the known noise demands.
+def shrunken_shares(
+    forest: Forest, counts: Floats, noise_variance: float, pooled: tuple[Floats, float] | None = None
+) -> Floats:
+    """Return class shares of leaves that say no more than the noise lets them: they fall back on what is above them.
 
     Noisy counts are added up to every node of a tree. What a node holds beyond an even part of its parent is a
     component of its own, measured with exactly known noise. Per depth, pooled over all trees, the energy of these
     components less the noise's energy is the signal, and each component is kept to the part signal / (signal +
     noise); what all classes share (how many rows) and what sets classes apart are judged separately. Without noise
     everything is kept, and where nothing rises above the noise a leaf repeats its ancestors: depth adapts itself.
+    Then, from the root down, each node takes over the shares above it as if it had seen that many rows more: one, and
+    as many as the noise that is left on its counts. So an empty leaf says what its parent says, and nothing is 0.
 
     Two choices follow from averaging over trees. The noise that a prediction feels is that of one tree divided by
     the number of trees. And a signal below the standard error of its own estimate is given the benefit of that
@@ -64,36 +68,46 @@ def shrunken_counts(forest: Forest, counts: Floats, noise_variance: float) -> Fl
     forest : Forest
         The structure.
     counts : ndarray, shape (n_leaves, n_classes)
-        Noisy counts, or rotated pairs, in any unit: only their ratio to the noise matters.
+        Noisy counts of rows; of a rotated pair, in rows as well.
     noise_variance : float
-        Variance of the noise on each entry of ``counts``, in the square of that unit.
+        Variance of the noise on each entry of ``counts``.
+    pooled : pair, optional
+        Counts of all rows that one tree sees, from a measurement of their own, and the variance of their noise.
 
     Returns
     -------
     ndarray, shape (n_leaves, n_classes)
-        Counts; entries can be negative.
+        Shares above 0 that add up to 1.
     """
     sums, leaves_below = forest.add_up(counts), forest.add_up(np.ones(forest.n_leaves))
-    kept = np.zeros_like(sums)
-    kept[forest.roots] = sums[forest.roots].mean(axis=0)  # every root sees the same rows, or an even part of them
+    n_classes = counts.shape[1]
+    kept, left = np.zeros_like(sums), np.zeros(forest.n_nodes)
+    root = sums[forest.roots].mean(axis=0)  # every root sees the same rows, or an even part of them
+    own = noise_variance * forest.n_leaves / forest.n_trees**2
+    if pooled is not None and own + pooled[1] > 0:  # two measurements of the same: the quieter one counts for more
+        root = (root * pooled[1] + pooled[0] * own) / (own + pooled[1])
+    kept[forest.roots] = root = np.maximum(root, 0.0)
+    shares = np.zeros_like(sums)
+    shares[forest.roots] = (root + 1 / n_classes) / (root.sum() + 1)
     for depth in range(1, forest.depth + 1):
         nodes = np.flatnonzero(forest.level == depth)
         parent = forest.parent[nodes]
-        siblings = np.bincount(parent)[parent]
+        siblings = np.bincount(parent)[parent].astype(np.float64)
         beyond = sums[nodes] - sums[parent] / siblings[:, None]
         # Variance of a child less an even part of the parent that contains it.
-        noise = noise_variance * (
-            leaves_below[nodes] * (1 - 2 / siblings) + leaves_below[parent] / siblings.astype(float) ** 2
-        )
+        noise = noise_variance * (leaves_below[nodes] * (1 - 2 / siblings) + leaves_below[parent] / siblings**2)
         common = beyond.mean(axis=1, keepdims=True)
         contrast = beyond - common
-        n_classes = counts.shape[1]
+        part = _kept_part((contrast**2).sum(axis=1), noise, n_classes - 1, forest.n_trees)
         kept[nodes] = (
             kept[parent] / siblings[:, None]
             + common * _kept_part(n_classes * common[:, 0] ** 2, noise, 1, forest.n_trees)
-            + contrast * _kept_part((contrast**2).sum(axis=1), noise, n_classes - 1, forest.n_trees)
+            + contrast * part
         )
-    return kept[forest.leaf_node]
+        left[nodes] = left[parent] / siblings**2 + noise * part**2
+        seen, above = np.maximum(kept[nodes], 0.0), 1 + np.sqrt(left[nodes])[:, None]
+        shares[nodes] = (seen + above * shares[parent]) / (seen.sum(axis=1, keepdims=True) + above)
+    return shares[forest.leaf_node]
 
 
 def _kept_part(energy: Floats, noise: Floats, freedom: int, n_trees: int) -> float:
@@ -101,6 +115,7 @@ def _kept_part(energy: Floats, noise: Floats, freedom: int, n_trees: int) -> flo
     expected = float(noise.sum())
     if expected == 0:
         return 1.0
+    freedom = max(freedom, 1)  # of a single class nothing sets classes apart
     standard_error = float(np.sqrt(2 * (noise**2).sum() / freedom))
     signal = max(float(energy.sum()) / freedom - expected, standard_error)
     return signal / (signal + expected / n_trees)

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from veilwood.data.batches import Count, Source
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema, TaskKind
-from veilwood.errors import ParameterError, PlanError
+from veilwood.errors import ParameterError, PlanError, UseError
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
@@ -201,6 +201,10 @@ class Model(ABC):
     def choices(self, codes: Codes, n_jobs: int | None = None) -> NDArray[np.int64]:
         """Return the place of each row's predicted class."""
         return self.answers(codes, n_jobs)[1]
+
+    def class_shares(self) -> Floats:
+        """Return how frequent each class is, as far as was released: the prediction where nothing is known."""
+        raise UseError(f"{type(self).__name__} knows no classes.")
 
     @abstractmethod
     def arrays(self) -> dict[str, NDArray[Any]]:

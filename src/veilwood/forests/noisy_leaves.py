@@ -7,7 +7,10 @@ How a family gets its trees is in its own file; the protocol that all families f
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -16,9 +19,9 @@ from numpy.typing import NDArray
 from veilwood.data.batches import Count
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
-from veilwood.errors import ModelFileError
+from veilwood.errors import DomainTooLargeError, ModelFileError
 from veilwood.forests import leaves as cleaning
-from veilwood.forests.method import Arrays, Codes, Floats, ForestModel, Method, Model, Parameters
+from veilwood.forests.method import Arrays, Asked, Codes, Floats, ForestModel, Method, Model, Parameters, least_noise
 from veilwood.privacy.entropy import secret_key
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
@@ -28,8 +31,11 @@ from veilwood.trees.counting import Assignment, LeafCount
 from veilwood.trees.forest import Forest
 
 AVERAGE = "threshold"  # the vote by averaged shares, which is also how numbers are predicted
-VOTINGS: tuple[str, ...] = ("majority", AVERAGE, "probabilistic")
-TREES = ("shared", "disjoint")
+VOTINGS: tuple[str, ...] = ("auto", "majority", AVERAGE, "probabilistic")
+TREES = ("auto", "shared", "disjoint")
+AUTO = "auto"
+MOST_LEAVES = 1 << 20  # of a forest that chooses its size
+POOLED = "counts of all rows"  # the step that tells how many rows there are, and of which classes, before all others
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -39,7 +45,13 @@ class LeafParameters(Parameters):
     n_estimators: Any
     max_depth: Any
     trees: str
-    leaves: str = "plain"
+    leaves: str = AUTO
+    n_rows: int | None = None
+
+    @property
+    def sizes_itself(self) -> bool:
+        """Whether the number or height of the trees is to be chosen."""
+        return any(isinstance(size, str) and size == AUTO for size in (self.n_estimators, self.max_depth))
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +61,8 @@ class LeafModel(ForestModel):
     leaf_counts: NDArray[Any]
     voting: str = AVERAGE
     seed: int = 0  # of the coins of probabilistic voting, which protect nobody
+    pooled: NDArray[np.int64] | None = None  # noisy counts of all rows, where they were measured
+    doubtful: bool = True  # whether shares can be 0, so that probabilities need one more vote
 
     shown: ClassVar[tuple[str, ...]] = ("forest", "leaf_counts")
 
@@ -56,31 +70,45 @@ class LeafModel(ForestModel):
         """Return the probability of each class, by the trees' votes or averaged over leaves; or the mean target."""
         mean = self.sums(codes, n_jobs) / self.forest.n_trees
         if self.encoding.schema.classes:
-            return cleaning.with_doubt(mean, self.forest.n_trees)
+            return self.probabilities(mean)
         return self.encoding.decode_target(mean[:, 0] * TARGET_LEVELS)
 
     def answers(self, codes: Codes, n_jobs: int | None = None) -> tuple[Floats, NDArray[np.int64]]:
         """Return probabilities, and the class with the largest share or one that is drawn by the shares."""
         shares = self.sums(codes, n_jobs) / self.forest.n_trees
-        said = cleaning.with_doubt(shares, self.forest.n_trees)
+        said = self.probabilities(shares)
         if self.voting != "probabilistic":
             return said, np.asarray(shares.argmax(axis=1))
         coin = cleaning.coins(codes, self.seed)[:, None]
         return said, np.minimum((np.cumsum(shares, axis=1) <= coin).sum(axis=1), shares.shape[1] - 1)
 
+    def class_shares(self) -> Floats:
+        """Return the shares of classes among all rows."""
+        counts = self.leaf_counts.sum(axis=0) if self.pooled is None else self.pooled
+        return np.asarray(cleaning.plain_shares(counts[None])[0])
+
+    def probabilities(self, shares: Floats) -> Floats:
+        """Return averaged shares or votes as probabilities, none of which is 0."""
+        return cleaning.with_doubt(shares, self.forest.n_trees) if self.doubtful else shares
+
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The trees and their noisy leaves."""
-        return {**self.forest.to_arrays(), "leaf_counts": self.leaf_counts}
+        """The trees, their noisy leaves, and the counts of all rows."""
+        told = {} if self.pooled is None else {"pooled": self.pooled}
+        return {**self.forest.to_arrays(), "leaf_counts": self.leaf_counts, **told}
 
 
 L = TypeVar("L", bound=LeafParameters)
 
 
+@dataclass(frozen=True, eq=False)
 class LeafMethod(Method[L]):
     """A forest whose leaves hold noisy class counts, or the noisy rotated pair of a regression target."""
 
+    sized: bool = False  # whether the size was chosen, not set by hand
+
     leaf_dtype: ClassVar[type] = np.int64
     votings: ClassVar[tuple[str, ...]] = VOTINGS
+    trees_words: ClassVar[tuple[str, ...]] = TREES[1:]
 
     @property
     @abstractmethod
@@ -90,19 +118,63 @@ class LeafMethod(Method[L]):
     def check(self) -> None:
         """Refuse words that are not known."""
         voting = {"voting": self.votings} if self.task == "classification" else {}
-        self.parameters.check_words(trees=TREES, leaves=cleaning.CLEANINGS, **voting)
+        self.parameters.check_words(trees=self.trees_words, leaves=cleaning.CLEANINGS, **voting)
 
     # -- the plan ------------------------------------------------------------------------------------------------
+
+    def design(self, asked: Asked) -> Any:
+        """Decide everything that can be decided before the data, under the law that leaves less noise."""
+        return least_noise(asked, self.design_under)
+
+    @abstractmethod
+    def design_under(self, asked: Asked) -> Any:
+        """Decide everything under one law: pure epsilon, or zCDP."""
+
+    @classmethod
+    def sizes(cls, encoding: Encoding, parameters: Any, *, noiseless: bool) -> Iterator[tuple[int, int]]:
+        """Return numbers and heights of trees among which a size is chosen; without noise, of which the last is best.
+
+        What a size costs must be told in no time: a leaf for each row is enough.
+        """
+        if noiseless:
+            yield 32, 14
+            return
+        yield from product((1, 2, 4, 8, 16, 32, 64), (1, 2, 3, 4, 5, 6, 8, 10))
+
+    @property
+    def leaf_share(self) -> Fraction:
+        """The part of the budget that leaves get."""
+        return Fraction(1)
+
+    def n_leaves(self, encoding: Encoding) -> int:
+        """The most leaves that the trees can have."""
+        return int(self.parameters.n_estimators) << int(self.parameters.max_depth)
+
+    def expected(self, asked: Asked, encoding: Encoding) -> tuple[int, float]:
+        """Return how many leaves there are at most, and the squared error of one, by the law with less noise."""
+        leaves = self.n_leaves(encoding)
+        if leaves > MOST_LEAVES:
+            raise DomainTooLargeError(f"{leaves:,} leaves are more than {MOST_LEAVES:,}. Hint: lower max_depth.")
+        laws = [asked.loss]
+        if asked.loss.epsilon is not None and asked.loss.delta > 0:
+            laws.append(Loss.pure(asked.loss.epsilon))
+        steps = [self.leaf_step(asked.schema, law.part(self.leaf_share), asked.neighbours, leaves) for law in laws]
+        return leaves, min(self.expected_leaf_mse(step) for step in steps)
+
+    @property
+    def disjoint(self) -> bool:
+        """Whether each row counts in one tree only."""
+        return self.parameters.trees in ("disjoint", AUTO)
 
     @property
     def trees_per_row(self) -> int:
         """In how many trees a row counts."""
-        return 1 if self.parameters.trees == "disjoint" else int(np.sum(self.parameters.n_estimators))
+        return 1 if self.disjoint else int(np.sum(self.parameters.n_estimators))
 
     @property
     def records(self) -> Records:
         """In which trees a row counts, in the words of a plan."""
-        return EACH_TO_ONE_TREE if self.parameters.trees == "disjoint" else ALL_TO_EVERY_TREE
+        return EACH_TO_ONE_TREE if self.disjoint else ALL_TO_EVERY_TREE
 
     def leaf_step(self, schema: Schema, loss: Loss, neighbours: Neighbours, n_leaves: int) -> Step:
         """Plan the release of all leaves.
@@ -128,7 +200,7 @@ class LeafMethod(Method[L]):
 
     def assignment(self, n_trees: int) -> Assignment | None:
         """Draw the secret key that gives each row to one tree, where trees are disjoint."""
-        return Assignment(secret_key(), n_trees) if self.parameters.trees == "disjoint" else None
+        return Assignment(secret_key(), n_trees) if self.disjoint else None
 
     def leaf_count(self, encoding: Encoding, forest: Forest, assignment: Assignment | None) -> Count:
         """Say what is added up for the leaves: exact, for the door only."""
@@ -136,31 +208,74 @@ class LeafMethod(Method[L]):
 
     # -- after the door ------------------------------------------------------------------------------------------
 
-    def model(self, encoding: Encoding, forest: Forest, counts: NDArray[Any], plan: Plan) -> LeafModel:
-        """Make the model of noisy leaves: the only place where they are cleaned."""
-        voting = getattr(self.parameters, "voting", AVERAGE)
-        values = self.leaf_values(forest, counts, plan)
-        said = cleaning.votes(values) if voting == "majority" else values
-        return LeafModel(encoding, forest, said, counts, voting, plan.public_seed)
+    @property
+    def shrinks(self) -> bool:
+        """Whether leaves fall back on what is above them: on request, and where the forest chooses its size."""
+        return self.parameters.leaves == "empirical-bayes" or (self.parameters.leaves == AUTO and self.sized)
 
-    def leaf_values(self, forest: Forest, counts: NDArray[Any], plan: Plan) -> Floats:
+    @property
+    def voting(self) -> str:
+        """How leaves are put together."""
+        chosen: str = getattr(self.parameters, "voting", AVERAGE)
+        if chosen == AUTO:
+            return AVERAGE if self.sized else "majority"
+        return chosen
+
+    def model(
+        self,
+        encoding: Encoding,
+        forest: Forest,
+        counts: NDArray[Any],
+        plan: Plan,
+        pooled: NDArray[np.int64] | None = None,
+    ) -> LeafModel:
+        """Make the model of noisy leaves: the only place where they are cleaned."""
+        values = self.leaf_values(forest, counts, plan, pooled)
+        said = cleaning.votes(values) if self.voting == "majority" else values
+        doubtful = self.voting == "majority" or not self.shrinks
+        return LeafModel(encoding, forest, said, counts, self.voting, plan.public_seed, pooled, doubtful)
+
+    def leaf_values(
+        self, forest: Forest, counts: NDArray[Any], plan: Plan, pooled: NDArray[np.int64] | None = None
+    ) -> Floats:
         """Class shares (or scaled mean and complement) of each leaf, by the chosen cleaning."""
-        if self.parameters.leaves == "empirical-bayes":
-            counts = cleaning.shrunken_counts(forest, counts.astype(float), plan.steps[-1].variance)
-        if self.task == "classification":
-            return cleaning.plain_shares(counts)
-        return cleaning.plain_means(counts, TARGET_LEVELS)
+        classes = self.task == "classification"
+        if self.shrinks:
+            rows = 1 if classes else TARGET_LEVELS  # what one row adds to a leaf
+            noise = self.leaf_variance(plan) / rows**2
+            return cleaning.shrunken_shares(forest, counts / rows, noise, self._of_one_tree(pooled, plan, forest, rows))
+        return cleaning.plain_shares(counts) if classes else cleaning.plain_means(counts, TARGET_LEVELS)
+
+    def leaf_variance(self, plan: Plan) -> float:
+        """Variance of the noise on each number of a leaf."""
+        return plan.steps[-1].variance
+
+    def _of_one_tree(
+        self, pooled: NDArray[np.int64] | None, plan: Plan, forest: Forest, rows: int
+    ) -> tuple[Floats, float] | None:
+        """Return the counts of the rows that one tree sees, and the variance of their noise."""
+        if pooled is None:
+            return None
+        share = rows * (forest.n_trees if self.disjoint else 1)
+        return pooled / share, plan.steps[0].variance / share**2
 
     def restore(self, schema: Schema, plan: Plan, arrays: Arrays) -> LeafModel:
         """Check trees and leaves, and clean the leaves again."""
         encoding = Encoding(schema, self.numeric)
         forest = Forest.from_arrays(arrays, encoding.n_codes)
-        shape, counts = (forest.n_leaves, len(schema.classes) or 2), arrays.get("leaf_counts")
+        width = len(schema.classes) or 2
+        shape, counts = (forest.n_leaves, width), arrays.get("leaf_counts")
         if counts is None or counts.dtype != self.leaf_dtype or counts.shape != shape:
             raise ModelFileError(f"the leaf counts are missing, or not {shape} numbers as planned.")
         if forest.n_leaves > plan.n_leaves:
             raise ModelFileError(f"{forest.n_leaves} leaves are more than the {plan.n_leaves} planned.")
-        return self.model(encoding, forest, counts, plan)
+        pooled = arrays.get("pooled")
+        measured = plan.steps[0].name == POOLED
+        if measured != (pooled is not None) or (
+            pooled is not None and (pooled.dtype != np.int64 or pooled.shape != (width,))
+        ):
+            raise ModelFileError("the counts of all rows are missing, or not as planned.")
+        return self.model(encoding, forest, counts, plan, pooled)
 
     def warning(self, plan: Plan, model: Model) -> str | None:
         """Say so when the noise is larger than the leaves, judged from the noisy counts themselves."""
@@ -170,7 +285,7 @@ class LeafMethod(Method[L]):
         noise = plan.expected_leaf_mse**0.5
         if noise <= rows_per_leaf or noise == 0:
             return None
-        cleaner = "" if self.parameters.leaves == "empirical-bayes" else ", use leaves='empirical-bayes'"
+        cleaner = "" if self.shrinks else ", use leaves='empirical-bayes'"
         return (
             f"expected noise of {noise:.3g} rows on each count of a leaf of about {rows_per_leaf:.3g} rows. "
             f"Hint: vw.tune compares settings; lower max_depth or n_estimators{cleaner}, or spend more epsilon."

@@ -7,15 +7,15 @@ The structure is grown in ``trees.random``, counted in ``trees.counting``; leave
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.data.batches import Count
 from veilwood.data.encoding import Encoding
-from veilwood.forests.method import Asked, ForestDesign, OnePassMethod, layout_of, least_noise
-from veilwood.forests.noisy_leaves import LeafMethod, LeafModel, LeafParameters
+from veilwood.forests.method import Asked, ForestDesign, OnePassMethod, layout_of
+from veilwood.forests.noisy_leaves import AUTO, LeafMethod, LeafModel, LeafParameters
 from veilwood.privacy.door import Door
 from veilwood.privacy.plan import Plan
 from veilwood.trees.random import THRESHOLDS, Thresholds, grow_binary
@@ -25,8 +25,8 @@ from veilwood.trees.random import THRESHOLDS, Thresholds, grow_binary
 class RandomTreesParameters(LeafParameters):
     """Parameters for either task."""
 
-    n_estimators: int = 20
-    max_depth: int = 5
+    n_estimators: Any = AUTO
+    max_depth: Any = AUTO
     trees: str = "shared"
     thresholds: str = "path"
 
@@ -35,7 +35,7 @@ class RandomTreesParameters(LeafParameters):
 class RandomTreesClassifierParameters(RandomTreesParameters):
     """Parameters for classes."""
 
-    voting: str = "majority"
+    voting: str = AUTO
 
 
 class RandomTrees(LeafMethod[RandomTreesParameters], OnePassMethod[RandomTreesParameters]):
@@ -48,11 +48,8 @@ class RandomTrees(LeafMethod[RandomTreesParameters], OnePassMethod[RandomTreesPa
         super().check()
         self.parameters.check_words(thresholds=THRESHOLDS)
 
-    def design(self, asked: Asked) -> ForestDesign:
+    def design_under(self, asked: Asked) -> ForestDesign:
         """Grow the trees, which needs no data, and plan the release of their leaves."""
-        return least_noise(asked, self._design)
-
-    def _design(self, asked: Asked) -> ForestDesign:
         encoding, mine = Encoding(asked.schema, self.numeric), self.parameters
         thresholds = cast(Thresholds, mine.thresholds)
         forest = grow_binary(encoding.columns, mine.n_estimators, mine.max_depth, asked.seed, thresholds=thresholds)

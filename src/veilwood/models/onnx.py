@@ -17,6 +17,7 @@ from veilwood.atomic_file import write_file
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.errors import FileError, ModelFileError, UseError
 from veilwood.estimators.base import BaseForest
+from veilwood.estimators.class_weights import weights_of
 from veilwood.forests.adaptive.cell_forests import Grown
 from veilwood.forests.adaptive.private_forest import PrivateForestModel
 from veilwood.forests.matrix.training import MatrixModel
@@ -115,6 +116,8 @@ def _say(graph: Graph, model: Any, values: str) -> _Said:
 
 def _with_doubt(graph: Graph, shares: str, model: LeafModel) -> str:
     """Turn shares into probabilities none of which is 0 (``leaves.with_doubt``)."""
+    if not model.doubtful:
+        return shares
     n_trees, n_classes = np.float64(model.forest.n_trees), len(model.encoding.schema.classes)
     told = graph.add("Mul", shares, graph.constant(n_trees))
     told = graph.add("Add", told, graph.constant(np.float64(1 / n_classes)))
@@ -191,6 +194,11 @@ def _row_sums(graph: Graph, numbers: str) -> str:
 
 def _classify(graph: Graph, estimator: BaseForest, said: _Said, refused: str) -> None:
     nan = graph.constant(np.float64(np.nan))
+    weights = weights_of(getattr(estimator, "class_weight", None), estimator.classes_, estimator.model_)
+    if weights is not None:
+        heavy = graph.add("Mul", said.shares, graph.constant(weights[None]))
+        heavy = graph.add("Div", heavy, _row_sums(graph, heavy))
+        said = _Said(heavy, heavy)
     target = estimator.schema_.target
     classes = target.labels if target.label_type == "text" else target.values
     if not said.drawn:

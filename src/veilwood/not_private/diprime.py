@@ -62,6 +62,9 @@ NOT_TRANSCRIBED = {
 class DiPriMeParameters(PaperParameters, MedianForestParameters):
     """Parameters of the paper for numbers; what it leaves no choice in is not a parameter."""
 
+    n_estimators: int = 10
+    max_depth: int = 6
+    n_rows: None = field(default=None, init=False)
     variant: str = "DiPriMeFlip"
     selection: str = field(default="flip", init=False)
     leaves: str = field(default="plain", init=False)
@@ -117,7 +120,7 @@ class DiPriMe(MedianForest):
             return super().release_leaves(door, step, exact_leaves)
         return means_as_published(exact_leaves, door.noisy(step, np.zeros_like(exact_leaves))[:, 0] / PARTS)
 
-    def leaf_values(self, forest: Forest, counts: NDArray[Any], plan: Plan) -> Floats:
+    def leaf_values(self, forest: Forest, counts: NDArray[Any], plan: Plan, pooled: Any = None) -> Floats:
         """Return class shares, or the means as they are."""
         return super().leaf_values(forest, counts, plan) if self.task == "classification" else counts
 

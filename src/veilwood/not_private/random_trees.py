@@ -32,9 +32,13 @@ INVERTED_SCALE = (
 class AsPrintedParameters(PaperParameters, RandomTreesClassifierParameters):
     """Parameters of the paper, which leaves no choice in trees and leaves."""
 
+    n_estimators: int = 20
+    max_depth: int = 5
+    n_rows: None = field(default=None, init=False)
     trees: str = field(default="shared", init=False)
     thresholds: str = field(default="range", init=False)
     leaves: str = field(default="plain", init=False)
+    voting: str = "majority"
 
 
 class RandomTreesAsPrinted(RandomTrees):
@@ -45,7 +49,7 @@ class RandomTreesAsPrinted(RandomTrees):
     def design(self, asked: Asked) -> ForestDesign:
         """Plan noise of scale eta/k."""
         eta = self.parameters.exact_epsilon()
-        design = super().design(asked)
+        design: ForestDesign = super().design(asked)
         # With eta/k far below 1 the noise decides on which side of zero an empty class falls, so it is drawn in parts.
         noise = DiscreteLaplace(PARTS * eta / design.forest.n_trees)
         (step,) = design.plan.steps
@@ -57,7 +61,7 @@ class RandomTreesAsPrinted(RandomTrees):
         """Let out parts of counts."""
         return super().release(design, PARTS * exact, door)
 
-    def leaf_values(self, forest: Forest, counts: NDArray[np.int64], plan: Plan) -> Floats:
+    def leaf_values(self, forest: Forest, counts: NDArray[np.int64], plan: Plan, pooled: object = None) -> Floats:
         """Return shares as printed, random ones among them."""
         return shares_as_printed(counts)
 

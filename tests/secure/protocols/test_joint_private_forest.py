@@ -68,9 +68,14 @@ FITS: dict[str, tuple[Any, list[tuple[Any, Any]]]] = {
     "four classes": (vw.PrivateForestClassifier(CAR.schema, random_state=0), OWNERS),
     "two classes": (vw.PrivateForestClassifier(TWO, epsilon=2, random_state=0), halves(*rows(600, classes=True))),
     "numbers": (vw.PrivateForestRegressor(NUMBERS, epsilon=2, random_state=0), halves(*rows(900, classes=False))),
-    "greedy": (vw.GreedyForestClassifier(CAR.schema, random_state=0, max_depth=2, trees="shared"), OWNERS),
+    "greedy": (
+        vw.GreedyForestClassifier(CAR.schema, random_state=0, n_estimators=10, max_depth=2, trees="shared"),
+        OWNERS,
+    ),
     "medians": (
-        vw.MedianForestClassifier(TWO, random_state=0, max_depth=3, variant="random-attribute", trees="shared"),
+        vw.MedianForestClassifier(
+            TWO, random_state=0, n_estimators=10, max_depth=3, variant="random-attribute", trees="shared"
+        ),
         halves(*rows(600, classes=True)),
     ),
 }

@@ -119,6 +119,10 @@ class PrivateForestModel(ForestModel):
         theirs = shares_of(self.cells, codes, n_jobs)
         return (1 - self.weight) * probabilities(scores) + self.weight * theirs
 
+    def class_shares(self) -> Floats:
+        """Return the shares of classes where no column says anything."""
+        return np.asarray(probabilities(self.start[None])[0])
+
     def explain(self) -> Effects:
         """Return main effects and interactions of the additive part, with error bars."""
         return effects_of(self.told, self.encoding)

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from veilwood.data.batches import AddUp, Source
 from veilwood.data.encoding import Encoding
 from veilwood.errors import DomainTooLargeError, ParameterError
-from veilwood.forests.method import Asked, Design, least_noise
-from veilwood.forests.noisy_leaves import LeafMethod, LeafModel, LeafParameters
+from veilwood.forests.method import Asked, Design
+from veilwood.forests.noisy_leaves import AUTO, TREES, LeafMethod, LeafModel, LeafParameters
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss, exact
 from veilwood.privacy.neighbours import Neighbours
@@ -38,12 +38,12 @@ MAX_LEAVES = 1 << 24  # noise is planned for every leaf that could be grown
 class GrownParameters(LeafParameters):
     """Parameters of every grown forest; families add their own defaults."""
 
-    n_estimators: int = 10
-    max_depth: int
+    n_estimators: Any = AUTO
+    max_depth: Any = AUTO
     selection: str = "auto"
     split_share: float
     candidates: int | None
-    trees: str = "disjoint"
+    trees: str = AUTO
 
 
 class PlannedLevel(Protocol):
@@ -68,6 +68,7 @@ class GrownMethod(LeafMethod[G]):
     """A forest whose splits are chosen privately, one level of all trees at a time, and whose leaves are noisy."""
 
     splits: ClassVar[str]  # in words
+    trees_words: ClassVar[tuple[str, ...]] = TREES
 
     # -- what a family defines -----------------------------------------------------------------------------------
 
@@ -121,11 +122,17 @@ class GrownMethod(LeafMethod[G]):
         wanted, there = self.parameters.candidates, len(encoding.columns)
         return there if wanted is None else min(int(wanted), there)
 
-    def design(self, asked: Asked) -> GrownDesign:
-        """Plan the selections of every level, and the leaves; trees grow with the data."""
-        return least_noise(asked, self._design)
+    @property
+    def leaf_share(self) -> Fraction:
+        """What splits leave of the budget."""
+        return 1 - exact(self.parameters.split_share, "split_share")
 
-    def _design(self, asked: Asked) -> GrownDesign:
+    def n_leaves(self, encoding: Encoding) -> int:
+        """The most leaves that the trees can have."""
+        return self.most_nodes(encoding, int(self.parameters.max_depth))
+
+    def design_under(self, asked: Asked) -> GrownDesign:
+        """Plan the selections of every level, and the leaves; trees grow with the data."""
         mine, schema, loss, neighbours = self.parameters, asked.schema, asked.loss, asked.neighbours
         encoding = Encoding(schema, self.numeric)
         n_leaves = self.most_nodes(encoding, mine.max_depth) if mine.max_depth <= 64 else MAX_LEAVES + 1
@@ -134,7 +141,7 @@ class GrownMethod(LeafMethod[G]):
                 f"n_estimators={mine.n_estimators} trees of max_depth={mine.max_depth} could have more than "
                 f"{MAX_LEAVES:,} leaves. Hint: lower max_depth or n_estimators."
             )
-        share = exact(mine.split_share, "split_share")
+        share = 1 - self.leaf_share
         levels = tuple(
             self.plan_level(encoding, depth, self.most_nodes(encoding, depth), loss.part(share * part), neighbours)
             for depth, part in enumerate(self.level_shares())

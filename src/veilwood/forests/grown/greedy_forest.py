@@ -6,7 +6,7 @@ A level of splits is grown in ``greedy``; what happens at leaves is in ``noisy_l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
@@ -37,7 +37,6 @@ BUDGET_GROWTH = Fraction(3, 2)
 class GreedyForestParameters(GrownParameters):
     """Parameters for either task."""
 
-    max_depth: int = 3
     branching: str = "multiway"
     split_share: float = 0.3
     candidates: int | None = None
@@ -84,13 +83,27 @@ class GreedyForest(GrownMethod[GreedyForestParameters]):
         mine = self.parameters
         return isinstance(mine, GreedyForestClassifierParameters) and mine.leaf_update == "exponential"
 
+    @property
+    def shrinks(self) -> bool:
+        """Labels cannot be shrunk."""
+        return super().shrinks and not self.labels_only
+
+    @classmethod
+    def sizes(cls, encoding: Encoding, parameters: Any, *, noiseless: bool) -> Iterator[tuple[int, int]]:
+        """A multiway tree uses each feature once on a path; without noise one tree is all that there is to grow."""
+        most = 12 if parameters.branching == "binary" else len(encoding.columns)
+        if noiseless:
+            yield from ((1, depth) for depth in range(1, min(most, 12) + 1))
+            return
+        yield from ((trees, depth) for trees in (1, 2, 4, 8, 16, 32) for depth in range(1, min(most, 6) + 1))
+
     def check(self) -> None:
         """Refuse words that are not known or do not go together, and numbers out of range."""
         super().check()
         self.parameters.check_words(branching=BRANCHINGS)
         if self.task == "classification":
             self.parameters.check_words(quality=QUALITIES, leaf_update=LEAF_UPDATES)
-        if self.labels_only and self.parameters.leaves != "plain":
+        if self.labels_only and self.parameters.leaves == "empirical-bayes":
             raise ParameterError(
                 "leaves", self.parameters.leaves,
                 "needs noisy counts, and leaf_update='exponential' releases labels",

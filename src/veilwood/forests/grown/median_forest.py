@@ -6,8 +6,10 @@ A level of splits is grown in ``medians``; what happens at leaves is in ``noisy_
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal, cast
+from itertools import product
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 
@@ -26,7 +28,6 @@ from veilwood.trees.levelwise import Growing
 class MedianForestParameters(GrownParameters):
     """Parameters for either task."""
 
-    max_depth: int = 6
     variant: str = "select-then-median"
     split_share: float = 0.5
     candidates: int = 5
@@ -55,6 +56,14 @@ class MedianForest(GrownMethod[MedianForestParameters]):
     def divides(self) -> str | None:
         """Where attributes are chosen, spreads are compared, and they are quotients."""
         return None if self.variant == "random-attribute" else f"variant={self.variant!r}"
+
+    @classmethod
+    def sizes(cls, encoding: Encoding, parameters: Any, *, noiseless: bool) -> Iterator[tuple[int, int]]:
+        """Rows are divided among trees, so that more of them leave fewer rows for each."""
+        if noiseless:
+            yield 16, 10
+            return
+        yield from product((1, 2, 4, 8, 16, 32), range(1, 9))
 
     def check(self) -> None:
         """Refuse words that are not known, and numbers out of range."""

@@ -9,7 +9,7 @@ Batch prediction and subsample-and-aggregate are in ``answering``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -21,7 +21,7 @@ from veilwood.bounded import rational
 from veilwood.data.batches import Batch, Count
 from veilwood.data.cells import Answer
 from veilwood.data.encoding import Encoding
-from veilwood.errors import PlanError, UseError
+from veilwood.errors import DomainTooLargeError, PlanError, UseError
 from veilwood.forests import leaves as cleaning
 from veilwood.forests.matrix.choices import strategy_to_choice
 from veilwood.forests.matrix.ensembles import (
@@ -48,7 +48,7 @@ from veilwood.forests.matrix.measurement import (
 from veilwood.forests.matrix.mixtures import Mixture
 from veilwood.forests.matrix.search import SMALL, optimize
 from veilwood.forests.method import Asked, Codes, Floats, ForestDesign, OnePassMethod, layout_of, least_noise
-from veilwood.forests.noisy_leaves import LeafMethod, LeafModel, LeafParameters
+from veilwood.forests.noisy_leaves import AUTO, MOST_LEAVES, LeafMethod, LeafModel, LeafParameters
 from veilwood.privacy.door import Door
 from veilwood.privacy.plan import Plan
 from veilwood.trees.forest import Forest
@@ -65,6 +65,8 @@ _ALTERNATIVES = {
 class MatrixForestParameters(EnsembleParameters, LeafParameters):
     """Parameters of a matrix forest, which is for classes."""
 
+    n_estimators: Any = AUTO
+    max_depth: Any = AUTO
     mechanism: str = "optimized"
     trees: str = "shared"
     voting: str = "hard"
@@ -159,10 +161,39 @@ class MatrixForest(LeafMethod[MatrixForestParameters], OnePassMethod[MatrixFores
             )
 
     def design(self, asked: Asked) -> MatrixDesign:
-        """Grow the trees and choose what to measure, both without data."""
-        return searched_once(asked, lambda again: least_noise(again, self._design))
+        """Grow the trees and choose what to measure, both without data; what was searched once is kept."""
+        if self.sized:  # what is asked for does not tell sizes apart
+            return least_noise(asked, self.design_under)
+        return searched_once(asked, lambda again: least_noise(again, self.design_under))
 
-    def _design(self, asked: Asked) -> MatrixDesign:
+    @classmethod
+    def sizes(cls, encoding: Encoding, parameters: Any, *, noiseless: bool) -> Iterator[tuple[int, int]]:
+        """Trees of one ensemble share their noise: many cost little. A path uses each feature once."""
+        width = parameters.max_features or len(encoding.columns)
+        if noiseless:
+            yield from ((trees, depth) for trees in (32,) for depth in range(1, width + 1))
+            return
+        yield from ((64, depth) for depth in (1, 2, 3, 4) if depth <= width or parameters.branching == "binary")
+
+    def expected(self, asked: Asked, encoding: Encoding) -> tuple[int, float]:
+        """Search what to measure, which says how much noise is left."""
+        leaves = self.n_leaves(encoding)
+        if leaves > MOST_LEAVES:
+            raise DomainTooLargeError(f"{leaves:,} leaves are more than {MOST_LEAVES:,}. Hint: lower max_depth.")
+        if asked.loss.epsilon is None:
+            return leaves, 0.0
+        plan = self.design(asked).plan
+        return plan.n_leaves, plan.expected_leaf_mse
+
+    def n_leaves(self, encoding: Encoding) -> int:
+        """A multiway tree has at most as many as its widest columns have values."""
+        depth, trees = int(np.max(self.parameters.max_depth)), int(np.sum(self.parameters.n_estimators))
+        if self.parameters.branching == "binary":
+            return trees << min(depth, 64)
+        return trees * math.prod(sorted(encoding.n_codes, reverse=True)[:depth])
+
+    def design_under(self, asked: Asked) -> MatrixDesign:
+        """Grow the trees and choose what to measure, both without data."""
         encoding = Encoding(asked.schema, self.numeric)
         if self.parameters.mechanism != "optimized":
             return self._design_leaves(asked, encoding)
@@ -284,9 +315,24 @@ class MatrixForest(LeafMethod[MatrixForestParameters], OnePassMethod[MatrixFores
         """Clean the leaves."""
         return self.model(design.encoding, design.forest, released, plan)
 
-    def model(self, encoding: Encoding, forest: Forest, counts: NDArray[Any], plan: Plan) -> MatrixModel:
+    def leaf_variance(self, plan: Plan) -> float:
+        """Leaves are reconstructed: their noise is what the strategy leaves on average."""
+        return plan.expected_leaf_mse
+
+    def model(
+        self,
+        encoding: Encoding,
+        forest: Forest,
+        counts: NDArray[Any],
+        plan: Plan,
+        pooled: NDArray[np.int64] | None = None,
+    ) -> MatrixModel:
         """Make the model of estimated leaves."""
-        cleaned, voting = counts, self.parameters.voting
-        if self.parameters.leaves == "empirical-bayes":
-            cleaned = cleaning.shrunken_counts(forest, counts, plan.expected_leaf_mse)
-        return MatrixModel(encoding, forest, cleaning.votes(cleaned) if voting == "hard" else cleaned, counts, voting)
+        said, voting = counts, self.parameters.voting
+        if self.shrinks:
+            said = self.leaf_values(forest, counts, plan, pooled)
+            if voting == "weight":  # a leaf of many rows says more
+                said = said * np.maximum(counts.sum(axis=1, keepdims=True), 0.0)
+        if voting == "hard":
+            said = cleaning.votes(said)
+        return MatrixModel(encoding, forest, said, counts, voting, plan.public_seed, pooled)

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights: of rows, which are paid for, and of classes, which cost nothing; and how scikit-learn passes them on."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from sklearn.ensemble import StackingClassifier, VotingClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+
+import veilwood as vw
+from veilwood.data.encoding import Encoding
+from veilwood.data.open_rows import open_rows
+from veilwood.data.weights import Weights
+from veilwood.privacy.neighbours import RowsOf
+
+CAR = vw.datasets.car()
+SMALL: dict[str, Any] = {"n_estimators": 4, "max_depth": 3, "random_state": 0}
+SCHEMA = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=1)
+EVERY = [getattr(vw, name) for name in vw.estimators.__all__ if not name.endswith("Predictor")]
+
+pytestmark = pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning", "ignore::veilwood.UtilityWarning")
+
+
+class TestRows:
+    @pytest.mark.parametrize("weight", [0.0, 0.3, 1.0, 2.5, 3.0, 7.0, math.inf])
+    def test_a_row_counts_its_weight_on_average_and_never_more_than_declared(self, weight: float) -> None:
+        """The sensitivity by enumeration: whatever one weight is, one row adds at most the declared maximum."""
+        copies = Weights(np.full(4000, weight), 3).copies(4000, "refuse")
+        assert copies.max() <= 3
+        assert copies.mean() == pytest.approx(min(weight, 3), abs=0.06)  # 7 standard errors
+
+    def test_one_row_moves_counts_by_no_more_than_the_plan_says(self) -> None:
+        forest = vw.RandomTreesClassifier(SCHEMA, max_weight=3, **SMALL)
+        (step,) = forest.plan().steps
+        assert step.sensitivity == 4 * 3
+        design, method = forest.prepare(SCHEMA), forest.make_method()
+        X, y = np.array([[0.2], [0.8], [0.5]]), ["no", "yes", "no"]
+        for weight in (0.0, 1.0, 2.5, 3.0, 1e9):
+            with_it, without = (
+                open_rows(X[:n], y[:n], design.encoding, weights=Weights([1.0, 3.0, weight][:n], 3)).add_up(
+                    method.count(design)
+                )
+                for n in (3, 2)
+            )
+            assert np.abs(with_it - without).sum() <= step.sensitivity
+        # The twin that forgets the maximum in its plan is caught by the same weights.
+        assert np.abs(with_it - without).sum() > vw.RandomTreesClassifier(SCHEMA, **SMALL).plan().steps[0].sensitivity
+
+    def test_what_comes_out_tells_no_more_than_epsilon(self) -> None:
+        """An attack: one row of the largest weight, in or out, judged by its leaf; half the noise is caught."""
+        rng, n = np.random.default_rng(0), 4000
+        most, epsilon = 3, 1.0
+
+        def shown(scale: float) -> float:
+            noise = rng.geometric(1 - np.exp(-1 / scale), (2, 2, n))
+            inside, outside = (noise[:, 0] - noise[:, 1]) + np.array([[most], [0]])
+            guessed = [float((values >= most).mean()) for values in (inside, outside)]
+            return math.log(guessed[0] / guessed[1])
+
+        forest = vw.RandomTreesClassifier(SCHEMA, epsilon=epsilon, max_weight=most, n_estimators=1, max_depth=1)
+        scale = float(forest.plan().steps[0].mechanism.scale)  # type: ignore[union-attr]
+        assert shown(scale) < epsilon + 0.25
+        assert shown(scale / 2) > epsilon + 0.25
+
+    def test_heavier_rows_are_learned_from(self) -> None:
+        X = np.tile([[0.2], [0.8]], (500, 1))
+        y = np.array(["no", "yes"] * 500)
+        noisy = np.where(np.arange(1000) % 4 < 2, y, "no")  # a half of the rows say nothing but no
+        weights = np.where(np.arange(1000) % 4 < 2, 4.0, 0.2)
+        for Forest in (vw.RandomTreesClassifier, vw.PrivateForestClassifier, vw.MedianForestClassifier):
+            forest = Forest(SCHEMA, epsilon=40.0, max_weight=4, random_state=0).fit(X, noisy, sample_weight=weights)
+            assert forest.predict_proba([[0.8]])[0, 1] > 0.7, Forest.__name__
+            assert forest.privacy_.unit == "any 4 rows"
+
+    def test_rows_of_a_person_are_capped_before_they_are_weighed(self) -> None:
+        forest = vw.RandomTreesClassifier(SCHEMA, privacy_unit={"id": "who", "at_most": 2}, max_weight=3, **SMALL)
+        assert forest.plan().steps[0].sensitivity == 4 * 2 * 3
+        table = pd.DataFrame({"x0": [0.5] * 10, "who": ["a"] * 10})
+        encoding = Encoding(SCHEMA, "grid")
+        table = table.rename(columns={"x0": SCHEMA.feature_names[0]})
+        weights = Weights(np.full(10, 3.0), 3)
+        rows = open_rows(table, ["no"] * 10, encoding, unit=RowsOf("who", 2), weights=weights)
+        assert sum(len(batch.target) for batch in rows.batches()) == 6
+
+    @pytest.mark.parametrize(
+        ("weights", "message"),
+        [
+            ([1.0, -1.0, 1.0], "below 0"),
+            ([1.0, math.nan, 1.0], "missing"),
+            (["a"] * 3, "no number"),
+            ([1.0], "one number"),
+        ],
+    )
+    def test_weights_that_are_none_are_refused_without_their_values(self, weights: Any, message: str) -> None:
+        forest = vw.RandomTreesClassifier(SCHEMA, max_weight=2, **SMALL)
+        with pytest.raises(vw.OutOfSchemaError, match=message) as caught:
+            forest.fit([[0.1], [0.2], [0.3]], ["no"] * 3, sample_weight=weights)
+        assert "-1" not in str(caught.value)
+
+    def test_dropping_leaves_such_rows_out(self) -> None:
+        forest = vw.RandomTreesClassifier(SCHEMA, max_weight=2, invalid="drop", epsilon=math.inf, **SMALL)
+        forest.fit([[0.1], [0.2], [0.3]], ["no"] * 3, sample_weight=[1.0, math.nan, -3.0])
+        assert forest.leaf_counts_.sum() == 4  # one row, in each of four trees
+
+    def test_a_bound_must_be_declared(self) -> None:
+        with pytest.raises(vw.VeilwoodError, match="max_weight"):
+            vw.RandomTreesClassifier(SCHEMA, **SMALL).fit([[0.1]], ["no"], sample_weight=[1.0])
+        for bad in (0, -1, 2.5, "many", True):
+            with pytest.raises(vw.VeilwoodError, match="max_weight"):
+                vw.RandomTreesClassifier(SCHEMA, max_weight=bad, **SMALL).plan()
+        with pytest.raises(vw.VeilwoodError, match="in memory"):
+            vw.RandomTreesClassifier(SCHEMA, max_weight=2, **SMALL).fit("rows.csv", sample_weight=[1.0])
+
+    @pytest.mark.parametrize("Forest", EVERY)
+    def test_weights_of_one_change_nothing_but_the_price(self, Forest: Any) -> None:
+        schema = SCHEMA if Forest.task == "classification" else vw.Schema.numeric(
+            (0, 1), target_bounds=(0, 1), n_features=1)  # fmt: skip
+        light, heavy = (Forest(schema, random_state=0, max_weight=w).plan() for w in (None, 5))
+        assert heavy.steps[0].sensitivity == 5 * light.steps[0].sensitivity
+
+
+class TestClasses:
+    @pytest.mark.parametrize("Forest", [Forest for Forest in EVERY if Forest.task == "classification"])
+    def test_rare_classes_are_found_more_often_for_nothing(self, Forest: Any, tmp_path: Path) -> None:
+        ledger = vw.MemoryLedger()
+        forest = Forest(CAR.schema, epsilon=10.0, random_state=0, ledger=ledger).fit(CAR.X, CAR.y)
+        before = forest.predict_proba(CAR.X)
+        rare = forest.classes_ == "vgood"
+        forest.set_params(class_weight={"vgood": 30.0})
+        after = forest.predict_proba(CAR.X)
+        expected = before * np.where(rare, 30.0, 1.0)
+        np.testing.assert_allclose(after, expected / expected.sum(axis=1, keepdims=True))
+        assert (forest.predict(CAR.X) == "vgood").sum() >= (forest.classes_[before.argmax(axis=1)] == "vgood").sum()
+        assert float(ledger.spent.epsilon) == 10
+        forest.set_params(class_weight="balanced")
+        assert forest.predict_proba(CAR.X)[:, rare].mean() > before[:, rare].mean()
+        forest.set_params(ledger=None)
+        vw.save(forest, tmp_path / "model")
+        np.testing.assert_array_equal(vw.load(tmp_path / "model").predict(CAR.X), forest.predict(CAR.X))
+
+    @pytest.mark.parametrize("given", ["heavy", {"superb": 2.0}, {"acc": 0.0}, {"acc": -1}, {"acc": "x"}, 3.0])
+    def test_other_weights_are_refused(self, given: Any) -> None:
+        forest = vw.RandomTreesClassifier(CAR.schema, **SMALL).fit(CAR.X, CAR.y)
+        with pytest.raises(vw.VeilwoodError, match="class_weight"):
+            forest.set_params(class_weight=given).predict(CAR.X)
+
+
+MEMBERS = [
+    ("private", vw.PrivateForestClassifier(CAR.schema, epsilon=5.0, random_state=0)),
+    ("random", vw.RandomTreesClassifier(CAR.schema, epsilon=5.0, **SMALL)),
+]
+
+
+class TestTogether:
+    @pytest.mark.parametrize("voting", ["hard", "soft"])
+    def test_forests_vote_with_text_labels(self, voting: str) -> None:
+        together = VotingClassifier(MEMBERS, voting=voting).fit(CAR.X, CAR.y)
+        assert set(together.predict(CAR.X)) <= set(CAR.schema.classes)
+        assert together.score(CAR.X, CAR.y) > 0.7
+
+    def test_forests_are_stacked_with_text_labels(self) -> None:
+        final = LogisticRegression(max_iter=300)
+        together = StackingClassifier(MEMBERS, final_estimator=final, cv=2).fit(CAR.X, CAR.y)
+        assert set(together.predict(CAR.X)) <= set(CAR.schema.classes)
+        assert together.score(CAR.X, CAR.y) > 0.7
+
+    def test_numbers_stand_for_texts_only_where_no_class_is_a_number(self) -> None:
+        rows, schema = [[0.1], [0.9]], vw.Schema.numeric((0, 1), classes=["1", "2"], n_features=1)
+        with pytest.raises(vw.OutOfSchemaError):
+            vw.RandomTreesClassifier(schema, **SMALL).fit(rows, np.array([0, 1]))
+        with pytest.raises(vw.OutOfSchemaError):
+            vw.RandomTreesClassifier(SCHEMA, **SMALL).fit(rows, np.array([0, 2]))
+        fitted = vw.RandomTreesClassifier(SCHEMA, **SMALL).fit(rows, np.array([0, 1]))
+        assert fitted.classes_.tolist() == [0, 1]
+
+    def test_weights_are_routed(self) -> None:
+        with sklearn.config_context(enable_metadata_routing=True):
+            forest = vw.RandomTreesClassifier(CAR.schema, max_weight=2, **SMALL).set_fit_request(sample_weight=True)
+            line = Pipeline([("same", FunctionTransformer()), ("forest", forest)])
+            line.fit(CAR.X, CAR.y, sample_weight=np.ones(len(CAR.y)))
+            assert line.predict(CAR.X).shape == (1728,)
+
+    def test_frames_pass_through_a_pipeline_with_their_names(self) -> None:
+        iris = vw.datasets.iris()
+        schema = vw.Schema.from_dict({**iris.schema.to_dict(), "columns": [
+            {"name": c["name"], "kind": "numeric", "lower": -4, "upper": 4} if c["kind"] == "numeric" else c
+            for c in iris.schema.to_dict()["columns"]]})  # fmt: skip
+        line = Pipeline([("scale", StandardScaler()), ("forest", vw.PrivateForestClassifier(schema, epsilon=20.0))])
+        line.set_output(transform="pandas").fit(iris.X, iris.y)
+        assert line[-1].feature_names_in_.tolist() == list(iris.X.columns)
+        assert line.score(iris.X, iris.y) > 0.6

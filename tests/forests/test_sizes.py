@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forests that choose their own size: what they plan, spend, release and say, and how they fall back."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import veilwood as vw
+from veilwood.audit.model_file import check_file
+from veilwood.forests.leaves import shrunken_shares
+from veilwood.forests.noisy_leaves import POOLED
+from veilwood.privacy.entropy import seeded_for_tests
+from veilwood.trees.random import grow_binary
+
+CAR = vw.datasets.car()
+CLASSIFIERS = [
+    vw.RandomTreesClassifier,
+    vw.MatrixForestClassifier,
+    vw.MedianForestClassifier,
+    vw.GreedyForestClassifier,
+]
+REGRESSORS = [vw.RandomTreesRegressor, vw.MedianForestRegressor, vw.GreedyForestRegressor]
+LINE = vw.Schema.numeric((0, 1), target_bounds=(0, 1), n_features=2)
+X = np.random.default_rng(0).random((3000, 2))
+
+pytestmark = pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning", "ignore::veilwood.UtilityWarning")
+
+
+@pytest.mark.parametrize("Forest", CLASSIFIERS)
+def test_a_size_is_chosen_told_and_kept(Forest: Any, tmp_path: Path) -> None:
+    forest = Forest(CAR.schema, epsilon=2.0, random_state=0)
+    planned = forest.plan()
+    assert [step.name for step in planned.steps] == [POOLED]
+    assert "rows" in planned.explain()
+    fitted = forest.fit(CAR.X, CAR.y)
+    plan = fitted.plan_
+    assert plan.steps[0].name == POOLED
+    assert plan.layout.trees == plan.choices["n_estimators"]
+    assert "n_estimators=" in plan.explain()
+    assert sum(step.loss.epsilon or 0 for step in plan.steps) == 2
+    assert (fitted.privacy_.is_private, fitted.privacy_.epsilon) == (True, 2.0)
+    assert fitted.predict_proba(CAR.X).min() > 0
+    vw.save(fitted, tmp_path / "model")
+    loaded = vw.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict_proba(CAR.X), fitted.predict_proba(CAR.X))
+    assert all(check.holds for check in check_file(tmp_path / "model"))
+
+
+@pytest.mark.parametrize("Forest", CLASSIFIERS)
+def test_with_declared_rows_all_is_planned_before_the_data(Forest: Any, tmp_path: Path) -> None:
+    forest = Forest(CAR.schema, epsilon=1.0, n_rows=1728, random_state=0)
+    plan = forest.plan()
+    assert plan.steps[0].name == POOLED
+    assert len(plan.steps) > 1
+    plan.save(tmp_path / "plan.json")
+    carried_out = clone(forest).fit(CAR.X, CAR.y, plan=tmp_path / "plan.json")
+    assert carried_out.plan_ == plan
+    small, large = (clone(forest).set_params(epsilon=epsilon).plan() for epsilon in (0.1, 10.0))
+    assert small.n_leaves < large.n_leaves
+
+
+@pytest.mark.parametrize("Forest", REGRESSORS)
+def test_numbers_are_learned_and_never_worse_than_their_mean_by_much(Forest: Any) -> None:
+    y = X[:, 0]
+    with seeded_for_tests(1):
+        assert Forest(LINE, epsilon=5.0, random_state=0).fit(X, y).score(X, y) > 0.5
+        scores = [Forest(LINE, epsilon=0.1, random_state=seed).fit(X[:300], y[:300]).score(X, y) for seed in range(5)]
+    assert np.mean(scores) > -0.2
+
+
+@pytest.mark.parametrize("Forest", CLASSIFIERS)
+def test_under_much_noise_the_majority_is_predicted(Forest: Any) -> None:
+    with seeded_for_tests(2):
+        scores = [
+            Forest(CAR.schema, epsilon=0.1, random_state=seed).fit(CAR.X, CAR.y).score(CAR.X, CAR.y)
+            for seed in range(5)
+        ]
+    assert np.mean(scores) > 0.70 - 0.05
+
+
+def test_without_noise_the_largest_forest_is_grown() -> None:
+    forest = vw.RandomTreesClassifier(CAR.schema, epsilon=math.inf, random_state=0).fit(CAR.X, CAR.y)
+    assert forest.plan_.choices["max_depth"] > 8
+    assert len(forest.plan_.steps) == 1
+    assert forest.score(CAR.X, CAR.y) > 0.9
+
+
+def test_rows_that_are_read_once_need_a_declared_number() -> None:
+    forest = vw.RandomTreesClassifier(CAR.schema, random_state=0)
+    with pytest.raises(vw.VeilwoodError, match="n_rows"):
+        forest.partial_fit(CAR.X, CAR.y)
+    declared = clone(forest).set_params(n_rows=2000).partial_fit(CAR.X[:900], CAR.y[:900])
+    declared.partial_fit(CAR.X[900:], CAR.y[900:]).release()
+    assert declared.privacy_.epsilon == 1
+
+
+def test_a_delta_is_used_where_the_number_of_rows_is_declared() -> None:
+    forest = vw.RandomTreesClassifier(CAR.schema, epsilon=1.0, delta=1e-3, random_state=0)
+    assert (forest.plan().loss.delta, "delta" in forest.plan().notes) == (0, True)
+    pure, both = (vw.RandomTreesClassifier(CAR.schema, n_rows=10**5, delta=d, n_estimators=64, random_state=0).plan()
+                  for d in (0.0, 1e-3))  # fmt: skip
+    assert both.expected_leaf_mse < pure.expected_leaf_mse
+
+
+@pytest.mark.parametrize("n_rows", [0, -1, 2.5, "many", True, 10**16])
+def test_a_number_of_rows_that_is_none_is_refused(n_rows: Any) -> None:
+    with pytest.raises(vw.VeilwoodError, match="n_rows"):
+        vw.RandomTreesClassifier(CAR.schema, n_rows=n_rows).plan()
+
+
+class TestShrunkenShares:
+    forest = grow_binary(vw.MedianForestClassifier(LINE_CLASSES := vw.Schema.numeric(
+        (0, 1), classes=["a", "b"], n_features=2), n_estimators=1, max_depth=1).prepare(LINE_CLASSES).encoding.columns,
+        4, 3, 0)  # fmt: skip
+
+    def test_without_noise_they_are_the_shares_with_one_row_more(self) -> None:
+        counts = np.tile([30.0, 10.0], (self.forest.n_leaves, 1))
+        np.testing.assert_allclose(shrunken_shares(self.forest, counts, 0.0), [[0.75, 0.25]] * len(counts), atol=0.01)
+
+    def test_an_empty_leaf_says_what_is_above_it(self) -> None:
+        counts = np.tile([30.0, 10.0], (self.forest.n_leaves, 1))
+        counts[0] = 0
+        assert shrunken_shares(self.forest, counts, 0.0)[0, 0] == pytest.approx(0.75, abs=0.02)
+
+    def test_noise_alone_leaves_the_pooled_classes(self) -> None:
+        noise = np.random.default_rng(0).normal(0, 1000, (self.forest.n_leaves, 2))
+        shares = shrunken_shares(self.forest, noise, 1000.0**2, (np.array([900.0, 100.0]), 100.0))
+        assert (shares[:, 0] > 0.6).mean() > 0.9
+        assert shares.min() > 0
