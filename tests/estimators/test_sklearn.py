@@ -161,10 +161,6 @@ class TestInput:
         assert fitted.predict(X).dtype.kind == kind
         assert fitted.score(X, y) > 0.8
 
-    def test_sample_weight_is_refused(self, car: Dataset) -> None:
-        with pytest.raises(vw.VeilwoodError, match="sample_weight"):
-            forest(car).fit(car.X, car.y, sample_weight=np.ones(1728))
-
     def test_no_schema_is_refused(self, car: Dataset) -> None:
         with pytest.raises(vw.UndeclaredSchemaError, match="schema"):
             vw.RandomTreesClassifier().fit(car.X, car.y)

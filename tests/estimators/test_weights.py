@@ -114,6 +114,7 @@ class TestRows:
     def test_a_bound_must_be_declared(self) -> None:
         with pytest.raises(vw.VeilwoodError, match="max_weight"):
             vw.RandomTreesClassifier(SCHEMA, **SMALL).fit([[0.1]], ["no"], sample_weight=[1.0])
+        bad: Any
         for bad in (0, -1, 2.5, "many", True):
             with pytest.raises(vw.VeilwoodError, match="max_weight"):
                 vw.RandomTreesClassifier(SCHEMA, max_weight=bad, **SMALL).plan()
@@ -140,7 +141,7 @@ class TestClasses:
         expected = before * np.where(rare, 30.0, 1.0)
         np.testing.assert_allclose(after, expected / expected.sum(axis=1, keepdims=True))
         assert (forest.predict(CAR.X) == "vgood").sum() >= (forest.classes_[before.argmax(axis=1)] == "vgood").sum()
-        assert float(ledger.spent.epsilon) == 10
+        assert ledger.spent.epsilon == 10
         forest.set_params(class_weight="balanced")
         assert forest.predict_proba(CAR.X)[:, rare].mean() > before[:, rare].mean()
         forest.set_params(ledger=None)

@@ -13,6 +13,7 @@ from sklearn.base import clone
 
 import veilwood as vw
 from veilwood.audit.model_file import check_file
+from veilwood.data.encoding import Encoding
 from veilwood.forests.leaves import shrunken_shares
 from veilwood.forests.noisy_leaves import POOLED
 from veilwood.privacy.entropy import seeded_for_tests
@@ -102,7 +103,8 @@ def test_rows_that_are_read_once_need_a_declared_number() -> None:
 
 def test_a_delta_is_used_where_the_number_of_rows_is_declared() -> None:
     forest = vw.RandomTreesClassifier(CAR.schema, epsilon=1.0, delta=1e-3, random_state=0)
-    assert (forest.plan().loss.delta, "delta" in forest.plan().notes) == (0, True)
+    assert forest.plan().loss.delta == 0
+    assert "delta" in forest.plan().notes
     pure, both = (vw.RandomTreesClassifier(CAR.schema, n_rows=10**5, delta=d, n_estimators=64, random_state=0).plan()
                   for d in (0.0, 1e-3))  # fmt: skip
     assert both.expected_leaf_mse < pure.expected_leaf_mse
@@ -114,10 +116,11 @@ def test_a_number_of_rows_that_is_none_is_refused(n_rows: Any) -> None:
         vw.RandomTreesClassifier(CAR.schema, n_rows=n_rows).plan()
 
 
+PLANE = vw.Schema.numeric((0, 1), classes=["a", "b"], n_features=2)
+
+
 class TestShrunkenShares:
-    forest = grow_binary(vw.MedianForestClassifier(LINE_CLASSES := vw.Schema.numeric(
-        (0, 1), classes=["a", "b"], n_features=2), n_estimators=1, max_depth=1).prepare(LINE_CLASSES).encoding.columns,
-        4, 3, 0)  # fmt: skip
+    forest = grow_binary(Encoding(PLANE, "grid").columns, 4, 3, 0)
 
     def test_without_noise_they_are_the_shares_with_one_row_more(self) -> None:
         counts = np.tile([30.0, 10.0], (self.forest.n_leaves, 1))
@@ -131,5 +134,5 @@ class TestShrunkenShares:
     def test_noise_alone_leaves_the_pooled_classes(self) -> None:
         noise = np.random.default_rng(0).normal(0, 1000, (self.forest.n_leaves, 2))
         shares = shrunken_shares(self.forest, noise, 1000.0**2, (np.array([900.0, 100.0]), 100.0))
-        assert (shares[:, 0] > 0.6).mean() > 0.9
+        assert shares[:, 0].mean() > 0.65  # even shares would be 0.5, the pooled ones are 0.9
         assert shares.min() > 0

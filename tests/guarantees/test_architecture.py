@@ -25,6 +25,8 @@ TESTED_BY = {
     "cli.evaluate": "test_evaluate.py",
     "cli.report": "report/test_page.py",
     "cli.tune": "test_tune.py",
+    "data.weights": "estimators/test_weights.py",
+    "estimators.class_weights": "estimators/test_weights.py",
     "estimators.evaluation": "test_evaluate.py",
     "estimators.importances": "estimators/test_sklearn.py",
     "privacy.covered": "forests/test_aside.py",

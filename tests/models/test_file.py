@@ -448,7 +448,9 @@ def leaks(path: Path, exact: np.ndarray[Any, Any], n: int) -> list[str]:
             found.append(f"{name} sums to n")
         if array.shape == (n,) or (array.size == 1 and int(array.ravel()[0]) == n):
             found.append(f"{name} has the size of the data")
-    decoded = {key: json.loads(value) if value.startswith("{") else value for key, value in metadata.items()}
+    decoded: dict[str, Any] = {
+        key: json.loads(value) if value.startswith("{") else value for key, value in metadata.items()
+    }
     for told in (decoded.get("parameters", {}), decoded.get("plan", {}).get("parameters", {})):
         if told.get("n_rows", 0) is None:  # a parameter that was not given
             del told["n_rows"]

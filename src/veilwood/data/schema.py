@@ -247,7 +247,10 @@ class Schema:
         numbered = isinstance(y, np.ndarray) and y.dtype.kind in "iu" and y.ndim == 1
         if not numbered or not self.classes or any(re.fullmatch(r"[-+.\d]+", text) for text in self.classes):
             return self
-        return replace(self, target=Column(self.target.name, "categorical", values=list(range(len(self.classes)))))
+        return replace(
+            self,
+            target=Column(self.target.name, "categorical", values=tuple(range(len(self.classes)))),  # type: ignore[arg-type]
+        )
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the canonical JSON form: equal schemas, and only they, share it."""

@@ -28,8 +28,8 @@ class GreedyForestClassifier(Classifier, GreedyForestClassifierParameters, Class
     ----------
     schema, epsilon, delta, privacy_unit, adjacency, random_state, ledger, n_jobs, invalid
         As in ``RandomTreesClassifier``.
-    n_estimators, max_depth : int
-        Number and height of the trees.
+    n_estimators, max_depth, n_rows, class_weight, max_weight
+        As in ``RandomTreesClassifier``: by default a size is chosen.
     quality : {"max", "gini", "entropy"}
         Score of a split: rows in the majority class of their child, or minus the children's Gini impurity or entropy,
         times their rows. Entropy is exact for children of up to 65,536 rows; no bound on its change would hold for

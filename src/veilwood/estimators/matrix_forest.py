@@ -26,10 +26,12 @@ class MatrixForestClassifier(Classifier, OnePassForest, MatrixForestParameters, 
     ----------
     schema, epsilon, delta, privacy_unit, adjacency, random_state, ledger
         As in ``RandomTreesClassifier``. Numeric columns are cut at the schema's ``cutoffs`` or into its ``bins``.
-    n_estimators : int or list of int
+    n_estimators : "auto", int or list of int
         Trees of all ensembles together, or for each ensemble.
-    max_depth : int or list of int
+    max_depth : "auto", int or list of int
         Depth; a multiway tree uses a feature once on a path.
+    n_rows, class_weight, max_weight
+        As in ``RandomTreesClassifier``: by default a size is chosen.
     mechanism : {"optimized", "laplace"}
         Optimise what is measured, or release every tree's leaves at an equal share (the paper's baseline).
     trees : {"shared", "disjoint"}
@@ -44,7 +46,7 @@ class MatrixForestClassifier(Classifier, OnePassForest, MatrixForestParameters, 
         Leaves vote for their largest class, or add up their counts.
     branching : {"multiway", "binary"}
         One branch per value, or two.
-    leaves : {"plain", "empirical-bayes"}
+    leaves : {"auto", "plain", "empirical-bayes"}
         How noisy leaves are cleaned; "empirical-bayes" shrinks them along the trees by the known noise, at no cost.
     n_jobs, invalid
         As in ``RandomTreesClassifier``.

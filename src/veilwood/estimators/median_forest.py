@@ -28,8 +28,8 @@ class MedianForestClassifier(Classifier, MedianForestClassifierParameters, Class
     ----------
     schema, epsilon, delta, privacy_unit, adjacency, random_state, ledger, n_jobs, invalid
         As in ``RandomTreesClassifier``.
-    n_estimators, max_depth : int
-        Number and height of the trees.
+    n_estimators, max_depth, n_rows, class_weight, max_weight
+        As in ``RandomTreesClassifier``: by default a size is chosen.
     variant : {"select-then-median", "k-medians", "random-attribute"}
         Choose an attribute, then its median; or the medians of all candidates first (at a budget divided among them)
         and then the best of these splits (DiPriMeExp, DiPriMeFlip); or the median of a random attribute (DiPriMe).
@@ -42,10 +42,11 @@ class MedianForestClassifier(Classifier, MedianForestClassifierParameters, Class
         Attributes drawn at random at each node.
     voting : {"threshold", "majority", "probabilistic"}
         Average the shares of leaves, or let each tree vote for its leaf's class, or draw by the averaged shares.
-    trees : {"disjoint", "shared"}
-        Give each row to one tree, drawn by a secret key, or to all trees, which share the budget.
-    leaves : {"plain", "empirical-bayes"}
-        How noisy leaves are cleaned; costs nothing.
+    trees : {"auto", "disjoint", "shared"}
+        Give each row to one tree, drawn by a secret key, or to all trees, which share the budget. "auto": to one,
+        but for a chosen size without noise.
+    leaves : {"auto", "plain", "empirical-bayes"}
+        How noisy leaves are cleaned, as in ``RandomTreesClassifier``; costs nothing.
 
     Attributes
     ----------

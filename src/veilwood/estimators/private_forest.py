@@ -25,6 +25,9 @@ _PARAMETERS = """
         Otherwise the first step, a twentieth of the budget, tells it.
     privacy_unit, adjacency
         Whom the guarantee protects (see the README).
+    max_weight : int, optional
+        The largest ``sample_weight`` of a row that counts; noise grows with it. Classifiers also take ``class_weight``,
+        by which probabilities are multiplied, at no cost.
     random_state : int, optional
         Public randomness only: which columns meet in a table, and which pairs a round looks at.
     ledger : Ledger or path, optional

@@ -38,17 +38,27 @@ class RandomTreesClassifier(Classifier, OnePassForest, RandomTreesClassifierPara
         Whom the guarantee protects: one row, k rows, or ``{"id": column, "at_most": k}``.
     adjacency : {"add-remove", "replace-one"}
         The neighbouring relation.
-    n_estimators, max_depth : int
-        Number and height of the trees.
-    voting : {"majority", "threshold", "probabilistic"}
+    n_estimators, max_depth : int or "auto"
+        Number and height of the trees. "auto": chosen without data, as ``vw.tune`` does, from schema, budget, unit and
+        the number of rows; the plan says it. Then a twentieth of the budget shows the classes of all rows, on which
+        leaves fall back as far as the noise demands.
+    n_rows : int, optional
+        The number of rows, or a guess at it, where that is public; everything is planned from it before the data.
+        Otherwise the first step tells it, and rows are read once more.
+    class_weight : dict, "balanced" or None
+        Weights of classes, by which probabilities are multiplied. Free, and can be changed after the fit.
+    max_weight : int, optional
+        The largest ``sample_weight`` of a row that counts. Noise grows with it: one row can count that much.
+    voting : {"auto", "majority", "threshold", "probabilistic"}
         Each tree votes for its leaf's class; or the shares are averaged and the largest wins; or a class is drawn
-        with the averaged shares as probabilities.
+        with the averaged shares as probabilities. "auto": averages where the size is chosen, else votes.
     trees : {"shared", "disjoint"}
         Every row counts in every tree (noise grows with the number of trees), or in one only (drawn by a secret key).
     thresholds : {"path", "range"}
         Cut inside what the path has left of a column, or anywhere in its range, as the paper prints.
-    leaves : {"plain", "empirical-bayes"}
+    leaves : {"auto", "plain", "empirical-bayes"}
         How noisy leaves are cleaned; "empirical-bayes" shrinks them along the tree by the known noise, at no cost.
+        "auto" does so where the size is chosen.
     random_state : int, generator or None
         Public randomness: the structure. It does not seed the noise.
     ledger : Ledger, path or None
