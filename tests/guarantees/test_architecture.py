@@ -46,7 +46,6 @@ TESTED_BY = {
     "estimators.predicting": "estimators/test_sklearn.py",
     "models.onnx_graph": "models/test_onnx.py",
     "forests.grown.base": "forests/test_medians.py",
-    "forests.noisy_leaves": "estimators/test_sklearn.py",
     "not_private.hidden_id3": "secure/protocols/test_hidden_privacy.py",
     "service.migrations.env": "service/test_accounts.py",
     "service.migrations.versions.first": "service/test_accounts.py",

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from veilwood.bounded import is_whole
 from veilwood.data.problems import Invalid
-from veilwood.errors import OutOfSchemaError, ParameterError
+from veilwood.errors import OutOfSchemaError, ParameterError, UseError
 from veilwood.privacy.entropy import words
 from veilwood.privacy.neighbours import Rows, RowsOf, Unit
 
@@ -27,6 +27,18 @@ class Weights(NamedTuple):
 
     given: Any
     most: int
+
+    @classmethod
+    def asked(cls, given: Any, most: object) -> Weights | None:
+        """Return weights with their declared maximum; None where none are given."""
+        if given is None:
+            return None
+        if most is None:
+            raise UseError(
+                "sample_weight needs a public bound on what one row can do. Hint: max_weight=10, the largest weight "
+                "that counts, as a parameter of the estimator; noise grows with it."
+            )
+        return cls(given, check_weight(most))
 
     def copies(self, n_rows: int, invalid: Invalid) -> NDArray[np.int64]:
         """Say how often each row counts: its weight between 0 and the maximum, rounded up or down at random.

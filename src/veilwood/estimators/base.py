@@ -230,7 +230,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
                 raise UseError("rows of several owners cannot be set aside. Hint: vw.evaluate on a table of their own.")
             X.teach(self)
             return self
-        weights = self._weights(sample_weight)
+        weights = Weights.asked(sample_weight, getattr(self, "max_weight", None))
         schema, not_private = self.declared_schema(X, y)
         method = self.make_method()
         design = self.prepare(schema, plan, method)
@@ -453,16 +453,6 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
     def _refuse(self, unsupported: dict[str, Any]) -> None:
         if unsupported:
             raise UseError(f"{', '.join(unsupported)} cannot be given here. Hint: drop the argument.")
-
-    def _weights(self, sample_weight: Any) -> Weights | None:
-        if sample_weight is None:
-            return None
-        if getattr(self, "max_weight", None) is None:
-            raise UseError(
-                "sample_weight needs a public bound on what one row can do. Hint: max_weight=10, the largest weight "
-                "that counts, as a parameter of the estimator; noise grows with it."
-            )
-        return Weights(sample_weight, check_weight(self.max_weight))
 
     def _for_task(self, schema: Schema) -> Schema:
         if schema.task != self.task:

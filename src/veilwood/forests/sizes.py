@@ -311,7 +311,7 @@ class AllRows:
     def by_cells(self, answer: Answer, n_codes: Sequence[int]) -> NDArray[np.int64]:
         """Return the same, out of answers about a table of one cell."""
         (totals,) = answer([Cells((0,), 1)], "classes" if self.n_classes else "pair")
-        return totals[0]
+        return np.asarray(totals[0])
 
 
 @dataclass(frozen=True)
