@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import veilwood as vw
 from veilwood import audit
 from veilwood.audit.noninterference import forced, interference
-from veilwood.forests.adaptive import private_forest, questions
+from veilwood.forests.adaptive import loop, private_forest, questions
 from veilwood.forests.adaptive.cell_tables import CellTable
 from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.adaptive.rows import COINS, GRADIENT_UNITS, HeldRows, ScoredRows, reach
@@ -122,6 +122,7 @@ def coins_by_content(patch: pytest.MonkeyPatch) -> None:
 
 def movement(task: str, patch: pytest.MonkeyPatch, adjacency: str = "add-remove", **params: Any) -> dict[str, float]:
     coins_by_content(patch)
+    patch.setattr(loop, "MISTAKEN", 1e9)  # what is declared is believed, so that every part is reached
     first, second = neighbours_of(task, adjacency)
     kind = vw.PrivateForestRegressor if task == "regression" else vw.PrivateForestClassifier
     schema = vw.Schema.from_dict({
