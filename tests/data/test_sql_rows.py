@@ -17,7 +17,7 @@ import pytest
 import sqlglot
 
 import veilwood as vw
-from fixtures.databases import passages_of, put, rows_of, same, schema_of
+from fixtures.databases import counts_there, passages_of, put, rows_of, same, schema_of, schema_with
 from veilwood.data.cells import Cells, codes_of
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
@@ -91,12 +91,6 @@ CASES: list[tuple[tuple[str, ...], str, list[Any], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-def schema_with(column: dict[str, Any]) -> vw.Schema:
-    target = {"name": "y", "kind": "categorical", "values": [0, 1]}
-    columns = [{"name": "x", **column}, target]
-    return vw.Schema.from_dict({"name": "one", "task": "classification", "target": "y", "columns": columns})
-
-
 def table_of(engine: str, kind: str, cells: list[Any], folder: Path, server: str, table: str = "t") -> str:
     """Put one column into a database, each cell as it is, beside a target that alternates."""
     plain = [float(cell) if isinstance(cell, np.floating) else cell for cell in cells]
@@ -114,13 +108,6 @@ def table_of(engine: str, kind: str, cells: list[Any], folder: Path, server: str
     opened.commit()
     opened.close()
     return f"{engine}:///{path}#{table}"
-
-
-def counts_there(address: str, schema: vw.Schema, cap: RowsOf | None = None) -> np.ndarray:
-    source = open_sql(address, Encoding(schema, "bins"), cap=cap, invalid="drop")
-    n_codes = source.rows.encoding.n_codes[0]
-    (found,) = source.answer([Cells((codes_of(0, np.arange(n_codes)),), n_codes)], "classes")
-    return found
 
 
 def counts_here(cells: list[Any], schema: vw.Schema) -> np.ndarray:

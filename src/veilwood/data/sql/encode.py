@@ -245,6 +245,7 @@ def _decimals(known: Mapping[str, str], typed: Typed, words: Words) -> dict[str,
         except InvalidOperation:
             continue
         fits = -int(exponent) <= scale and len(digits) + int(exponent) <= precision - scale
+        fits = fits and not (text.startswith("-") and typed.type_name == "UHUGEINT")
         if words.engine == "postgres" or fits:
             found[f"CAST({words.text(text)} AS {type_name})"] = place
     return found
@@ -301,6 +302,8 @@ def _part(column: Column, typed: Typed, words: Words) -> tuple[str, str]:
         if words.engine not in ("duckdb", "postgres"):
             raise _wrong_type(column, typed, "dates without a time zone", "cast it to TIMESTAMP in a view")
         x = f"({x} AT TIME ZONE 'UTC')"
+    if typed.type_name == "TIMESTAMP_NS":  # which cannot hold the bounds below
+        x = f"CAST({x} AS TIMESTAMP)"
     kind, last = ("DATE", "9999-12-31") if typed.kind == "date" else ("TIMESTAMP", "9999-12-31 23:59:59")
     outside = f"({x} < CAST('0001-01-01' AS {kind}) OR {x} > CAST('{last}' AS {kind}))"
     if part == "hour" and typed.kind == "date":
@@ -324,7 +327,7 @@ def id_read(name: str, typed: Typed, words: Words) -> Read:
         nothing = f"{text} IS NULL OR {text} = ''"
         several = f"{words.has_exponent(text)} OR {words.is_moment(text)} OR ({_was_float(text, words)})"
         problem = f"CASE WHEN {nothing} THEN {lost} WHEN {several} THEN {gone} ELSE 0 END"
-        return Read(canonical_text(text, words), problem, kinds)
+        return Read(words.exactly(canonical_text(text, words)), problem, kinds)
 
     match typed.kind:
         case "whole" | "boolean" | "date":

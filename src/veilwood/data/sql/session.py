@@ -191,6 +191,7 @@ def _postgres(scheme: str, bare: str) -> tuple[Any, Run]:
 
 def _postgres_run(connection: Any) -> Run:
     connection.execute("SET jit = off")  # compiling a long expression takes far longer than running it
+    connection.execute("SET standard_conforming_strings = on")  # else a backslash could end the quotes of a text
 
     def run(statement: str) -> tuple[list[tuple[str, str]], Rows]:
         cursor = connection.execute(statement)

@@ -134,7 +134,8 @@ class EncodedRows:
             rows += f" WHERE {' AND '.join(fits)}" if fits else ""
         if self.cap is None:
             return rows
-        order = Writer(self.words, self.encoding).hashed(self.key, self.names)
+        # Behind the hash what it was made of, as an engine may write two floats alike: then only equal rows are tied.
+        order = f"{Writer(self.words, self.encoding).hashed(self.key, self.names)}, {wanted}"
         ranked = (
             f"SELECT {wanted}, ROW_NUMBER() OVER (PARTITION BY u ORDER BY {order}) AS veilwood_rank "
             f"FROM ({rows}) AS veilwood_fit"

@@ -58,7 +58,9 @@ _MATCHES: Final = {
     "snowflake": "REGEXP_LIKE({x}, {p})",
     "spark": "({x} RLIKE {p})",
 }
-_EXACT: Final = {"postgres": '({x} COLLATE "C")', "sqlite": "({x} COLLATE BINARY)"}
+_EXACT: Final = {
+    "duckdb": '({x} COLLATE "C")', "postgres": '({x} COLLATE "C")', "sqlite": "({x} COLLATE BINARY)",
+}  # fmt: skip
 _DIVIDED: Final = {
     "duckdb": "({a} // {b})",
     "bigquery": "DIV({a}, {b})",
@@ -216,7 +218,8 @@ class Words:
         bare = f"(CASE WHEN SUBSTR({x}, 1, 1) = '-' THEN SUBSTR({x}, 2) ELSE {x} END)"
         return (
             f"({bare} NOT GLOB '*[^0-9.]*' AND ({bare} GLOB '[1-9]*' OR {bare} = '0' OR {bare} GLOB '0.*') "
-            f"AND LENGTH({bare}) - LENGTH(REPLACE({bare}, '.', '')) <= 1 AND {bare} NOT GLOB '*.')"
+            f"AND LENGTH({bare}) - LENGTH(REPLACE({bare}, '.', '')) <= 1 AND {bare} NOT GLOB '*.' "
+            f"AND INSTR({x}, CHAR(0)) = 0)"  # where GLOB and LENGTH take a text to end
         )
 
     def has_exponent(self, x: str) -> str:

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attacks on counting in a database, each of which broke it once: settings of engines and columns, and odd cells."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import psycopg
+import pytest
+
+from fixtures.databases import counts_there, schema_with
+from veilwood.privacy.neighbours import RowsOf
+
+NUMBER = {"kind": "numeric", "lower": 0, "upper": 10, "bins": 10}
+YEAR = {"kind": "numeric", "lower": 1900, "upper": 2100, "bins": 20, "part": "year", "nullable": True}
+ONE_EACH = RowsOf("id", at_most=1)
+
+
+@pytest.fixture(autouse=True)
+def _one_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("veilwood.data.sql.source.secret_key", lambda: b"k" * 32)
+
+
+def table_in(engine: str, folder: Path, columns: str, rows: Sequence[tuple[Any, ...]]) -> str:
+    path = folder / f"t.{engine}"
+    path.unlink(missing_ok=True)
+    opened: Any = duckdb.connect(str(path)) if engine == "duckdb" else sqlite3.connect(path)
+    opened.execute(f"CREATE TABLE t ({columns})")
+    opened.executemany(f"INSERT INTO t VALUES ({', '.join('?' * len(rows[0]))})", rows)
+    opened.commit()
+    opened.close()
+    return f"{engine}:///{path}#t"
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind", "ids"),
+    [
+        ("duckdb", "VARCHAR COLLATE NOCASE", ["a", "A", "b"]),
+        ("duckdb", "VARCHAR COLLATE NOACCENT", ["a", "\u00e4", "b"]),
+        ("sqlite", "TEXT COLLATE NOCASE", ["a", "A", "b"]),
+        ("sqlite", "TEXT COLLATE RTRIM", ["a", "a ", "b"]),
+        ("sqlite", "TEXT", ["7.0\x000", "7.0\x0000", "7.0\x00", "7.0"]),  # after which GLOB sees no more
+    ],
+)
+def test_two_people_stay_two_whatever_a_column_takes_for_equal(
+    engine: str, kind: str, ids: list[str], tmp_path: Path
+) -> None:
+    """Were they one, a row of the other would take the place of each that is removed: two rows move, not one."""
+    rows = [(number + 0.5, 0, name) for number, name in enumerate(ids)]
+    columns = f"x DOUBLE PRECISION, y BIGINT, id {kind}"
+    every = counts_there(table_in(engine, tmp_path, columns, rows), schema_with(NUMBER), ONE_EACH)
+    assert every.sum() == len(ids)
+    for gone in range(len(rows)):
+        rest = rows[:gone] + rows[gone + 1 :]
+        without = counts_there(table_in(engine, tmp_path, columns, rest), schema_with(NUMBER), ONE_EACH)
+        assert np.abs(every - without).sum() == 1
+
+
+def test_rows_that_an_engine_writes_alike_are_ranked_by_what_they_hold(server: str) -> None:
+    """With 15 digits two floats have one hash; which of them was kept followed from other people's rows."""
+    beside = [3.0, 2.9999999999999996]
+    everyone = [(beside[i % 2], 0, person) for person in range(50) for i in range(20)]
+    address = f"{server}&options=-c%20extra_float_digits%3D0#tied"
+    found = []
+    for newcomers in range(4):
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute("DROP TABLE IF EXISTS tied; CREATE TABLE tied (x FLOAT8, y BIGINT, id BIGINT)")
+            with connection.cursor().copy("COPY tied FROM STDIN") as copy:
+                for row in [*everyone, *[(9.5, 0, -1)] * newcomers]:
+                    copy.write_row(row)
+        found.append(counts_there(address, schema_with(NUMBER), ONE_EACH))
+    assert [int(np.abs(other - found[0]).sum()) for other in found] == [0, 1, 1, 1]
+
+
+def test_a_backslash_ends_no_quotes_in_a_database_that_reads_it_so(server: str) -> None:
+    """An old setting of PostgreSQL, by which a category of the schema became a statement that wrote."""
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute("DROP TABLE IF EXISTS slashed, victim; CREATE TABLE victim (a INT)")
+        connection.execute("CREATE TABLE slashed (x TEXT, y BIGINT)")
+        connection.execute("INSERT INTO slashed VALUES ('b', 0)")
+    rest = "THEN 0 END AS f0, 0 AS t) a) b) SELECT 0, 0, 0, 0 FROM veilwood_in; COMMIT; DROP TABLE victim; --"
+    column = {"kind": "categorical", "values": ["b", f"\\' {rest}"]}
+    address = f"{server}&options=-c%20standard_conforming_strings%3Doff#slashed"
+    assert counts_there(address, schema_with(column)).tolist() == [[1, 0], [0, 0]]
+    with psycopg.connect(server, autocommit=True) as connection:
+        assert connection.execute("SELECT COUNT(*) FROM victim").fetchall() == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "cells", "column"),
+    [
+        ("UHUGEINT", [1, 3], {"kind": "categorical", "values": ["1", "-1", "5"], "other": "5"}),
+        ("TIMESTAMP_NS", [None, "2026-01-31 09:30:00"], YEAR),
+    ],
+)
+def test_no_cell_of_a_rare_type_makes_a_statement_fail(
+    kind: str, cells: list[Any], column: dict[str, Any], tmp_path: Path
+) -> None:
+    """Constants that the type cannot hold were converted only when a row came to them."""
+    for n in (1, 2):
+        address = table_in("duckdb", tmp_path, f"x {kind}, y BIGINT", [(cell, 0) for cell in cells[:n]])
+        assert counts_there(address, schema_with(column)).sum() == n
