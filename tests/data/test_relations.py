@@ -236,6 +236,24 @@ def test_a_driver_that_guesses_types_from_rows_is_refused() -> None:
         open_rows(vw.Query("SELECT 1 AS age", connection), None, ENCODING)
 
 
+@pytest.mark.parametrize("form", ["duckdb", "duckdb query", "duckdb json", "lazy", "lazy json"])
+def test_what_guesses_types_from_rows_while_it_is_read_is_refused(form: str, tmp_path: Path) -> None:
+    """In polars one row more made texts of all numbers: 01067 was 1067 before, and then was not."""
+    duckdb = pytest.importorskip("duckdb").connect()
+    csv, json = tmp_path / "rows.csv", tmp_path / "rows.ndjson"
+    csv.write_text("a,y\n1,0\n")
+    json.write_text('{"a": 1, "y": 0}\n')
+    made: dict[str, Callable[[], Any]] = {
+        "duckdb": lambda: duckdb.read_csv(str(csv)).filter("y >= 0"),
+        "duckdb query": lambda: vw.Query(f"SELECT * FROM '{csv}'", duckdb),
+        "duckdb json": lambda: duckdb.read_json(str(json)),
+        "lazy": lambda: pl.scan_csv(csv).filter(pl.col("y") >= 0),
+        "lazy json": lambda: pl.scan_ndjson(json).join(pl.LazyFrame({"y": [0]}), on="y"),
+    }
+    with pytest.raises(OutOfSchemaError, match="types from the rows"):
+        open_rows(made[form](), None, Encoding(SCHEMA, "bins"))
+
+
 def test_scanners_of_text_or_of_batches_are_refused(tmp_path: Path) -> None:
     pa.csv.write_csv(without_people(), tmp_path / "rows.csv")
     with pytest.raises(OutOfSchemaError, match="types from the rows"):

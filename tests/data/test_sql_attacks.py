@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from fixtures.databases import counts_there, schema_with
+from veilwood.errors import OutOfSchemaError
 from veilwood.privacy.neighbours import RowsOf
 
 NUMBER = {"kind": "numeric", "lower": 0, "upper": 10, "bins": 10}
@@ -83,7 +84,8 @@ def test_a_backslash_ends_no_quotes_in_a_database_that_reads_it_so(server: str) 
         connection.execute("DROP TABLE IF EXISTS slashed, victim; CREATE TABLE victim (a INT)")
         connection.execute("CREATE TABLE slashed (x TEXT, y BIGINT)")
         connection.execute("INSERT INTO slashed VALUES ('b', 0)")
-    rest = "THEN 0 END AS f0, 0 AS t) a) b) SELECT 0, 0, 0, 0 FROM veilwood_in; COMMIT; DROP TABLE victim; --"
+    rest = "THEN 0 END AS f0, 0 AS t FROM slashed AS veilwood_table) a) b) SELECT 0, 0, 0, 0 FROM veilwood_in; "
+    rest += "COMMIT; DROP TABLE victim; --"
     column = {"kind": "categorical", "values": ["b", f"\\' {rest}"]}
     address = f"{server}&options=-c%20standard_conforming_strings%3Doff#slashed"
     assert counts_there(address, schema_with(column)).tolist() == [[1, 0], [0, 0]]
@@ -105,3 +107,14 @@ def test_no_cell_of_a_rare_type_makes_a_statement_fail(
     for n in (1, 2):
         address = table_in("duckdb", tmp_path, f"x {kind}, y BIGINT", [(cell, 0) for cell in cells[:n]])
         assert counts_there(address, schema_with(column)).sum() == n
+
+
+@pytest.mark.parametrize("read", ["read_csv('{0}')", "'{0}'", "read_json('{0}')"])
+def test_views_of_text_files_are_refused(read: str, tmp_path: Path) -> None:
+    """One row more made texts of all numbers: +7 was 7 before, and then was not."""
+    ending = "json" if "json" in read else "csv"
+    (tmp_path / f"rows.{ending}").write_text('{"x": 1, "y": 0}' if ending == "json" else "x,y\n1,0\n")
+    with duckdb.connect(str(tmp_path / "t.duckdb")) as database:
+        database.execute(f"CREATE VIEW t AS SELECT * FROM {read.format(tmp_path / f'rows.{ending}')}")
+    with pytest.raises(OutOfSchemaError, match="types from the rows"):
+        counts_there(f"duckdb:///{tmp_path}/t.duckdb#t", schema_with(NUMBER))

@@ -28,7 +28,15 @@ from veilwood.data.numbers import numbers_of
 from veilwood.data.places import ENDINGS, Place, find_places, place_of
 from veilwood.data.private_text import may_show_values
 from veilwood.data.problems import Problem
-from veilwood.data.relations import Relation, failed, in_batches, is_relation, relation_of, takes_types_from_rows
+from veilwood.data.relations import (
+    Relation,
+    failed,
+    in_batches,
+    is_relation,
+    relation_of,
+    takes_types_from_rows,
+    types_from_rows,
+)
 from veilwood.data.schema import Schema
 from veilwood.errors import FileError, OutOfSchemaError, VeilwoodError
 from veilwood.wording import shorten
@@ -152,10 +160,7 @@ def find_files(
     """
     if isinstance(X, pa.dataset.Dataset):
         if takes_types_from_rows(X):
-            raise OutOfSchemaError(
-                "a dataset of CSV or JSON files takes its types from the rows. Hint: pass the path of CSV files, so "
-                "the schema decides, or write Parquet."
-            )
+            raise types_from_rows("a dataset")
         return [File("the dataset", X, tuple(X.schema.names), partial(_stamp, X), _stamp(X))]
     dialect = dialect or (DIALECT if schema is None else schema.dialect)
     found: list[File] = []

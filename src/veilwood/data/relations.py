@@ -7,9 +7,10 @@ are, since they may hold cells. That a second pass gives the same rows in the sa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pandas as pd
 import pyarrow as pa
@@ -28,10 +29,15 @@ __all__ = [
     "of_iceberg",
     "relation_of",
     "stream_of",
+    "reads_texts",
     "takes_types_from_rows",
+    "types_from_rows",
 ]
 
 Piece: TypeAlias = "pa.RecordBatch | pa.Table | pd.DataFrame"
+
+# How the plans of DuckDB and polars name what reads files of text.
+_TEXTS: Final = re.compile(r"READ_(CSV|JSON|NDJSON)|^\W*(Csv|NDJson|LazyJsonLineReader) SCAN", re.M)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -164,6 +170,8 @@ def stream_of(X: Any) -> Iterator[Any] | None:
 
 
 def _of_duckdb(relation: Any) -> Relation:
+    if reads_texts(relation.explain()):
+        raise types_from_rows("a DuckDB relation")
     running: list[Any] = []
 
     def start(columns: list[str], batch_rows: int) -> Iterator[Piece]:
@@ -179,6 +187,9 @@ def _of_duckdb(relation: Any) -> Relation:
 
 
 def _of_lazy(frame: Any) -> Relation:
+    if reads_texts(frame.explain(optimized=False)):
+        raise types_from_rows("a lazy frame")
+
     def start(columns: list[str], batch_rows: int) -> Iterator[Piece]:
         chosen = frame.select(columns)
         if hasattr(chosen, "collect_batches"):
@@ -216,10 +227,7 @@ def _of_scanner(scanner: Any) -> Relation:
 
 def _check_fragment(tagged: Any) -> None:
     if takes_types_from_rows(tagged.fragment):
-        raise OutOfSchemaError(
-            "a scanner of CSV or JSON files takes its types from the rows. Hint: pass the path of CSV files, so the "
-            "schema decides, or write Parquet."
-        )
+        raise types_from_rows("a scanner")
 
 
 def of_delta(table: Any) -> Relation:
@@ -256,6 +264,23 @@ def takes_types_from_rows(files: Any) -> bool:
     texts = (pa.dataset.CsvFileFormat, getattr(pa.dataset, "JsonFileFormat", pa.dataset.CsvFileFormat))
     own = isinstance(getattr(files, "format", None), texts)
     return own or any(takes_types_from_rows(child) for child in getattr(files, "children", ()))
+
+
+def reads_texts(plan: str) -> bool:
+    """Whether a plan of DuckDB or polars reads files of text, whose types are guessed from rows and bind the others.
+
+    >>> reads_texts("Csv SCAN [visits.csv]"), reads_texts("Function: READ_CSV_AUTO"), reads_texts("SEQ_SCAN")
+    (True, True, False)
+    """
+    return _TEXTS.search(plan) is not None
+
+
+def types_from_rows(what: str) -> OutOfSchemaError:
+    """Say that one row could change how others are read."""
+    return OutOfSchemaError(
+        f"{what} of CSV or JSON files takes its types from the rows. Hint: pass the path of CSV files, so the schema "
+        "decides, or write Parquet."
+    )
 
 
 # -- queries ----------------------------------------------------------------------------------------------------------

@@ -68,9 +68,8 @@ def statements_of(forest: Any, where: str) -> list[str]:
     sent: list[str] = []
     encoding = design.encoding
     if is_address(where):
-        session = open_session(where)
+        session = open_session(where, sent.append)
         columns = session.columns()
-        sent.append(f"SELECT * FROM {session.relation} AS veilwood_table WHERE 1 = 0")
         words, relation = session.words, session.relation
         types = {name: (kind_of(type_name, words.engine), type_name) for name, type_name in columns}
     else:

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
 from veilwood.data.private_text import may_show_values
+from veilwood.data.relations import reads_texts, types_from_rows
 from veilwood.data.sql.words import Engine, Words
 from veilwood.errors import SetupError, UnreadableError, UseError, VeilwoodError
 
@@ -78,7 +79,11 @@ class Session:
         return self._sent(statement)[1]
 
     def columns(self) -> list[tuple[str, str]]:
-        """Names and types of the table's columns."""
+        """Names and types of the table's columns; views of text files are refused, since a row decides the types."""
+        if self.words.engine == "duckdb":
+            plan = self.ask(f"EXPLAIN SELECT * FROM {self.relation} AS veilwood_table")
+            if any(reads_texts(str(text)) for _, text in plan):
+                raise types_from_rows("a view")
         return self._sent(f"SELECT * FROM {self.relation} AS veilwood_table WHERE 1 = 0")[0]
 
     def prepare(self, statements: Sequence[str]) -> None:
