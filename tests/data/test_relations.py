@@ -236,9 +236,11 @@ def test_a_driver_that_guesses_types_from_rows_is_refused() -> None:
         open_rows(vw.Query("SELECT 1 AS age", connection), None, ENCODING)
 
 
-@pytest.mark.parametrize("form", ["duckdb", "duckdb query", "duckdb json", "lazy", "lazy json"])
+@pytest.mark.parametrize(
+    "form", ["duckdb", "duckdb query", "duckdb json", "lazy", "lazy json", "arrow", "spool", "pandas", "pandas json"]
+)
 def test_what_guesses_types_from_rows_while_it_is_read_is_refused(form: str, tmp_path: Path) -> None:
-    """In polars one row more made texts of all numbers: 01067 was 1067 before, and then was not."""
+    """One row more made texts of all numbers: 01067 was 1067 before, and then was not."""
     duckdb = pytest.importorskip("duckdb").connect()
     csv, json = tmp_path / "rows.csv", tmp_path / "rows.ndjson"
     csv.write_text("a,y\n1,0\n")
@@ -249,6 +251,10 @@ def test_what_guesses_types_from_rows_while_it_is_read_is_refused(form: str, tmp
         "duckdb json": lambda: duckdb.read_json(str(json)),
         "lazy": lambda: pl.scan_csv(csv).filter(pl.col("y") >= 0),
         "lazy json": lambda: pl.scan_ndjson(json).join(pl.LazyFrame({"y": [0]}), on="y"),
+        "arrow": lambda: pyarrow.csv.open_csv(csv),
+        "spool": lambda: vw.spool(pyarrow.csv.open_csv(csv)),
+        "pandas": lambda: pd.read_csv(csv, chunksize=10),
+        "pandas json": lambda: pd.read_json(json, lines=True, chunksize=10),
     }
     with pytest.raises(OutOfSchemaError, match="types from the rows"):
         open_rows(made[form](), None, Encoding(SCHEMA, "bins"))

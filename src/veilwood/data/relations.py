@@ -36,6 +36,7 @@ __all__ = [
 
 Piece: TypeAlias = "pa.RecordBatch | pa.Table | pd.DataFrame"
 
+_TEXT_READERS: Final = ("CSVStreamingReader", "TextFileReader", "JsonReader")  # of Arrow and pandas
 # How the plans of DuckDB and polars name what reads files of text.
 _TEXTS: Final = re.compile(r"READ_(CSV|JSON|NDJSON)|^\W*(Csv|NDJson|LazyJsonLineReader) SCAN", re.M)
 
@@ -158,6 +159,8 @@ def _maker(X: Any) -> Callable[[Any], Relation] | None:
 
 def stream_of(X: Any) -> Iterator[Any] | None:
     """Return batches of whatever speaks Arrow's stream protocol, to be read once; None where it does not."""
+    if type(X).__name__ in _TEXT_READERS:
+        raise types_from_rows("a reader")
     if isinstance(X, Iterator):
         return X
     if not hasattr(X, "__arrow_c_stream__"):
