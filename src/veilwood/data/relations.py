@@ -27,9 +27,9 @@ __all__ = [
     "is_relation",
     "of_delta",
     "of_iceberg",
+    "reads_texts",
     "relation_of",
     "stream_of",
-    "reads_texts",
     "takes_types_from_rows",
     "types_from_rows",
 ]
