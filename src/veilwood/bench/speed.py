@@ -32,7 +32,10 @@ LEAST: Final = 0.05  # CPU seconds, below which a difference is chance
 ESTIMATORS: Final = ("PrivateForest", "DP-EBM", REFERENCE, "ExtraTrees", "RandomTrees", "MedianForest", "GreedyForest",
                      "MatrixForest")  # fmt: skip
 MOST_ROWS: Final = {"ExtraTrees": 100_000, "MatrixForest": 100_000}  # of those that take minutes beyond
-ONE_THREAD: Final = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+ONE_THREAD: Final = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+    "VEILWOOD_CACHE": "off",  # what was searched before would cost nothing
+}
 GROWTH: Final[dict[str, tuple[float, ...]]] = {
     "rows": (10_000,), "columns": (10, 20, 40, 80), "classes": (2, 4, 8),
     "epsilon": (0.1, 1, 4, 20), "trees": (10, 100),
