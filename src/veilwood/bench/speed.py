@@ -173,8 +173,9 @@ def told(found: dict[str, Any]) -> str:
         f"{imported['veilwood_on_top']:.2f} on top. Installed without extras: {sum(sizes.values()) / 1e6:.0f} MB "
         f"({largest}).", "",
     ]  # fmt: skip
-    failed = [_line(each) for each in found["results"] if "failed" in each]
-    return "\n".join([*lines, *([*failed, ""] if failed else [])])
+    apart = [_line(each) for each in found["results"] if "failed" in each]
+    apart += [f"{_line(each)}; {each['note']}." for each in results if "note" in each]
+    return "\n".join([*lines, *([*apart, ""] if apart else [])])
 
 
 def _side_by_side(results: list[dict[str, Any]]) -> Iterator[str]:
