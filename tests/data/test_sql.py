@@ -3,15 +3,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 import veilwood as vw
 from fixtures.databases import passages_of, put, rows_of, same, schema_of
+from veilwood.audit.noninterference import forced
+from veilwood.cli.main import main
 from veilwood.forests.adaptive import loop
+from veilwood.forests.scoring import SCORE_BINS
 
 FORESTS: list[tuple[str, str, dict[str, Any]]] = [
     ("RandomTreesClassifier", "three", {"n_estimators": 4, "max_depth": 4}),
@@ -64,6 +71,73 @@ def test_counts_in_a_database_are_those_of_rows_in_memory(
     if name.startswith("Private"):
         kinds = {passage.step.name.split(": ")[-1].rstrip(" 0123456789") for passage in there if passage.step}
         assert {"choice", "rows", "gradients"} <= kinds
+
+
+EVALUATED: list[tuple[str, str, dict[str, Any]]] = [
+    ("RandomTreesClassifier", "two", {"n_estimators": 3, "max_depth": 3}),
+    ("RandomTreesRegressor", "number", {"n_estimators": 3, "max_depth": 3}),
+    ("MatrixForestClassifier", "three", {"n_estimators": 6, "max_depth": 2}),
+    ("PrivateForestClassifier", "two", {"n_rows": 3000}),
+    ("PrivateForestClassifier", "three", {"n_rows": 3000}),
+    ("PrivateForestRegressor", "number", {"n_rows": 3000}),
+]
+
+
+@pytest.mark.parametrize(("name", "task", "params"), EVALUATED, ids=lambda value: str(value)[:40])
+def test_evaluations_in_a_database_are_those_of_rows_in_memory(
+    name: str, task: str, params: dict[str, Any], places: dict[str, dict[str, str]]
+) -> None:
+    model = getattr(vw, name)(schema_of(task), epsilon=2.0, random_state=0, n_jobs=1, **params)
+    model.fit(rows_of(task, 1500, seed=1))
+
+    def counted(X: Any) -> Any:
+        with forced() as passages:
+            vw.evaluate(model, X, epsilon=1.0)
+        return np.asarray(passages[0].exact)
+
+    here = counted(rows_of(task, N_ROWS))
+    coins = slice(0, 9 + SCORE_BINS) if task == "three" else slice(None)  # the last table draws a class for each row
+    for address in places[task].values():
+        there = counted(address)
+        assert there.sum() == here.sum()
+        assert there[coins].tolist() == here[coins].tolist()
+
+
+def test_a_share_of_the_rows_is_set_aside_by_contents(places: dict[str, dict[str, str]]) -> None:
+    forest = vw.RandomTreesClassifier(schema_of("two"), n_estimators=2, max_depth=2, random_state=0)
+    with forced() as passages:
+        forest.fit(places["two"]["duckdb"], evaluate_share=0.3)
+    trained, judged = (np.asarray(passage.exact).sum() for passage in passages)
+    assert trained / 2 + judged == N_ROWS
+    assert 60 < judged < 180  # beyond it by chance: below one in a million
+
+
+def test_the_command_line_shows_and_records_statements(
+    places: dict[str, dict[str, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema, model, address = tmp_path / "schema.json", tmp_path / "model.veilwood", places["two"]["duckdb"]
+    schema_of("two").save(schema)
+    settings = ["--schema", str(schema), "--estimator", "random-trees", "--param", "n_estimators=2"]
+    settings += ["--param", "max_depth=3"]
+    assert main(["plan", *settings, "--sql", address]) == 0
+    planned = [line.removesuffix(";") for line in capsys.readouterr().out.splitlines() if line.endswith(";")]
+    assert main(["fit", address, *settings, "-o", str(model)]) == 0
+    record = (tmp_path / "model.statements.txt").read_text().splitlines()
+    hashes = [hashlib.sha256(statement.encode()).hexdigest() for statement in planned]
+    begin = hashlib.sha256(b"BEGIN TRANSACTION").hexdigest()
+    assert [one for one in record if one != begin] == hashes
+    capsys.readouterr()
+    assert main(["plan", *settings, "--sql", "bigquery", "--json"]) == 0
+    assert any("`grade`" in one for one in json.loads(capsys.readouterr().out)["statements"])
+    assert main(["plan", *settings, "--sql", "oracle"]) == 2
+
+
+def test_a_ledger_shows_no_password(server: str, tmp_path: Path, places: dict[str, dict[str, str]]) -> None:
+    ledger = vw.SQLiteLedger(tmp_path / "spends.db", 5.0)
+    address = places["two"]["postgres"].replace("veilwood@", "veilwood:hidden@")
+    forest = vw.RandomTreesClassifier(schema_of("two"), n_estimators=2, max_depth=2, ledger=ledger).fit(address)
+    assert b"hidden" not in (tmp_path / "spends.db").read_bytes()
+    assert "hidden" not in str(vw.spent_here()) + forest.privacy_.to_json()
 
 
 def test_the_frame_is_one_that_engines_could_read_differently() -> None:

@@ -38,6 +38,7 @@ TESTED_BY = {
     "data.sql.writing": "data/test_sql_rows.py",
     "estimators.in_sql": "data/test_sql_rows.py",
     "forests.adaptive.sql_rows": "data/test_sql.py",
+    "forests.scoring_sql": "data/test_sql.py",
     "trees.ways": "data/test_sql.py",
     "trees.table_kernels": "trees/test_tabulated.py",
     "data.memory": "data/test_sources.py",

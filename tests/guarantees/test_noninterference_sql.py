@@ -42,10 +42,10 @@ def test_a_statement_that_depends_on_rows_is_caught(tmp_path: Path, monkeypatch:
     assert interference(pair.run, pair.one, pair.other, draw=pair.draw) == []
     honest = SqlSource.relation
 
-    def leaking(self: SqlSource) -> str:
+    def leaking(self: SqlSource, n_tables: int = 1) -> str:
         ((n,),) = self.session.ask(f"SELECT COUNT(*) AS n FROM {self.session.relation} AS veilwood_table")
         self.session.ask(f"SELECT {n} AS n")
-        return honest(self)
+        return honest(self, n_tables)
 
     monkeypatch.setattr(SqlSource, "relation", leaking)
     assert interference(pair.run, pair.one, pair.other, draw=pair.draw) != []

@@ -32,8 +32,8 @@ class Split:
     to: tuple[Way, ...]
 
 
-Way: TypeAlias = "int | Split | None"
-"""A number; a test that leads to numbers; or None, where a row is not counted."""
+Way: TypeAlias = "int | float | Split | None"
+"""A number, whole where it is a cell's; a test that leads to numbers; or None, where a row is not counted."""
 
 
 @dataclass(frozen=True, eq=False)

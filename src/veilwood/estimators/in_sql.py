@@ -31,6 +31,13 @@ class _OpenDoor:
     def __init__(self, plan: Any) -> None:
         self.plan = plan
 
+    def refine(self, plan: Any) -> None:
+        """Go on under another plan."""
+        self.plan = plan
+
+    def extend(self, step: Any) -> None:
+        """Take a further step for planned."""
+
     def noisy(self, step: Any, exact: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the zeros that there are."""
         return exact
@@ -58,8 +65,8 @@ def statements_of(forest: Any, where: str) -> list[str]:
     >>> import veilwood as vw
     >>> schema = vw.Schema.numeric((0, 10), classes=["a", "b"], n_features=1)
     >>> forest = vw.RandomTreesClassifier(schema, n_estimators=1, max_depth=1, random_state=0)
-    >>> statements_of(forest, "postgres")[-1].partition("SELECT 0 AS b, ")[2].partition(", COUNT")[0]
-    'CASE WHEN f0 < 2.0950484473944337e0 THEN 0 ELSE 1 END + 0 AS c, t AS k'
+    >>> statements_of(forest, "postgres")[-1].partition(" THEN 0 ELSE 1 END")[2].partition(" FROM")[0]
+    ' + 0 AS c, t AS k, COUNT(*) AS n'
     """
     method = forest.make_method()
     design = forest.prepare(forest.declared_schema()[0], None, method)

@@ -7,7 +7,7 @@ How a family gets its trees is in its own file; the protocol that all families f
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 from veilwood.data.batches import Count
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
+from veilwood.data.sql.words import Words
 from veilwood.errors import DomainTooLargeError, ModelFileError
 from veilwood.forests import leaves as cleaning
 from veilwood.forests.method import Arrays, Asked, Codes, Floats, ForestModel, Method, Model, Parameters, least_noise
+from veilwood.forests.scoring_sql import decoded, doubtful
 from veilwood.privacy.entropy import secret_key
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
@@ -90,6 +92,14 @@ class LeafModel(ForestModel):
     def probabilities(self, shares: Floats) -> Floats:
         """Return averaged shares or votes as probabilities, none of which is 0."""
         return cleaning.with_doubt(shares, self.forest.n_trees) if self.doubtful else shares
+
+    def said_in_sql(self, words: Words, sums: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Write ``outputs`` for a database, and what the class is chosen by."""
+        shares = [f"({one} / {words.number(float(self.forest.n_trees))})" for one in sums]
+        if self.encoding.schema.classes:
+            return (doubtful(words, shares, self.forest.n_trees) if self.doubtful else shares), shares
+        level = f"({shares[0]} * {words.number(TARGET_LEVELS)})"
+        return [decoded(words, level, self.encoding.schema.target.bounds)], []
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The trees, their noisy leaves, and the counts of all rows."""

@@ -6,16 +6,20 @@ What the counts say once they have passed the door is in ``quality``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.data.batches import Batch, Count
+from veilwood.data.cells import Coins
 from veilwood.data.encoding import TARGET_LEVELS
+from veilwood.data.sql.source import SqlSource
+from veilwood.data.sql.words import Words
+from veilwood.errors import UseError
 from veilwood.forests.method import Codes, Floats, Model
+from veilwood.forests.scoring_sql import count_scores, largest, place_among
 from veilwood.privacy.entropy import secret_key
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
@@ -95,7 +99,7 @@ class Scoring:
     def count(self) -> Count:
         """Say what is added up, under a fresh secret key where a class is drawn for each row."""
         drawn = Assignment(secret_key(), 2 * (self.n_classes - 1)) if "drawn" in self.shapes else None
-        return partial(_add_up, self, drawn)
+        return ScoreCount(self, drawn)
 
     def tables(self, released: NDArray[np.int64]) -> dict[str, Floats]:
         """Cut the released counts into tables."""
@@ -160,16 +164,57 @@ def _class_by(coins: NDArray[np.int32], target: NDArray[np.int32], n_classes: in
     return np.where(others < 0, target, others + (others >= target)).astype(np.int32)
 
 
-def _add_up(
-    scoring: Scoring, drawn: Assignment | None, batches: Iterable[Batch], *, n_jobs: int | None = 1
-) -> NDArray[np.int64]:
-    """Count the rows of some batches in their cells."""
-    sums = np.zeros(scoring.n_cells, np.int64)
-    for batch in batches:
-        of_rows = None
-        if drawn is not None:
-            coins = drawn.trees(batch.partition, batch.first_row, len(batch.target))
-            of_rows = _class_by(coins, batch.target, scoring.n_classes)
-        cells = scoring.cells(batch.codes, batch.target, of_rows)
-        sums += np.bincount(cells.ravel(), minlength=len(sums))
-    return sums
+@dataclass(frozen=True, eq=False, repr=False)
+class ScoreCount:
+    """Counts rows in the cells of a scoring (``batches.Count``); in a database too (``data.sql``)."""
+
+    scoring: Scoring
+    drawn: Assignment | None
+
+    def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> NDArray[np.int64]:
+        """Count the rows of some batches in their cells."""
+        sums = np.zeros(self.scoring.n_cells, np.int64)
+        for batch in batches:
+            of_rows = None
+            if self.drawn is not None:
+                coins = self.drawn.trees(batch.partition, batch.first_row, len(batch.target))
+                of_rows = _class_by(coins, batch.target, self.scoring.n_classes)
+            cells = self.scoring.cells(batch.codes, batch.target, of_rows)
+            sums += np.bincount(cells.ravel(), minlength=len(sums))
+        return sums
+
+    def count_in_sql(self, source: SqlSource) -> NDArray[np.int64]:
+        """Count the rows of a table where it is."""
+        if getattr(self.scoring.model, "voting", "") == "probabilistic":
+            raise UseError("votes drawn by chance cannot be evaluated in a database. Hint: pass files or a table.")
+        coins = None if self.drawn is None else Coins(self.drawn.key, self.drawn.n_trees)
+        return count_scores(self.scoring.model, self._written, self.scoring.n_cells, source, coins)
+
+    def _written(self, words: Words, said: Sequence[str], chosen: Sequence[str]) -> list[str]:
+        """Write the cells of a row, one for each table."""
+        k = self.scoring.n_classes
+        if not k:
+            lower, upper = self.scoring.model.encoding.schema.target.bounds
+            true = f"CAST(t AS {words.double}) / {words.number(TARGET_LEVELS)}"
+            wrong = f"({true} - ({said[0]} - {words.number(lower)}) / {words.number(upper - lower)})"
+            size = place_among(words, f"ABS({wrong})", SIZE_EDGES)
+            sign = f"CASE WHEN {wrong} > {words.number(0.0)} THEN {SIZES} ELSE 0 END"
+            place = words.divided(f"(t * {TARGET_BINS})", str(TARGET_LEVELS + 1))
+            return [f"{sign} + {size}", f"{2 * SIZES} + {place}"]
+        if self.scoring.one_table:
+            bins, half = place_among(words, said[1], SCORE_EDGES), SCORE_BINS // 2
+            above, below = words.greatest(bins, str(half)), words.least(bins, str(half - 1))
+            return [f"t * {SCORE_BINS} + CASE WHEN {chosen[1]} > {chosen[0]} THEN {above} ELSE {below} END"]
+        others = f"(coin - {k - 1})"
+        drawn = f"(CASE WHEN {others} < 0 THEN t WHEN {others} >= t THEN {others} + 1 ELSE {others} END)"
+        own, theirs = (
+            f"(CASE {' '.join(f'WHEN {which} = {i} THEN {one}' for i, one in enumerate(said))} END)"
+            for which in ("t", drawn)
+        )
+        is_true = f"CASE WHEN {drawn} = t THEN 1 ELSE 0 END"
+        of_drawn = f"({drawn} * 2 + {is_true}) * {SCORE_BINS} + {place_among(words, theirs, SCORE_EDGES)}"
+        return [
+            f"t * {k} + {largest(chosen)}",
+            f"{k * k} + {place_among(words, own, SCORE_EDGES)}",
+            f"{k * k + SCORE_BINS} + {of_drawn}",
+        ]

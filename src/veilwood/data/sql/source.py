@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -27,9 +27,10 @@ from veilwood.errors import OutOfSchemaError, UseError
 from veilwood.privacy.entropy import secret_key
 from veilwood.privacy.neighbours import RowsOf
 
-__all__ = ["EncodedRows", "SqlSource", "assumed_types", "open_sql"]
+__all__ = ["EncodedRows", "SqlCount", "SqlSource", "assumed_types", "open_sql"]
 
 ROWS: Final = "veilwood_rows"
+FEW_TABLES: Final = 4  # that are counted without a temporary table
 _PARTS: Final = 1000
 
 
@@ -149,6 +150,14 @@ class EncodedRows:
         return f"CREATE TEMPORARY TABLE {ROWS} ({', '.join([*columns, f't {self.words.whole}'])})"
 
 
+@runtime_checkable
+class SqlCount(Protocol):
+    """A ``batches.Count`` that writes its own queries."""
+
+    def count_in_sql(self, source: SqlSource) -> Sums:
+        """Return the sums of a source's rows."""
+
+
 @dataclass(repr=False, eq=False)
 class _Pass:
     """What a session has come to."""
@@ -204,10 +213,10 @@ class SqlSource(Source):
         drawn = f"{writer.hashed(key, self.rows.names)} {'<' if aside else '>='} {limit}"
         return f"SELECT * FROM ({self.rows.query()}) AS veilwood_share WHERE {drawn}"
 
-    def relation(self) -> str:
-        """Where queries find the rows: a temporary table from the second pass on, where one can be made."""
+    def relation(self, n_tables: int = 1) -> str:
+        """Where queries find the rows: a temporary table if they are read several times, where one can be made."""
         at = self._at
-        several = at.passes > 0 or self.rows.cap is not None
+        several = at.passes > 0 or n_tables > FEW_TABLES or self.rows.cap is not None
         at.passes += 1
         if several and self.session.scratch and not at.filled and self.share is None:
             self.session.ask(f"INSERT INTO {ROWS} {self.query()}")
@@ -216,6 +225,8 @@ class SqlSource(Source):
 
     def add_up(self, count: Count, doing: str = "counting", *, n_jobs: int | None = 1) -> Sums:
         """Count in the database; threads are its own, so ``n_jobs`` has no effect."""
+        if isinstance(count, SqlCount):
+            return self.hand_over(count.count_in_sql(self))
         if not isinstance(count, SaidCount):
             raise UseError(
                 "this cannot be counted in a database, where no code of ours runs. Hint: pass files, or a table in "
@@ -229,7 +240,7 @@ class SqlSource(Source):
         width = n_classes if what == "classes" else 3
         found = [np.zeros((table.n_cells, width), np.int64) for table in tables]
         writer = self.writer()
-        rows = self.relation() if tables else ROWS
+        rows = self.relation(len(tables)) if tables else ROWS
         for statement in writer.statements(tables, what, rows, coins, len(self.rows.features)):
             for number, cell, *sums in self.session.ask(statement):
                 if cell < 0:

@@ -181,6 +181,11 @@ class Words:
         """What makes an engine compute a named query once, however often it is used."""
         return "MATERIALIZED " if self.engine in ("duckdb", "postgres", "sqlite") else ""
 
+    @property
+    def makes_tables_at_any_time(self) -> bool:
+        """Whether temporary tables can be made inside the snapshot too; elsewhere they are made before."""
+        return self.engine in ("duckdb", "sqlite")
+
     # -- functions ---------------------------------------------------------------------------------------------------
 
     def is_nan(self, x: str) -> str:

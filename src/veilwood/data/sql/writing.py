@@ -42,6 +42,8 @@ class Writer:
 
     def way(self, way: Way) -> str:
         """A number, or the tests that lead to one."""
+        if isinstance(way, float):
+            return self.words.number(way)
         if not isinstance(way, Split):
             return str(NOWHERE if way is None else way)
         x, missing = self._name(way.column), self._missing(way.column)
@@ -53,6 +55,11 @@ class Writer:
             return f"CASE WHEN {x} IS NULL THEN {self.way(pieces[-1][1])} ELSE {rest} END"
         return self._searched(x, way.column, pieces)  # a missing number is below nothing: it goes to the last piece
 
+    def coin(self, coins: Coins) -> str:
+        """The number of a row, out of its hash h."""
+        self._coins = coins.n
+        return self.way(Split(COIN, tuple(range(coins.n)), tuple(range(coins.n))))
+
     def _searched(self, x: str, column: int, pieces: list[tuple[int, Way]]) -> str:
         if len(pieces) == 1:
             return self.way(pieces[0][1])
@@ -62,7 +69,7 @@ class Writer:
 
     def _of_codes(self, x: str, way: Split) -> str:
         """Tests of whole numbers: a product where cells follow one another, a search, or lists of codes."""
-        targets = {to if isinstance(to, int) else id(to): to for to in way.to}
+        targets = {_key(to): to for to in way.to}
         if len(way.to) > 2 and way.first == tuple(range(len(way.to))) and all(isinstance(to, int) for to in way.to):
             numbers = np.array(way.to, np.int64)
             steps = np.unique(np.diff(numbers))
@@ -71,9 +78,9 @@ class Writer:
         if len(way.to) <= 2 * len(targets):
             return self._searched(x, way.column, list(zip(way.first, way.to, strict=True)))
         ends = [*way.first[1:], self._n_codes(way.column)]
-        codes: dict[int, list[int]] = {}
+        codes: dict[float, list[int]] = {}
         for start, end, to in zip(way.first, ends, way.to, strict=True):
-            codes.setdefault(to if isinstance(to, int) else id(to), []).extend(range(start, end))
+            codes.setdefault(_key(to), []).extend(range(start, end))
         last = max(codes, key=lambda key: len(codes[key]))
         tests = "".join(
             f" WHEN {x} IN ({', '.join(map(str, mine))}) THEN {self.way(targets[key])}"
@@ -132,22 +139,29 @@ class Writer:
         self, tables: Sequence[Cells], what: What, rows: str, coins: Coins | None = None, columns: int = 0
     ) -> Iterator[str]:
         """Write the queries that add up the rows of tables; ``rows`` is a table or a query."""
-        inner = "veilwood_in"
         if coins is not None:
             hashed = self.hashed(coins.key, [f"f{i}" for i in range(columns)])
             rows = f"(SELECT veilwood_all.*, {hashed} AS h FROM {rows} AS veilwood_all)"
+        inner, before = rows, ""
+        if rows.startswith("("):  # a query, which is computed once; a table is read faster as it is
+            inner = "veilwood_in"
+            before = f"WITH {inner} AS {self.words.once}(SELECT * FROM {rows} AS veilwood_from) "
         sums = "t AS k, COUNT(*) AS n" if what == "classes" else "COUNT(*) AS n, SUM(t) AS s, SUM(t * t) AS q"
         group = "2, 3" if what == "classes" else "2"
         selects = (
             f"SELECT {number} AS b, {self.cell(table, coins)} AS c, {sums} FROM {inner} GROUP BY {group}"
             for number, table in enumerate(tables)
         )
-        yield from batched(selects, f"WITH {inner} AS {self.words.once}(SELECT * FROM {rows} AS veilwood_from) ")
+        yield from batched(selects, before)
 
     def hashed(self, key: bytes, columns: Sequence[str]) -> str:
         """The keyed hash of what a row holds."""
         texts = [f"COALESCE(CAST({name} AS {self.words.texts}), '')" for name in (*columns, "t")]
         return self.words.hash(" || '|' || ".join([self.words.text(key.hex()), *texts]))
+
+
+def _key(way: Way) -> float:
+    return id(way) if way is None or isinstance(way, Split) else way
 
 
 class CellWriter(Writer):

@@ -21,7 +21,8 @@ from veilwood.data.cluster.source import ClusterSource
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
 from veilwood.data.sql.source import SqlSource
-from veilwood.errors import ModelFileError, ParameterError, PlanError
+from veilwood.data.sql.words import Words
+from veilwood.errors import ModelFileError, ParameterError, PlanError, UseError
 from veilwood.forests.adaptive.cell_forests import Grown, most_leaves, shares_of
 from veilwood.forests.adaptive.cell_tables import Axis, CellTable, grow_tables
 from veilwood.forests.adaptive.cluster_rows import ClusterRows
@@ -55,6 +56,7 @@ from veilwood.forests.adaptive.shapes import MOST_TABLE_COLUMNS, division
 from veilwood.forests.adaptive.shrinking import probabilities
 from veilwood.forests.adaptive.sql_rows import SqlRows
 from veilwood.forests.method import Arrays, Asked, Codes, Design, Floats, ForestModel, Method, Parameters
+from veilwood.forests.scoring_sql import said_by_scores
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Rows as RowsUnit
@@ -122,6 +124,12 @@ class PrivateForestModel(ForestModel):
     def class_shares(self) -> Floats:
         """Return the shares of classes where no column says anything."""
         return np.asarray(probabilities(self.start[None])[0])
+
+    def said_in_sql(self, words: Words, sums: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Write ``outputs`` for a database, and what the class is chosen by."""
+        if self.cells is not None:
+            raise UseError("what was learned from fine cells cannot be said in a database. Hint: evaluate on files.")
+        return said_by_scores(words, self.start, sums, self.encoding.schema)
 
     def explain(self) -> Effects:
         """Return main effects and interactions of the additive part, with error bars."""

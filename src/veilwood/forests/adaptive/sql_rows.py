@@ -9,6 +9,7 @@ one of them would be a row.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import ClassVar, Final
 
 import numpy as np
@@ -40,6 +41,8 @@ __all__ = ["SqlRows", "show_questions"]
 
 MOST_PENDING: Final = 8  # steps that are added to scores in every query before they are written down
 LOOKUP_ROWS: Final = 4000  # of a statement
+UNITS: Final = "veilwood_units"
+MOST_JOINT: Final = 1024  # cells of a table that answers for several
 REACH: Final = 10 * SCORE_UNITS  # beyond it the share of a class no longer changes
 
 
@@ -205,26 +208,35 @@ class SqlRows:
         number = {key: place for place, key in enumerate(axes)}
         groups = [self._writer.way(codes_of(axis.feature, axis.groups)) for axis in axes.values()]
         listed = [f"{group} AS x{place}" for place, group in enumerate(groups)]
-        once, outputs = self._words.once, range(self._outputs)
         scored = ", ".join([*listed, "t", *(f"{score} AS z{i}" for i, score in enumerate(self._scores(name)))])
         joins, units = self._gradients(question.limit)
-        kept = ", ".join(
-            [*(f"x{place}" for place in range(len(groups))), *(f"{unit} AS g{i}" for i, unit in enumerate(units))]
-        )
-        before = (
-            f"WITH veilwood_scored AS (SELECT {scored} FROM {name}), veilwood_units AS {once}"
-            f"(SELECT {kept} FROM veilwood_scored{joins}) "
-        )
-        cells = []
-        for table in question.tables:
-            stride, parts = table.n_cells, []
-            for axis in table.axes:
-                stride //= axis.size
-                parts.append(f"x{number[axis.feature, axis.groups.tobytes()]} * {stride}")
+        named = [f"{unit} AS g{i}" for i, unit in enumerate(units)]
+        kept = ", ".join([*(f"x{place}" for place in range(len(groups))), *named])
+        units_query = f"SELECT {kept} FROM (SELECT {scored} FROM {name}) AS veilwood_scored{joins}"
+        mine = [tuple(number[axis.feature, axis.groups.tobytes()] for axis in table.axes) for table in question.tables]
+        sizes = [axis.size for axis in axes.values()]
+        blocks, block_of = joined(mine, sizes)
+        cells, totals = [], []
+        for block in blocks:
+            stride, parts = prod(sizes[axis] for axis in block), []
+            totals.append(stride)
+            for axis in block:
+                stride //= sizes[axis]
+                parts.append(f"x{axis} * {stride}")
             cells.append(" + ".join(parts) or "0")
-        sums = [f"SUM(g{i})" for i in outputs]
-        found = self._several(cells, sums, [table.n_cells for table in question.tables], "veilwood_units", before)
-        return np.concatenate(found)
+        sums = [f"SUM(g{i})" for i in range(self._outputs)]
+        if len(blocks) == 1:
+            found = self._several(cells, sums, totals, f"({units_query}) AS {UNITS}", "")
+        elif self._words.makes_tables_at_any_time:  # a table is read faster than a named query
+            self._ask(f"CREATE TEMPORARY TABLE {UNITS} AS {units_query}")
+            found = self._several(cells, sums, totals, UNITS, "")
+            self._ask(f"DROP TABLE {UNITS}")
+        else:
+            before = f"WITH {UNITS} AS {self._words.once}({units_query}) "
+            found = self._several(cells, sums, totals, UNITS, before)
+        return np.concatenate([
+            taken_apart(found[place], blocks[place], table, sizes) for table, place in zip(mine, block_of, strict=True)
+        ])  # fmt: skip
 
     def _gradients(self, limit: int) -> tuple[str, list[str]]:
         """What each row adds (``rows.gradients``): tables to join, and a whole number for each output."""
@@ -245,6 +257,49 @@ class SqlRows:
             f"(CASE WHEN t = {i} THEN {units} ELSE 0 END) - {words.divided(f'(l{i}.v * {units})', total)}"
             for i in range(self._k)
         ]  # fmt: skip
+
+
+def joined(tables: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Find a few larger tables that contain all the given ones, each a set of axes; return which contains each.
+
+    A query that adds up in a larger table answers all that it contains. None has more than ``MOST_JOINT`` cells, if it
+    contains more than one.
+
+    >>> joined([(0,), (0, 1), (1, 2), (0, 2)], [4, 4, 4])
+    ([(0, 1, 2)], [0, 0, 0, 0])
+    """
+    has = np.zeros((len(tables), len(sizes)), np.int64)
+    for place, table in enumerate(tables):
+        has[place, list(table)] = 1
+    width, left = has.sum(axis=1), np.ones(len(tables), bool)
+    blocks: list[tuple[int, ...]] = []
+    block_of = [0] * len(tables)
+    while left.any():
+        block = has[int(np.flatnonzero(left)[width[left].argmax()])].copy()
+        while True:
+            missing = width - has @ block
+            gain = (left & (missing == 1)) @ has * (1 - block)
+            fits = np.array(sizes) * prod(np.array(sizes)[block > 0].tolist()) <= MOST_JOINT
+            gain = np.where(fits, gain, 0)
+            if not gain.any():
+                break
+            block[int(gain.argmax())] = 1
+        inside = left & (width - has @ block == 0)
+        for contained in np.flatnonzero(inside).tolist():
+            block_of[contained] = len(blocks)
+        blocks.append(tuple(np.flatnonzero(block).tolist()))
+        left &= ~inside
+    return blocks, block_of
+
+
+def taken_apart(sums: Ints, block: tuple[int, ...], table: tuple[int, ...], sizes: Sequence[int]) -> Ints:
+    """Add up the cells of a larger table to those of one that it contains."""
+    every = sums.reshape(*(sizes[axis] for axis in block), -1)
+    others = tuple(place for place, axis in enumerate(block) if axis not in table)
+    small = every.sum(axis=others) if others else every
+    order = [axis for axis in block if axis in table]
+    moved = np.transpose(small, [*(order.index(axis) for axis in table), len(order)])
+    return np.asarray(moved.reshape(-1, sums.shape[1]))
 
 
 def lookups(n_classes: int) -> Iterator[str]:

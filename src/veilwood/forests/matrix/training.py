@@ -21,6 +21,7 @@ from veilwood.bounded import rational
 from veilwood.data.batches import Batch, Count
 from veilwood.data.cells import Answer
 from veilwood.data.encoding import Encoding
+from veilwood.data.sql.words import Words
 from veilwood.errors import DomainTooLargeError, PlanError, UseError
 from veilwood.forests import leaves as cleaning
 from veilwood.forests.matrix.choices import strategy_to_choice
@@ -49,6 +50,7 @@ from veilwood.forests.matrix.mixtures import Mixture
 from veilwood.forests.matrix.search import SMALL, optimize
 from veilwood.forests.method import Asked, Codes, Floats, ForestDesign, OnePassMethod, layout_of, least_noise
 from veilwood.forests.noisy_leaves import AUTO, MOST_LEAVES, LeafMethod, LeafModel, LeafParameters
+from veilwood.forests.scoring_sql import doubtful
 from veilwood.privacy.door import Door
 from veilwood.privacy.plan import Plan
 from veilwood.trees.forest import Forest
@@ -142,6 +144,14 @@ class MatrixModel(LeafModel):
         votes = self.sums(codes, n_jobs)
         shares = cleaning.plain_shares(np.maximum(votes, 0.0))
         return cleaning.with_doubt(shares, self.forest.n_trees), np.asarray(votes.argmax(axis=1))
+
+    def said_in_sql(self, words: Words, sums: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Write ``answers`` for a database: shares of votes, and the votes."""
+        zero, even = words.number(0.0), words.number(1 / len(sums))
+        kept = [words.greatest(one, zero) for one in sums]
+        total = f"({' + '.join(kept)})"
+        shares = [f"(CASE WHEN {total} > {zero} THEN {one} / {total} ELSE {even} END)" for one in kept]
+        return doubtful(words, shares, self.forest.n_trees), list(sums)
 
 
 class MatrixForest(LeafMethod[MatrixForestParameters], OnePassMethod[MatrixForestParameters]):
