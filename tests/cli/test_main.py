@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -379,6 +380,57 @@ def test_debug_may_stand_anywhere(here: Path, capsys: pytest.CaptureFixture[str]
     for words in (["--debug", "certificate", "nosuch"], ["certificate", "nosuch", "--debug"]):
         assert main(words) == 4
         assert "Traceback" in capsys.readouterr().err
+
+
+def test_quiet_and_levels_may_stand_anywhere(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*FIT, "--epsilon", "0.01", "--force"]
+    for more, warned in (["--quiet"], False), (["-q"], False), (["--log-level=error"], False), (
+        ["--log-level", "warning"], True,
+    ):  # fmt: skip
+        for line in (words + more, more + words):
+            assert main(line) == 0
+            out, err = capsys.readouterr()
+            assert out == "visits.veilwood\n"
+            assert bool(err) == warned
+    assert main([*FIT, "--force", "--epsilon", "inf", "--quiet"]) == 0
+    assert main(["plan", "--schema", "visits.json", "-o", "plan.json", "-q"]) == 0
+    assert capsys.readouterr().out == "visits.veilwood\nplan.json\n"
+    assert main(["plan", "--schema", "visits.json", "-q"]) == 0  # what was asked for is never left out
+    assert "Costs epsilon=1" in capsys.readouterr().out
+    assert main([*FIT, "--log-level", "loud"]) == 2
+    assert "one of debug, info, warning, error" in capsys.readouterr().err
+
+
+def test_a_person_is_asked_before_a_budget_is_spent(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("typer.confirm", lambda text: asked.append(text))
+    paid = [*FIT, "--epsilon", "0.3", "--ledger", "small.db"]
+    assert main(paid) == 2
+    assert "Nothing was spent" in capsys.readouterr().err
+    assert asked == ["Spend epsilon=0.3 of the epsilon=0.5 left in ledger small.db?"]
+    assert vw.open_ledger("small.db").spent.epsilon == 0
+    assert main([*paid, "--yes"]) == 0
+    assert len(asked) == 1
+    evaluation = ["evaluate", "visits.veilwood", "visits.csv", "--epsilon", "0.1", "--ledger", "small.db"]
+    assert main(evaluation) == 2
+    assert len(asked) == 2
+    assert main([*FIT, "--epsilon", "0.3", "--force"]) == 0  # no ledger, no budget: nobody is asked
+    assert len(asked) == 2
+
+
+def test_the_same_plan_on_a_new_table_every_month(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--schema", "visits.json", "--epsilon", "0.2", "-o", "plan.json", "-q"]) == 0
+    for month in ("may", "june"):
+        Path("visits.csv").rename(f"{month}.csv")
+        fit = ["fit", f"{month}.csv", "--schema", "visits.json", "--plan", "plan.json", "--ledger", "small.db"]
+        assert main([*fit, "--yes", "--quiet"]) == 0
+        Path(f"{month}.csv").rename("visits.csv")
+    assert capsys.readouterr().out == "plan.json\nmay.veilwood\njune.veilwood\n"
+    assert vw.open_ledger("small.db").spent.epsilon == Fraction(2, 5)
 
 
 # -- as processes --------------------------------------------------------------------------------------------

@@ -434,7 +434,7 @@ def test_columns_that_cannot_be_read_are_refused_by_type(kind: str, column: dict
 def test_what_needs_rows_says_so(tmp_path: Path) -> None:
     address = put(rows_of("two", 30), tmp_path)["duckdb"]
     with pytest.raises(UseError, match="database"):
-        vw.RandomTreesClassifier(schema_of("two")).partial_fit(address)
+        vw.RandomTreesClassifier(schema_of("two"), n_rows=30).partial_fit(address)
     with pytest.raises(UseError, match="stay in the database"):
         vw.MatrixForestPredictor(schema_of("two"), n_estimators=2, max_depth=1).fit(address)
     of_people = vw.RandomTreesClassifier(schema_of("two"), privacy_unit={"id": "person", "at_most": 1})

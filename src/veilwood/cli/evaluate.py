@@ -9,7 +9,18 @@ from typing import Annotated
 import typer
 
 from veilwood.cli.ledger import existing_ledger, left_of
-from veilwood.cli.options import AsJson, Delta, Force, ModelPath, ShowValues, check_output, read_number, say
+from veilwood.cli.options import (
+    AsJson,
+    Delta,
+    Force,
+    ModelPath,
+    ShowValues,
+    Yes,
+    check_output,
+    confirm_spend,
+    read_number,
+    say,
+)
 from veilwood.cli.schema import Table
 from veilwood.data.private_text import showing_values
 from veilwood.evaluate import evaluate
@@ -38,6 +49,7 @@ def evaluate_model(
         Path | None, typer.Option("--out", "-o", metavar="OUT.json", help="Write it for veilwood report.")
     ] = None,
     force: Force = False,
+    yes: Yes = False,
     show_values: ShowValues = False,
     as_json: AsJson = False,
 ) -> None:
@@ -54,6 +66,7 @@ def evaluate_model(
         check_output(out, force)
     book = None if ledger is None else existing_ledger(ledger)
     forest = model_file.load(model)
+    confirm_spend(f"epsilon={epsilon:g}", book, yes)
     with showing_values(show_values):
         found = evaluate(
             forest,
@@ -66,4 +79,4 @@ def evaluate_model(
     if out is not None:
         found.save(out)
     where = "not recorded: no --ledger was given" if book is None else f"recorded in {book.name}, {left_of(book)}"
-    say(as_json, found.to_dict(), f"{found}\nSpend: {where}")
+    say(as_json, found.to_dict(), f"{found}\nSpend: {where}", short=None if out is None else str(out))

@@ -14,7 +14,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,9 +39,14 @@ from veilwood.cli.options import (
     Params,
     Sep,
     ShowValues,
+    Yes,
     check_output,
+    confirm_spend,
     read_params,
     say,
+    set_level,
+    take_level,
+    tell,
     with_dialect,
 )
 from veilwood.cli.papers import papers
@@ -72,6 +77,7 @@ from veilwood.estimators.planned import from_plan
 from veilwood.models import file as model_file
 from veilwood.privacy.ledger import Ledger, open_ledger
 from veilwood.privacy.plan import Plan
+from veilwood.progress import silent
 from veilwood.tune import SEARCHED, tune
 
 __all__ = ["FAMILIES", "main"]
@@ -153,12 +159,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None and "_VEILWOOD_COMPLETE" in os.environ:  # a shell asks what could come next
         app(prog_name="veilwood")
     words = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in words  # anywhere on the line, whatever the command
+    level, rest = take_level(words)  # anywhere on the line, whatever the command
+    debug = level == "debug"
     command = typer.main.get_command(app)
-    with warnings.catch_warnings():
-        _plain_warnings(debug)
+    with warnings.catch_warnings(), silent() if level == "error" else nullcontext():
+        _plain_warnings(level)
         try:
-            with command.make_context("veilwood", [word for word in words if word != "--debug"] or ["--help"]) as run:
+            set_level(level)
+            with command.make_context("veilwood", rest or ["--help"]) as run:
                 command.invoke(run)
             sys.stdout.flush()
             return 0
@@ -184,7 +192,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _explained(error: BaseException) -> tuple[int, str]:
     """Exit code and message of an error."""
     match error:
-        case KeyboardInterrupt():
+        case KeyboardInterrupt() | typer.Abort():
             return 130, "interrupted."
         case BudgetExceededError():
             return 3, str(error)
@@ -200,15 +208,15 @@ def _explained(error: BaseException) -> tuple[int, str]:
             return 1, f"unexpected {type(error).__name__}: {error}. Hint: run again with --debug for the traceback."
 
 
-def _plain_warnings(debug: bool) -> None:
-    """Show our own warnings as one line each, and those of other libraries only to those who debug."""
+def _plain_warnings(level: str) -> None:
+    """Show our own warnings as one line each, those of privacy always; others' only to those who debug."""
 
     def show(message: Warning | str, *place: Any, **more: Any) -> None:
         print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
 
-    warnings.simplefilter("default" if debug else "ignore")
+    warnings.simplefilter("default" if level == "debug" else "ignore")
     warnings.simplefilter("always", PrivacyWarning)
-    warnings.simplefilter("always", UtilityWarning)
+    warnings.simplefilter("ignore" if level == "error" else "always", UtilityWarning)
     warnings.showwarning = show
 
 
@@ -221,7 +229,13 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks; may stand anywhere on the line.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Tell only results, errors and what is NOT PRIVATE; stands anywhere.")
+    ] = False,
+    log_level: Annotated[
+        str, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error; stands anywhere.")
+    ] = "info",
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks; stands anywhere.")] = False,
 ) -> None:
     pass
 
@@ -315,7 +329,7 @@ def plan(
         told["statements"] = statements
         saved += "\n\n-- What the database would get. KEY stands for a secret key; later rounds have other constants.\n"
         saved += "\n".join(f"{statement};" for statement in statements)
-    say(as_json, told, f"{made}{saved}")
+    say(as_json, told, f"{made}{saved}", short=None if out is None else str(out))
 
 
 @app.command()
@@ -347,6 +361,7 @@ def fit(
         typer.Option("--evaluate-epsilon", metavar="E", help="Its price, where it costs something of its own."),
     ] = None,
     force: Force = False,
+    yes: Yes = False,
     show_values: ShowValues = False,
     as_json: AsJson = False,
 ) -> None:
@@ -377,7 +392,9 @@ def fit(
             raise UseError("--plan has its parameters. Hint: leave --param out, or make a new plan.")
         forest = from_plan(declared, planned, book)
     if not as_json:
-        print(planned.explain())
+        tell(planned.explain())
+    beside = "" if evaluate_epsilon is None else f" and epsilon={evaluate_epsilon:g} of the evaluation"
+    confirm_spend(f"{planned.loss}{beside}", None if ledger is None else book, yes)
     with _spend_noted(book, planned), showing_values(show_values):
         forest.fit(table, plan=planned, evaluate_share=evaluate_share, evaluate_epsilon=evaluate_epsilon)
         model_file.save(forest, out)
@@ -386,15 +403,17 @@ def fit(
         if evaluate_share is not None:
             forest.evaluation_.save(quality_file(out))
     if not as_json and (learned := forest.plan_.choices.get("learned")):
-        print(f"Chosen on the way, from what had come out: {learned}.")
+        tell(f"Chosen on the way, from what had come out: {learned}.")
     data = {"model": str(out), "certificate": forest.privacy_.to_dict(), "plan": forest.plan_.to_dict()}
     if evaluate_share is not None:
         data["evaluation"] = forest.evaluation_.to_dict()
         told = f"\nOn the units set aside:\n{forest.evaluation_.quality}\nWritten to {quality_file(out)}"
-        print(told if not as_json else "", end="" if as_json else "\n")
+        if not as_json:
+            tell(told)
     where = "not recorded: no --ledger was given" if ledger is None else f"recorded in {book.name}, {left_of(book)}"
     record = f"\nStatements, by their SHA-256: {statements_file(out)}" if hasattr(forest, "statements_") else ""
-    say(as_json, data, f"\nCertificate: {forest.privacy_}\nSpend: {where}\nModel: {out}{record}")
+    told = f"\nCertificate: {forest.privacy_}\nSpend: {where}\nModel: {out}{record}"
+    say(as_json, data, told, short=str(out))
 
 
 def statements_file(model: Path) -> Path:

@@ -40,7 +40,7 @@ def export(
     export_onnx(forest, out, float64=not float32)
     gives = "label and probabilities" if forest.task == "classification" else "value"
     text = f"Wrote {out}: columns by name in, {gives} out"
-    say(as_json, {"onnx": str(out), "inputs": list(forest.schema_.feature_names)}, text)
+    say(as_json, {"onnx": str(out), "inputs": list(forest.schema_.feature_names)}, text, short=str(out))
 
 
 def explain(
@@ -68,7 +68,8 @@ def explain(
     effects: Effects = forest.explain()
     if out is not None:
         WRITERS[out.suffix](effects, out)
-    say(as_json, effects.to_dict(), str(effects) if out is None else f"{effects}\nWrote {out}")
+    text = str(effects) if out is None else f"{effects}\nWrote {out}"
+    say(as_json, effects.to_dict(), text, short=None if out is None else str(out))
 
 
 def _write_json(effects: Effects, out: Path) -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import tempfile
+from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from veilwood.bounded import rational, read_json
 from veilwood.data.schema import Schema
 from veilwood.errors import UseError, VeilwoodError
+from veilwood.privacy.ledger import Ledger
 
 __all__ = [
     "AsJson",
@@ -27,10 +31,16 @@ __all__ = [
     "Params",
     "Sep",
     "ShowValues",
+    "Yes",
     "check_output",
+    "confirm_spend",
+    "is_quiet",
     "read_number",
     "read_value",
     "say",
+    "set_level",
+    "take_level",
+    "tell",
     "with_dialect",
 ]
 
@@ -59,6 +69,7 @@ ShowValues = Annotated[
     bool,
     typer.Option("--show-values", help="Show private rows and values: for the data holder at a terminal."),
 ]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Spend without asking, where a terminal would be asked.")]
 Sep = Annotated[str | None, typer.Option("--sep", metavar="CHAR", help="What separates cells of CSV; tab for a tab.")]
 Decimal = Annotated[
     str | None, typer.Option("--decimal", metavar="CHAR", help="Decimal sign of CSV: a point or a comma.")
@@ -67,9 +78,66 @@ Encoding = Annotated[str | None, typer.Option("--encoding", metavar="NAME", help
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file written by veilwood fit.")]
 
 
-def say(as_json: bool, data: Any, text: str) -> None:
-    """Print for a machine or for a person."""
-    print(json.dumps(data, indent=2) if as_json else text)
+LEVELS: Final = ("debug", "info", "warning", "error")
+_level: ContextVar[str] = ContextVar("level", default="info")
+
+
+def take_level(words: Sequence[str]) -> tuple[str, list[str]]:
+    """Take out what says how much is told, which may stand anywhere; return the level and the other words.
+
+    Examples
+    --------
+    >>> take_level(["fit", "visits.csv", "--quiet"])
+    ('error', ['fit', 'visits.csv'])
+    >>> take_level(["--log-level", "warning", "demo"])
+    ('warning', ['demo'])
+    """
+    level, rest = "info", []
+    coming = iter(words)
+    for word in coming:
+        if word in ("--quiet", "-q"):
+            level = "error"
+        elif word == "--debug":
+            level = "debug"
+        elif word == "--log-level" or word.startswith("--log-level="):
+            level = word.partition("=")[2] if "=" in word else next(coming, "")
+        else:
+            rest.append(word)
+    return level, rest
+
+
+def set_level(level: str) -> None:
+    """Say how much the commands of this process tell."""
+    if level not in LEVELS:
+        raise UseError(f"--log-level {level!r} is not understood. Hint: one of {', '.join(LEVELS)}.")
+    _level.set(level)
+
+
+def is_quiet() -> bool:
+    """Whether only results, warnings and errors are wanted."""
+    return _level.get() in ("warning", "error")
+
+
+def tell(text: str) -> None:
+    """Print what helps a person along, and is not what was asked for."""
+    if not is_quiet():
+        print(text)
+
+
+def confirm_spend(cost: object, book: Ledger | None, yes: bool) -> None:
+    """Ask the person at a terminal before a budget is spent, which nothing brings back; scripts are not asked."""
+    if yes or book is None or book.budget is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return
+    if not typer.confirm(f"Spend {cost} of the {book.remaining} left in {book.name}?"):
+        raise UseError("not confirmed. Nothing was spent. Hint: --yes spends without asking.")
+
+
+def say(as_json: bool, data: Any, text: str, *, short: str | None = None) -> None:
+    """Print for a machine or for a person; ``short`` is what is left of it for one who wants quiet."""
+    if as_json:
+        print(json.dumps(data, indent=2))
+    else:
+        print(text if short is None or not is_quiet() else short)
 
 
 def with_dialect(schema: Schema, sep: str | None, decimal: str | None, encoding: str | None) -> Schema:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from veilwood.cli.options import AsJson, Decimal, Encoding, Force, ModelPath, Sep, check_output, with_dialect
+from veilwood.cli.options import AsJson, Decimal, Encoding, Force, ModelPath, Sep, check_output, is_quiet, with_dialect
 from veilwood.cli.schema import Table
 from veilwood.data import frames
 from veilwood.data.tables import feature_batches
@@ -64,7 +64,8 @@ def predict(
         sys.stdout.write(text)
     else:
         out.write_text(text, encoding="utf-8")
-        print(f"Wrote {len(answer)} predictions to {out}", file=sys.stderr)
+        if not is_quiet():
+            print(f"Wrote {len(answer)} predictions to {out}", file=sys.stderr)
 
 
 def _answers(forest: Any, rows: frames.Table, kept: pd.DataFrame, proba: bool) -> pd.DataFrame:

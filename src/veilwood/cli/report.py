@@ -45,4 +45,4 @@ def report_model(
     found = quality_file(model) if evaluation is None and quality_file(model).exists() else evaluation
     book = None if ledger is None else existing_ledger(ledger)
     report(model, place, evaluation=found, ledger=book, signed_by=signed_by)
-    say(as_json, {"report": str(place)}, f"Wrote {place}: open it in a browser.")
+    say(as_json, {"report": str(place)}, f"Wrote {place}: open it in a browser.", short=str(place))

@@ -20,7 +20,9 @@ from veilwood.cli.options import (
     Force,
     Sep,
     ShowValues,
+    Yes,
     check_output,
+    confirm_spend,
     read_value,
     say,
     with_dialect,
@@ -88,6 +90,7 @@ def schema_draft(
         f"Wrote {out}: {found['task']} of {goal!r} from {n_features} columns."
         + (f"\nLeft out:{reasons}" if reasons else "")
         + f"\nIt was read off the data. Go on with: veilwood schema review {out}",
+        short=str(out),
     )
 
 
@@ -141,6 +144,7 @@ def schema_discover(
     decimal: Decimal = None,
     encoding: Encoding = None,
     force: Force = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure what a schema needs where it is not public: at a price, with a certificate.
@@ -161,12 +165,14 @@ def schema_discover(
     if not isinstance(more, dict):
         raise UseError('--dialect is not understood. Hint: {"thousands": ".", "nulls": ["NA"], "money": true}.')
     way = Dialect.from_dict(more | {key: value for key, value in given.items() if value is not None})
+    book = None if ledger is None else existing_ledger(ledger)
+    confirm_spend(f"epsilon={epsilon:g}", book, yes)
     found = discover(
         table,
         target,
         epsilon=epsilon,
         delta=delta,
-        ledger=None if ledger is None else existing_ledger(ledger),
+        ledger=book,
         privacy_unit="row" if unit is None else read_value(unit),
         ignore=ignore or (),
         bounds_only=bounds_only,
@@ -178,7 +184,7 @@ def schema_discover(
         return
     out.write_text(text + "\n", encoding="utf-8")
     data = {"schema": str(out), "certificate": found.privacy.to_dict()}
-    say(as_json, data, f"{found.schema}\n\nCertificate: {found.privacy}\nSchema: {out}")
+    say(as_json, data, f"{found.schema}\n\nCertificate: {found.privacy}\nSchema: {out}", short=str(out))
 
 
 @schemas.command("check")

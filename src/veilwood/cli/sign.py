@@ -46,7 +46,7 @@ def sign(
     if place.exists() and not force:
         raise UseError(f"{place} exists already. Hint: --force to sign again.")
     signed.sign(file, key)
-    say(as_json, {"signature": str(place)}, f"Signed {file}: {place}")
+    say(as_json, {"signature": str(place)}, f"Signed {file}: {place}", short=str(place))
 
 
 def verify(

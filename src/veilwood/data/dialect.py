@@ -258,7 +258,8 @@ def detect(opened: Callable[[], Any], **given: Any) -> Dialect:
     if "decimal" not in known or "thousands" not in known:
         decimal, thousands = _guess_numbers(cells, sep, known.get("decimal"))
         known = {"thousands": thousands, "decimal": decimal} | known
-    known.setdefault("money", any(re.search(f"[0-9].*[{_MONEY}]|[{_MONEY}].*[0-9]", cell) for cell in cells))
+    sign = rf"(?:[{_MONEY}]|\b(?:{_CURRENCIES})\b)"
+    known.setdefault("money", any(re.search(f"[0-9].*{sign}|{sign}.*[0-9]", cell) for cell in cells))
     known.setdefault("nulls", _guess_nulls(rows))
     found: dict[str, Any] = {"sep": sep, "encoding": encoding} | known
     return Dialect(**found)

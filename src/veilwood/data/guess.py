@@ -141,7 +141,7 @@ def unit_among(looks: Sequence[Look]) -> Look | None:
 
 _REASONS: Final = {
     "id": "looks like an id",
-    "date": "a date; its year, month or weekday can be used",
+    "date": "a date; draft again with --dates month,weekday to use these parts of it",
     "time": "a date or time, in a form whose parts cannot be used",
     "text": "free text",
     "people": "names or addresses of people",

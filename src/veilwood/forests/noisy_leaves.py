@@ -293,7 +293,8 @@ class LeafMethod(Method[L]):
         unit = 1 if self.task == "classification" else TARGET_LEVELS
         rows_per_leaf = max(0.0, float(model.leaf_counts.sum()) / unit) / model.forest.n_leaves
         noise = plan.expected_leaf_mse**0.5
-        if noise <= rows_per_leaf or noise == 0:
+        averaged = noise / model.forest.n_trees**0.5 if self.sized else noise  # shrunken leaves are averaged
+        if averaged <= rows_per_leaf or noise == 0:
             return None
         cleaner = "" if self.shrinks else ", use leaves='empirical-bayes'"
         return (

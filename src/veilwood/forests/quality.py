@@ -120,8 +120,19 @@ class Quality:
             None if data["clipped_at"] is None else float(data["clipped_at"]),
         )
 
+    @property
+    def most_frequent(self) -> tuple[str, float] | None:
+        """The class that most rows seem to have, and how often saying it always is right; None without one."""
+        of_class = [max(sum(row), 0.0) for row in self.confusion]
+        if sum(of_class) <= 0:
+            return None
+        largest = of_class.index(max(of_class))
+        return self.classes[largest], of_class[largest] / sum(of_class)
+
     def __str__(self) -> str:
         lines = [f"{name.replace('_', ' ')}: {estimate}" for name, estimate in self.scores.items()]
+        if (usual := self.most_frequent) is not None:
+            lines.insert(1, f"accuracy of always saying {usual[0]!r}: about {usual[1]:.3f}")
         rows = "unknown" if self.rows.value is None else f"{self.rows.value:,.0f} ({self.rows.low:,.0f} to "
         rows += "" if self.rows.value is None else f"{self.rows.high:,.0f})"
         return "\n".join([*lines, f"rows: {rows}", f"({self.confidence:.0%} confidence, noise and chance together)"])

@@ -250,6 +250,10 @@ class Sizing(Method[LeafParameters]):
         again = _pure(asked) if counted else asked
         return self._of_rows(again, plan.layout.rows_planned, plan.layout.rows_known).plan
 
+    def warning(self, plan: Plan, model: Model) -> str | None:
+        """Say so when the noise is larger than the leaves of the chosen size."""
+        return self._carried_out(plan).warning(plan, model)
+
     def _carried_out(self, plan: Plan) -> LeafMethod[Any]:
         found = plan.choices.get("n_estimators"), plan.choices.get("max_depth")
         if None in found:

@@ -167,9 +167,10 @@ def _guarantee(model: Any) -> str:
 
 def _quality(model: Any, evaluation: Evaluation | None) -> str:
     expected = [
-        f"{key}: {value.split(_EXPECTED)[1]}" for key, value in model.plan_.notes.items()
+        f"{key}: {value.split(_EXPECTED)[1]}"
+        for key, value in sorted(model.plan_.notes.items(), key=lambda note: (len(note[0]), note[0]))  # few rows first
         if isinstance(value, str) and _EXPECTED in value
-    ]  # fmt: skip
+    ]
     text = "<h2>How good it is</h2>"
     if expected:
         text += "<h3>Expected, before any data was seen</h3>" + _paragraphs(expected, "small")
@@ -192,6 +193,10 @@ def _quality(model: Any, evaluation: Evaluation | None) -> str:
     about = "" if found.rows.value is None else f", on about {found.rows.value:,.0f} rows"
     caption = f"Measured with noise ({price}{about}); bands hold the truth with {found.confidence:.0%} confidence"
     text += _figure(caption, pictures.whiskers(rows))
+    if (usual := found.most_frequent) is not None:
+        text += _paragraphs(
+            [f"Always saying {usual[0]} would be right for about {usual[1]:.0%} of these rows."], "small"
+        )
     side = []
     known = [
         (p.predicted, p.happened.value, p.happened.low, p.happened.high, p.rows)
