@@ -7,7 +7,6 @@ Nothing is computed here; what the roles do is in ``secure``.
 from __future__ import annotations
 
 import importlib.util
-import logging
 import signal
 import threading
 from pathlib import Path
@@ -108,14 +107,12 @@ def server(
       veilwood secure server clinics/server-0
     """
     from veilwood.secure.roles.config import Config
+    from veilwood.secure.roles.log_lines import log_lines
     from veilwood.secure.roles.server import Server
 
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.INFO,
-        format="%(asctime)s %(message)s",
-        datefmt="%Y-%m-%d %H:%M:%S",  # whole seconds: how long a training took would tell how many rows there were
-    )
-    running = Server(Config.load(folder))
+    config = Config.load(folder)
+    log_lines(config.who, verbose)
+    running = Server(config)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
@@ -132,6 +129,10 @@ def client(
     task: TaskName = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until the model is trained.")] = True,
     pad_to: Annotated[int | None, typer.Option("--pad-to", metavar="N", help="Hide how many rows there are.")] = None,
+    part: Annotated[
+        str, typer.Option("--part", metavar="NAME", help="What these rows are called; sent again, replaced.")
+    ] = "rows",
+    more: Annotated[bool, typer.Option("--more", help="Another part will follow: do not train yet.")] = False,
     retire: Annotated[bool, typer.Option("--retire", help="Have the servers forget the model instead.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -156,13 +157,13 @@ def client(
         owner.attend(*read_table(table, owner.schema))
     elif owner.holds_target:
         X, y = read_table(table, owner.schema)
-        owner.contribute(X, y, pad_to=pad_to)
+        owner.contribute(X, y, pad_to=pad_to, part=part, more=more)
     else:
         X = read_features(table, owner.schema)
-        owner.contribute(X, pad_to=pad_to)
+        owner.contribute(X, pad_to=pad_to, part=part, more=more)
     if not as_json and not owner.attends:
         print("The rows are shared, and checked by the three servers.", flush=True)
-    if not wait:
+    if not wait or more:
         return None
     statement = owner.wait()
     return say(as_json, statement.to_dict(), f"{owner.task.name} is trained. {statement}")

@@ -48,7 +48,7 @@ def test_two_owners_teach_a_private_forest(room: Place) -> None:
         assert [entry.state for entry in server._ledger.entries()] == ["committed"]
 
 
-def test_an_owner_that_leaves_ends_the_training_and_what_was_opened_stays_spent(
+def test_an_owner_that_leaves_before_anything_was_opened_ends_the_training_and_costs_nothing(
     room: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leaves = room.client("south")
@@ -71,8 +71,8 @@ def test_an_owner_that_leaves_ends_the_training_and_what_was_opened_stays_spent(
             north.result(60)
     room.settle()
     assert asked == [1]
-    for server in room.servers:  # the protocol opens, so nothing is refunded
-        assert [entry.state for entry in server._ledger.entries()] == ["reserved"]
+    for server in room.servers:  # no server recorded that it was about to open anything
+        assert [entry.state for entry in server._ledger.entries()] == ["cancelled"]
     monkeypatch.setattr(JointForest, "attend", original)
     attend(room)  # everybody comes again, and it works
     assert room.user().wait(10).epsilon == 4

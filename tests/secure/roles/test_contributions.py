@@ -10,24 +10,24 @@ import pytest
 
 from fixtures.places import TASK, Place, X, Y, first_word
 from veilwood.errors import PartyError
-from veilwood.secure.mpc.shares import share, to_bytes
 from veilwood.secure.roles.calls import Call
 from veilwood.secure.roles.identity import Name, tls_context
 from veilwood.secure.roles.programs import HiddenForest
 from veilwood.secure.roles.transport import dial
+from veilwood.secure.roles.uploads import seeded_shares
+
+UPLOAD = {"part": "rows", "upload": "0" * 32, "more": False}
 
 
 def send_arrays(here: Place, arrays: dict[str, Any], rows: int, spoil: Any = None) -> None:
-    """Contribute arrays as client north, whatever they hold; ``spoil`` changes the pair of one server."""
-    with Call(here.config("client-north"), TASK, "contribute", rows=rows) as call:
+    """Contribute arrays as client north, whatever they hold; ``spoil`` changes the shares of one server."""
+    with Call(here.config("client-north"), TASK, "contribute", rows=rows, **UPLOAD) as call:
         call.hear("send")
+        call.say(start=0)
         for array in arrays.values():
-            pairs = share(array)
-            for party, channel in enumerate(call.channels):
-                pair = spoil(party, pairs[party]) if spoil else pairs[party]
-                channel.send(to_bytes(pair))
-        call.hear("received")
-        call.go()
+            parts = seeded_shares(array, np.uint32)
+            call.send_parts([spoil(party, part) if spoil else part for party, part in enumerate(parts)])
+        call.hear("piece")
         call.hear("accepted")
 
 
@@ -50,7 +50,7 @@ def test_bad_rows_are_refused_and_the_owner_named(here: Place) -> None:
             send_arrays(here, arrays, rows)
         assert caught.value.party == "client north"
     with pytest.raises(PartyError, match="client north sent shares that do not fit together"):
-        send_arrays(here, good, rows, lambda party, pair: (pair[0] + 1, pair[1]) if party == 1 else pair)
+        send_arrays(here, good, rows, lambda party, part: part[:-1] + b"\x07" if party == 1 else part)
     assert all(server._studies["scale"].rows == {} for server in here.servers)
     here.train()  # and those who keep to the protocol are served
 
@@ -63,7 +63,7 @@ def test_numbers_of_rows_that_are_none(trained: Place, rows: Any) -> None:
 
 def test_more_rows_than_a_server_takes_are_refused_unread(trained: Place) -> None:
     with pytest.raises(PartyError, match="more rows than this server takes"):
-        first_word(trained.config("client-north"), TASK, "contribute", rows=1 << 30)
+        first_word(trained.config("client-north"), TASK, "contribute", rows=1 << 30, **UPLOAD)
 
 
 def test_an_owner_that_tells_servers_different_things_is_blamed(here: Place) -> None:
@@ -79,13 +79,14 @@ def test_an_owner_that_tells_servers_different_things_is_blamed(here: Place) -> 
         name = Name("server", str(party))
         channel = dial(address.host, address.people, context, name, timeout=10, limit=1 << 20)
         count, arrays = (rows, good) if party else (rows - 1, fewer)
-        channel.say(do="contribute", task="scale", fingerprint=TASK.fingerprint(), session="cheat", rows=count)
+        channel.say(
+            do="contribute", task="scale", fingerprint=TASK.fingerprint(), session="cheat", rows=count, **UPLOAD
+        )
         channel.hear("send")
+        channel.say(start=0)
         for array in arrays.values():
-            channel.send(to_bytes(share(array)[party]))
-        channel.hear("received")
+            channel.send(seeded_shares(array, np.uint32)[party])
         channels.append(channel)
-    channels[0].say(go=True)
     for channel in channels:
         with pytest.raises(PartyError, match="different facts about") as caught:
             channel.hear("accepted")

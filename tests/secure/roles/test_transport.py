@@ -14,7 +14,8 @@ from fixtures.places import Place
 from veilwood.errors import PartyError, VeilwoodError
 from veilwood.secure.roles.config import Config
 from veilwood.secure.roles.identity import Name, tls_context
-from veilwood.secure.roles.transport import Channel, Listener, TlsLinks, dial
+from veilwood.secure.roles.listener import Listener
+from veilwood.secure.roles.transport import Channel, TlsLinks, dial
 
 
 @contextmanager

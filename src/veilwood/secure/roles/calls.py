@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from numpy.typing import NDArray
@@ -81,6 +81,11 @@ class Call:
             pairs: list[Pair] = share(array, ring)
             for channel, pair in zip(self.channels, pairs, strict=True):
                 channel.send(to_bytes(pair))
+
+    def send_parts(self, parts: Sequence[bytes]) -> None:
+        """Send each server its own."""
+        for channel, part in zip(self.channels, parts, strict=True):
+            channel.send(part)
 
     def close(self) -> None:
         """End the conversation."""

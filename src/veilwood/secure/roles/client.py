@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from veilwood.data.schema import Schema
@@ -16,10 +17,13 @@ from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.secure.roles.calls import Call
 from veilwood.secure.roles.config import Config
 from veilwood.secure.roles.programs import JointForest, Program, program_of
+from veilwood.secure.roles.transport import LostError
+from veilwood.secure.roles.uploads import Pieces, seeded_shares
 
 __all__ = ["Client"]
 
 _POLL_SECONDS = 0.2
+_AGAIN_SECONDS = 0.5
 PATIENCE_S: Final = 24 * 3600.0
 
 
@@ -49,11 +53,22 @@ class Client:
         """Whether this owner's table has the column to be predicted."""
         return self.task.holds_target(self.config.name)
 
-    def contribute(self, X: Any, y: Any = None, *, pad_to: int | None = None) -> None:
-        """Share rows with the three servers, which check them together and refuse what is not one-hot.
+    def contribute(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        pad_to: int | None = None,
+        part: str = "rows",
+        more: bool = False,
+        patience: float = 60.0,
+        progress: Callable[[float], None] | None = None,
+    ) -> None:
+        """Share rows with the three servers, in pieces, which they check together and refuse if they are no rows.
 
-        Training begins when the last owner of the task has contributed. An owner that contributes again before
-        that replaces its rows.
+        Training begins when the last owner of the task has contributed. A part that is contributed again before
+        that is replaced, so that no row counts twice; other parts are added to it. What was cut short goes on where
+        it stopped, also from another process, if the rows are the same.
 
         Parameters
         ----------
@@ -64,12 +79,37 @@ class Client:
         pad_to : int, optional
             Fill up to this many rows with some that count nowhere, so that servers do not learn how many there are;
             owners of columns must agree on it.
+        part : str
+            What these rows are called, where an owner contributes several times.
+        more : bool
+            Whether another part will follow: training waits for it.
+        patience : float
+            Seconds to wait for a server that is lost on the way.
+        progress : callable, optional
+            Told after each piece which share of the rows has arrived.
         """
-        arrays, rows = self._program.encode_rows(self.config.name, X, y, pad_to)
-        with Call(self.config, self.task, "contribute", rows=rows) as call:
-            call.send_shares(arrays, self._program.ring)
-            call.hear("received")
-            call.go()
+        pieces = Pieces(self._program, self.config.name, X, y, pad_to)
+        about = f"{self.task.fingerprint()} {part}"
+        upload = pieces.token(self.config.identity.secret, about)
+        until = time.monotonic() + patience
+        while True:
+            try:
+                return self._send(pieces, part, upload, more, progress or (lambda share: None))
+            except LostError as error:
+                if time.monotonic() > until or not (error.party or "").startswith("server"):
+                    raise
+                time.sleep(_AGAIN_SECONDS)
+
+    def _send(self, pieces: Pieces, part: str, upload: str, more: bool, progress: Callable[[float], None]) -> None:
+        words = {"rows": pieces.rows, "part": part, "upload": upload, "more": more}
+        with Call(self.config, self.task, "contribute", **words) as call:
+            start = min(int(server["held"]) for server in call.hear("send", "held"))
+            call.say(start=start)
+            for number in range(start, len(pieces.counts)):
+                for array in pieces.encoded(number).values():
+                    call.send_parts(seeded_shares(array, self._program.ring))
+                call.hear("piece")
+                progress((number + 1) / len(pieces.counts))
             call.hear("accepted")
 
     @property
@@ -94,7 +134,17 @@ class Client:
         """
         if not isinstance(self._program, JointForest) or not self.attends:
             raise UseError(f"task {self.task.name!r} takes rows once. Hint: contribute them.")
-        with Call(self.config, self.task, "attend", rows=1, plan=self._program.plan.fingerprint()) as call:
+        until = time.monotonic() + patience
+        while True:
+            try:
+                return self._attend(self._program, X, y, patience)
+            except LostError as error:  # a server is lost, and will be back: what was opened stays as it was
+                if time.monotonic() > until or not (error.party or "").startswith("server"):
+                    raise
+                time.sleep(_AGAIN_SECONDS)
+
+    def _attend(self, program: JointForest, X: Any, y: Any, patience: float) -> None:
+        with Call(self.config, self.task, "attend", plan=program.plan.fingerprint()) as call:
             call.hear("received")
             call.go()
             call.hear("accepted")
@@ -104,7 +154,7 @@ class Client:
             call.hear("begins")
             for channel, timeout in zip(call.channels, usual, strict=True):
                 channel.timeout = timeout
-            self._program.attend(X, y, call.channels)
+            program.attend(X, y, call.channels)
             call.hear("trained")
 
     def status(self) -> list[dict[str, Any]]:

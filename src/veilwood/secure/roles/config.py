@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from veilwood.bounded import rational, read_json, read_text
 from veilwood.data.schema import Schema
-from veilwood.errors import SchemaError, SetupError, UseError
+from veilwood.errors import SchemaError, SetupError, UseError, VeilwoodError
 from veilwood.secure.roles.identity import Authority, Identity, Name, Role, new_secret, write_private
 
 __all__ = ["Address", "Config", "Task", "set_up", "task_name"]
@@ -171,6 +171,8 @@ class Config:
         Bytes beyond which a message is refused unread.
     refused : tuple of str
         Whom this server serves no more, whatever the tasks say: ``"user analyst"``.
+    faulty : tuple
+        Tasks of the file that make no sense, as they stand there, each with the reason: the others are not harmed.
     """
 
     folder: Path
@@ -183,6 +185,7 @@ class Config:
     timeout: float = 60.0
     largest_message: int = 1 << 30
     refused: tuple[str, ...] = ()
+    faulty: tuple[tuple[Any, str], ...] = ()
 
     @property
     def who(self) -> Name:
@@ -222,6 +225,9 @@ class Config:
         named = {task.name: task for task in self.tasks}
         if name is None and len(named) == 1:
             return self.tasks[0]
+        for raw, reason in self.faulty:
+            if name is not None and isinstance(raw, dict) and raw.get("name") == name:
+                raise SetupError(f"the configuration of {self.who} has a task {name!r} that makes no sense: {reason}")
         if name not in named:
             asked = f"has no task {name!r}" if name is not None else "has several tasks"
             raise SetupError(f"the configuration of {self.who} {asked}. Hint: one of {', '.join(named) or 'none'}.")
@@ -234,7 +240,7 @@ class Config:
         try:
             data = read_json(read_text(file))
             data["servers"] = tuple(Address(**address) for address in data["servers"])
-            data["tasks"] = tuple(map(Task.from_dict, data["tasks"]))
+            data["tasks"], data["faulty"] = _sorted_out(data["tasks"])
             data["refused"] = tuple(data.get("refused", ()))
             found = cls(folder=file.parent, **data)
         except FileNotFoundError:
@@ -255,12 +261,26 @@ class Config:
 
     def save(self) -> None:
         """Write the file into the role's folder."""
-        data = {key: value for key, value in vars(self).items() if key in self.__dataclass_fields__ and key != "folder"}
-        data |= {"servers": list(map(asdict, self.servers)), "tasks": [task.to_dict() for task in self.tasks]}
+        kept = [key for key in self.__dataclass_fields__ if key not in ("folder", "faulty")]
+        data = {key: getattr(self, key) for key in kept} | {"servers": list(map(asdict, self.servers))}
+        data["tasks"] = [task.to_dict() for task in self.tasks] + [raw for raw, _ in self.faulty]
         text = json.dumps(data, indent=1) + "\n"
         new = self.folder / f"{CONFIG}.new"
         new.write_text(text, encoding="utf-8")
         new.replace(self.folder / CONFIG)  # a server may be reading it
+
+
+def _sorted_out(found: Sequence[Any]) -> tuple[tuple[Task, ...], tuple[tuple[Any, str], ...]]:
+    """Read the tasks of a file: one that makes no sense must not keep a server from serving the others."""
+    tasks, faulty = [], []
+    for raw in found:
+        try:
+            tasks.append(Task.from_dict(raw))
+        except (VeilwoodError, TypeError, AttributeError, KeyError, ValueError) as error:
+            faulty.append(
+                (raw, str(error) if isinstance(error, VeilwoodError) else f"unexpected {type(error).__name__}.")
+            )
+    return tuple(tasks), tuple(faulty)
 
 
 def task_name(schema: Schema) -> str:

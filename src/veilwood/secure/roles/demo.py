@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from veilwood import datasets
 from veilwood.errors import SetupError
 from veilwood.estimators.private_forest import PrivateForestClassifier
 from veilwood.privacy.certificate import PrivacyStatement
+from veilwood.privacy.ledger import open_ledger
 from veilwood.secure.roles.local import LocalServers, local_servers
 
 __all__ = ["Story", "run"]
@@ -32,6 +34,8 @@ __all__ = ["Story", "run"]
 EPSILON = "1"
 HELD_OUT = 400
 POOLED_FITS = 5
+VICTIM = 2
+KILLED_AFTER = 3  # openings
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ class Story:
     pooled: float
     majority: float
     statement: PrivacyStatement
+    opened_before: int
+    charged: int
 
 
 def run(folder: Path | None = None, console: Console | None = None) -> Story:
@@ -70,6 +76,10 @@ def run(folder: Path | None = None, console: Console | None = None) -> Story:
 
         owners = [_start("client", here.folder / f"client-{name}", tables[name], "--json") for name in tables]
         tell(f"[bold]owners[/bold]   north has {len(north)} rows, south {len(south)}; both answer with shares of sums")
+        opened = _kill_in_the_middle(here, owners)
+        tell(f"[bold]kill[/bold]     server {VICTIM} is killed while it trains, with {opened} openings on disk")
+        here.start(VICTIM)
+        tell(f"[bold]servers[/bold]  server {VICTIM} is back; owners call again, and the training goes on")
         certificates = [json.loads(_finish(owner)) for owner in owners]
         statement = PrivacyStatement.from_dict(certificates[0])
         tell("[bold]servers[/bold]  asked round after round, and opened nothing but noisy sums and choices")
@@ -79,6 +89,9 @@ def run(folder: Path | None = None, console: Console | None = None) -> Story:
         truth = y.iloc[asked].to_numpy()
         accuracy, majority = float(np.mean(labels == truth)), float(pd.Series(truth).value_counts(normalize=True).max())
         tell(f"[bold]user[/bold]     {accuracy:.1%} of {HELD_OUT} answers are right (always the same: {majority:.1%})")
+        entries = open_ledger(here.folder / "server-0" / "ledger.db").entries()
+        charged = sum(entry.state != "cancelled" for entry in entries)
+        tell(f"[bold]ledger[/bold]   {charged} training{'s' * (charged > 1)} charged to server 0")
         log = here.log(0)
     seconds = time.monotonic() - began
     rows = np.concatenate([north, south])
@@ -96,7 +109,18 @@ def run(folder: Path | None = None, console: Console | None = None) -> Story:
     for line in log.splitlines():
         out.print(f"  {line}", markup=False)
     out.print(f"\nAll of it in {seconds:.0f} seconds. How to place real servers: docs/secure.md")
-    return Story(seconds, accuracy, float(pooled), majority, statement)
+    return Story(seconds, accuracy, float(pooled), majority, statement, opened, charged)
+
+
+def _kill_in_the_middle(here: LocalServers, owners: Sequence[subprocess.Popen[str]]) -> int:
+    """Kill a server when some numbers were opened; return how many it had written down."""
+    written = here.folder / f"server-{VICTIM}" / "checkpoints" / "car"
+    while len(list(written.glob("opening-*"))) < KILLED_AFTER:
+        if any(owner.poll() is not None for owner in owners):
+            raise SetupError("the training ended before anything was opened.")
+        time.sleep(0.005)
+    here.kill(VICTIM)
+    return len(list(written.glob("opening-*")))
 
 
 def _pooled(X: pd.DataFrame, y: pd.Series, asked: pd.DataFrame, truth: object) -> float:

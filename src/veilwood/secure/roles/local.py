@@ -129,6 +129,13 @@ class LocalServers:
                     raise SetupError(f"server {party} did not start: {' '.join(self.log(party).splitlines()[-1:])}")
                 time.sleep(0.05)
 
+    def kill(self, party: int) -> None:
+        """End a server at once, as a power failure does; ``start(party)`` brings it back."""
+        process = self.processes[party]
+        if process is not None:
+            process.kill()
+            process.wait()
+
     def client(self, name: str, task: str | None = None) -> Client:
         """The client of an owner."""
         return Client(self.folder / f"client-{name}", task)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 import math
-import secrets
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
@@ -21,12 +20,17 @@ from veilwood.privacy.ledger import Reservation, SQLiteLedger
 from veilwood.privacy.loss import Loss
 from veilwood.secure.mpc.replicated import ReplicatedEngine
 from veilwood.secure.mpc.shares import Pair, from_bytes, to_bytes
+from veilwood.secure.roles.checkpoints import Checkpoint, Safe
 from veilwood.secure.roles.config import CONFIG, Config, Task
 from veilwood.secure.roles.identity import Name, tls_context
-from veilwood.secure.roles.programs import HiddenForest, Outcome, Program, Shapes, program_of, refused_questions
+from veilwood.secure.roles.listener import MOST_BYTES, MOST_CONNECTIONS, MOST_OF_ONE, Listener
+from veilwood.secure.roles.programs import HiddenForest, Shapes, program_of, refused_questions
 from veilwood.secure.roles.sessions import Meetings, agree
 from veilwood.secure.roles.storage import Stored, Vault
-from veilwood.secure.roles.transport import Channel, Listener, TlsLinks
+from veilwood.secure.roles.studies import Study
+from veilwood.secure.roles.training import Training
+from veilwood.secure.roles.transport import Channel, LostError, TlsLinks
+from veilwood.secure.roles.uploads import cut, piece_rows, size_of_shares
 
 __all__ = ["Server"]
 
@@ -35,46 +39,16 @@ log = logging.getLogger("veilwood.secure")
 IDLE_SECONDS: Final = 900.0
 """How long a user may think between two questions before its session ends."""
 
+FIRST_SECONDS: Final = 10.0
+"""How long somebody has to say what it wants."""
+
+MOST_ON_DISK: Final = 1 << 36
+"""Bytes of shares of one part of an owner's rows."""
+
 Pairs = dict[str, Pair]
 
 
-@dataclass
-class _Study:
-    """A task at this server: what has arrived, what is trained. Rows are held in memory only, and not for long."""
-
-    task: Task
-    program: Program
-    lock: threading.RLock = field(default_factory=threading.RLock)
-    rows: dict[str, tuple[str, int, Pairs]] = field(default_factory=dict)  # owner: upload, number of rows, shares
-    present: dict[str, Channel] = field(default_factory=dict)  # owners that stay and answer
-    ended: threading.Event = field(default_factory=threading.Event)
-    training: bool = False
-    model: Stored | None = None
-    failure: str | None = None
-
-    def refuse_if_busy(self) -> None:
-        if self.training:
-            raise UseError(f"task {self.task.name!r} is being trained. Hint: wait for the result.")
-
-    def refuse_other_length(self, owner: str, rows: int) -> None:
-        """Owners of columns hold the same rows, in the same order: their number at least can be checked.
-
-        The number itself is not said: an owner that has other rows learns that they are others, and no more.
-        """
-        for other, (_, held, _) in self.rows.items():
-            if self.task.by_columns and other != owner and held != rows:
-                raise PartyError(
-                    f"client {owner} sent another number of rows than client {other}. Hint: owners of columns send "
-                    "the same rows in the same order.",
-                    party=f"client {owner}",
-                )
-
-    @property
-    def missing(self) -> list[str]:
-        return [owner for owner in self.task.owners if owner not in self.rows]
-
-
-class Server:
+class Server(Training):
     """Runs until closed; ``start`` returns at once.
 
     Parameters
@@ -93,11 +67,14 @@ class Server:
     def __init__(self, config: Config) -> None:
         self.config, self.party = Config.of_role("server", config), int(config.name)
         self._vault = Vault(config.folder / "models", config.identity.secret, str(config.who))
+        self._safe = Safe(config.folder / "checkpoints", config.identity.secret, str(config.who))
         self._ledger = SQLiteLedger(config.folder / "ledger.db")
-        self._studies: dict[str, _Study] = {}
+        self._studies = {}
+        self._closed = threading.Event()
         self._lock = threading.RLock()
         self._read_at = 0.0
         self._refused: tuple[str, ...] = ()
+        self._faults: dict[str, str] = {}  # why a task of the configuration is not served
         self._listeners: list[Listener] = []
         dials = tls_context(config.identity, config.servers_authority, listens=False)
         self._meetings = Meetings(config, dials, self._invited)
@@ -108,15 +85,21 @@ class Server:
         config, here = self.config, self.config.servers[self.party]
         peers = tls_context(config.identity, config.servers_authority, listens=True)
         people = tls_context(config.identity, config.people_authority, listens=True)
-        for port, context, greet in (
-            (here.peers, peers, self._meetings.on_peer),
-            (here.people, people, self._on_person),
+        for port, context, greet, of_one, most_bytes in (
+            (here.peers, peers, self._meetings.on_peer, MOST_CONNECTIONS, None),
+            (here.people, people, self._on_person, MOST_OF_ONE, MOST_BYTES),
         ):
-            self._listeners.append(Listener(config.listen, port, context, config.timeout, greet))
+            self._listeners.append(
+                Listener(config.listen, port, context, config.timeout, greet, of_one=of_one, most_bytes=most_bytes)
+            )
         log.info("%s listens on %s, ports %d and %d", config.who, config.listen, here.peers, here.people)
+        for study in list(self._studies.values()):  # trainings that were cut short, or about to begin
+            if study.rows:
+                self._begin(study)
 
     def close(self) -> None:
         """Stop listening."""
+        self._closed.set()
         for listener in self._listeners:
             listener.close()
 
@@ -126,46 +109,39 @@ class Server:
         with self._lock:
             if changed == self._read_at:
                 return
-            stored = set(self._vault.names())
-            config = Config.load(self.config.folder)
+            self._read_at = changed
+            try:
+                config = Config.load(self.config.folder)
+            except VeilwoodError as error:  # the tasks known so far go on
+                log.error("the configuration that was put in place is not used: %s", error)
+                return
             self._refused = config.refused
+            self._faults = {str(raw.get("name")): why for raw, why in config.faulty if isinstance(raw, dict)}
             for task in config.tasks:
                 if task.name not in self._studies:
-                    study = _Study(task, program_of(task))
-                    if task.name in stored:
-                        study.model = self._vault.load(task.name)
-                    self._settle_leftovers(study)
-                    self._studies[task.name] = study
-            self._read_at = changed
+                    self._add(task)
+            for name, why in self._faults.items():
+                log.error("task %s is not served: %s", name[:60], why)
 
-    def _settle_leftovers(self, study: _Study) -> None:
-        """Settle spends that a crash cut short: a stored model is paid for, and nothing else came out of a training."""
-        kept = study.model.facts["entry"] if study.model else None
-        for entry in self._ledger.entries():
-            if entry.what != _what(study.task) or entry.state != "reserved":
-                continue
-            if entry.id == kept:
-                Reservation(self._ledger, entry.id).commit()
-            else:
-                self._refund(study, Reservation(self._ledger, entry.id))
+    def _add(self, task: Task) -> None:
+        """Begin to serve a task; one that cannot be served harms no other."""
+        try:
+            study = Study(task, program_of(task), Checkpoint(self._safe, task.name))
+            if task.name in self._vault.names():
+                study.model = self._vault.load(task.name)
+            self._settle_leftovers(study)
+        except Exception as error:
+            known = isinstance(error, VeilwoodError)
+            self._faults[task.name] = str(error) if known else f"unexpected {type(error).__name__}."
+        else:
+            self._studies[task.name] = study
 
-    def _refund(self, study: _Study, spend: Reservation) -> None:
-        """Take back the spend of a training that left no model; where training opens anything, it stays spent.
-
-        Notes
-        -----
-        Guarantee
-
-        Nothing that may have been opened is ever refunded (proofs/secure.md, attacked by
-        tests/secure/roles/test_refunds.py). This is the only refund of a training.
-        """
-        if not study.program.reveals:
-            spend.cancel()
-
-    def _study(self, name: object, fingerprint: object) -> _Study:
+    def _study(self, name: object, fingerprint: object) -> Study:
         """The task somebody means, if it means the same to this server."""
         self._reload()
         study = self._studies.get(str(name))
+        if str(name) in self._faults and study is None:
+            raise PartyError(f"server {self.party} does not serve task {str(name)!r}: {self._faults[str(name)]}")
         if study is None:
             raise PartyError(f"server {self.party} knows no task {str(name)[:60]!r}. Hint: compare configurations.")
         if fingerprint != study.task.fingerprint():
@@ -181,7 +157,7 @@ class Server:
         """Serve one connection of a client or user, whatever happens in it."""
         who = channel.peer
         try:
-            words = channel.hear("do", "task", "fingerprint", "session")
+            words = channel.hear("do", "task", "fingerprint", "session", within=FIRST_SECONDS)
             study = self._study(words["task"], words["fingerprint"])
             allowed = study.task.owners if who.role == "client" else study.task.users
             if who.role not in ("client", "user") or who.name not in allowed or str(who) in self._refused:
@@ -205,85 +181,149 @@ class Server:
             log.error("%s: unexpected %s", who, type(error).__name__, exc_info=log.isEnabledFor(logging.DEBUG))
             channel.fail(error)
 
-    def _status(self, channel: Channel, study: _Study, words: Mapping[str, Any]) -> None:
+    def _status(self, channel: Channel, study: Study, words: Mapping[str, Any]) -> None:
         more = True
         while more:
             with study.lock:
                 facts = study.model.facts if study.model else {}
-                phase = "training" if study.training else "trained" if study.model else "waiting"
+                going_on = study.training or (study.lost is not None and not study.missing)
+                phase = "training" if going_on else "trained" if study.model else "waiting"
                 found = {"phase": phase, "missing": study.missing, "failure": study.failure}
             channel.say(**found, **{key: facts.get(key) for key in ("training", "statement")})
             more = bool(channel.hear("more")["more"])
 
-    def _retire(self, channel: Channel, study: _Study, words: Mapping[str, Any]) -> None:
+    def _retire(self, channel: Channel, study: Study, words: Mapping[str, Any]) -> None:
         with study.lock:
             study.refuse_if_busy()
             self._vault.delete(study.task.name)
             study.model = None
-            study.rows.clear()
+            study.clear()
+            self._drop_attempt(study)
+            study.state.save()
         log.info("%s: retired by %s", study.task.name, channel.peer)
         channel.say(retired=True)
 
-    def _contribute(self, channel: Channel, study: _Study, words: Mapping[str, Any]) -> None:
-        """Take an owner's shares and check them together with the other servers."""
+    def _contribute(self, channel: Channel, study: Study, words: Mapping[str, Any]) -> None:
+        """Take an owner's shares, piece by piece, and check them together with the other servers."""
         with study.lock:
             study.refuse_if_busy()
-        if study.program.attended:
-            raise UseError(f"the owners of task {study.task.name!r} answer while it is trained. Hint: attend.")
-        shapes = study.program.shapes_of_rows(channel.peer.name, _count(words.get("rows")))
-        misfit = PartyError(f"{channel.peer} sent shares of a wrong width.", party=str(channel.peer))
-        pairs = self._take(channel, shapes, study.program.ring, misfit)
-        self._accept(channel, study, words, pairs)
+        owner, task, program = channel.peer.name, study.task, study.program
+        if program.attended:
+            raise UseError(f"the owners of task {task.name!r} answer while it is trained. Hint: attend.")
+        rows, part, upload = _count(words.get("rows")), str(words.get("part")), str(words.get("upload"))
+        counts = piece_rows(program, owner, rows)
+        shapes = [program.shapes_of_rows(owner, count) for count in (counts[0], counts[-1])]
+        if 2 * sum(map(math.prod, shapes[0].values())) * np.dtype(program.ring).itemsize * len(counts) > MOST_ON_DISK:
+            raise DomainTooLargeError("these are more rows than this server takes. Hint: fewer rows.")
+        Name("client", part)  # a plain name, which the folder of the rows gets
+        there = study.state.parts.get(owner, {}).get(part)
+        held = there["held"] if there and (there["upload"], there["rows"]) == (upload, rows) else 0
+        channel.limit = self.config.largest_message
+        channel.say(send=list(shapes[0]), held=held)
+        start = channel.hear("start")["start"]
+        with self._meetings.session(str(words["session"]), task.name) as links:
+            facts = {
+                "task": task.fingerprint(), "owner": owner, "rows": rows, "part": part, "upload": upload,
+                "start": start, "more": bool(words.get("more")),
+            }  # fmt: skip
+            self._admit(channel, study, links, facts)
+            if not isinstance(start, int) or not 0 <= start <= held:
+                raise PartyError(f"{channel.peer} goes on where nothing is.", party=str(channel.peer))
+            with study.lock:
+                study.refuse_other_length(owner, part, rows)
+                if start == 0:
+                    study.state.drop(owner, part)
+                kept = {"upload": upload, "rows": rows, "held": start, "more": facts["more"]}
+                study.state.parts.setdefault(owner, {})[part] = kept
+                self._drop_attempt(study)  # of a training on other rows
+                study.state.save()
+            engine = ReplicatedEngine(links, ring=program.ring)
+            try:
+                for number in range(start, len(counts)):
+                    self._take_piece(channel, study, links, engine, (part, number, shapes[number + 1 == len(counts)]))
+            except LostError:
+                raise
+            except VeilwoodError:
+                with study.lock:
+                    study.state.drop(owner, part)
+                    study.state.save()
+                raise
+            agree(links, {"accepted": upload})  # so that no server is asked to train before it has the rows
+        log.info("%s: accepted the shares of client %s", task.name, owner)
+        channel.say(accepted=True)
+        self._begin(study)
 
-    def _attend(self, channel: Channel, study: _Study, words: Mapping[str, Any]) -> None:
+    def _take_piece(
+        self, channel: Channel, study: Study, links: TlsLinks, engine: ReplicatedEngine, piece: tuple[str, int, Shapes]
+    ) -> None:
+        """Take a piece of an owner's rows, check it together with the other servers, and write it down."""
+        (part, number, shapes), program, owner = piece, study.program, channel.peer.name
+        data = b""
+        for shape in shapes.values():
+            size = size_of_shares(self.party, shape, program.ring)
+            found = channel.receive_large(size)
+            if len(found) != size:
+                raise PartyError(f"{channel.peer} sent shares of a wrong width.", party=str(channel.peer))
+            data += found
+        shares = {key: engine.load(pair) for key, pair in cut(self.party, data, shapes, program.ring).items()}
+        program.check_rows(engine, owner, shares)
+        with study.lock:
+            study.refuse_if_busy()
+            study.state.keep(owner, part, number, data)
+            study.state.parts[owner][part]["held"] = number + 1
+            study.state.save()
+        study.state.hear(agree(links, {"piece": number}, also=study.state.counter))
+        channel.say(piece=number)
+
+    def _admit(self, channel: Channel, study: Study, links: TlsLinks, facts: dict[str, Any]) -> None:
+        """Agree with the other servers that an owner may bring rows now, and forget a model that not all have."""
+        held = study.model.facts["training"] if study.model else None
+        said = agree(links, facts, blame=str(channel.peer), also=[held, study.state.counter])
+        study.state.hear([one[1] for one in said])
+        if held is not None and all(one[0] == held for one in said):
+            with suppress(PartyError):  # all three say so themselves, and none because another did
+                agree(links, {"trained": held})
+            raise UseError(f"task {study.task.name!r} is trained already. Hint: retire it first.")
+        with study.lock:
+            study.refuse_if_busy()
+            study.failure = None
+            if study.model is not None:  # of a training that did not end at all three servers: nobody can ask it
+                self._discard(study)
+
+    def _attend(self, channel: Channel, study: Study, words: Mapping[str, Any]) -> None:
         """Hold the line of an owner that answers while the servers train, until they have done so."""
-        program = study.program
+        program, owner, here = study.program, channel.peer.name, f"server {self.party}"
         if not program.attended:
             raise UseError(f"task {study.task.name!r} takes rows once. Hint: contribute them.")
         if words.get("plan") != program.plan.fingerprint():
             raise PartyError(f"{channel.peer} plans another training. Hint: compare versions.", party=str(channel.peer))
+        if study.training:  # on lines that this owner has lost: it ends soon
+            raise LostError(f"{here} still trains {study.task.name!r}.", party=here)
         channel.limit = self.config.largest_message
-        ended = self._accept(channel, study, words, {})
-        ended.wait()
-        with study.lock:
-            if study.model is None:
-                raise PartyError(f"task {study.task.name!r} was not trained: {study.failure}")
-        channel.say(trained=True)
-
-    def _accept(self, channel: Channel, study: _Study, words: Mapping[str, Any], pairs: Pairs) -> threading.Event:
-        """Check together with the other servers what an owner has sent, and begin if all owners are there."""
-        owner, task, rows = channel.peer.name, study.task, words.get("rows")
         channel.say(received=True)
         if self.party == 0:
             channel.hear("go")
         session = str(words["session"])
-        with self._meetings.session(session, task.name) as links:
-            held = study.model.facts["training"] if study.model else None
-            facts = {"task": task.fingerprint(), "owner": owner, "rows": rows}
-            said = agree(links, facts, blame=str(channel.peer), also=held)
-            if held is not None and len(set(said)) == 1:
-                raise UseError(f"task {task.name!r} is trained already. Hint: retire it first.")
-            engine = ReplicatedEngine(links, ring=study.program.ring)
-            shares = {key: engine.load(pair) for key, pair in pairs.items()}
-            study.program.check_rows(engine, owner, shares)
+        with self._meetings.session(session, study.task.name) as links:
+            self._admit(channel, study, links, {"task": study.task.fingerprint(), "owner": owner})
             with study.lock:
-                study.refuse_if_busy()
-                study.refuse_other_length(owner, _count(rows))
-                if study.model is not None:  # of a training that did not end at all three servers: nobody can ask it
-                    self._discard(study)
-                study.rows[owner], study.failure = (session, _count(rows), pairs), None
-                if study.program.attended:
-                    study.present[owner] = channel
-                ended = study.ended
-            agree(links, {"accepted": session})  # so that no server is asked to train before it has the rows
-        log.info("%s: accepted the shares of client %s", task.name, owner)
+                study.attending[owner], study.present[owner], ended = (session, 1), channel, study.ended
+            agree(links, {"accepted": session})
         channel.say(accepted=True)
+        log.info("%s: client %s is present", study.task.name, owner)
+        self._begin(study)
+        while not ended.wait(1.0):
+            with study.lock:
+                if study.present.get(owner) is not channel and not ended.is_set():
+                    raise LostError(f"{channel.peer} has come again.", party=str(channel.peer))
+                if not study.training and channel.waiting:  # it says nothing before it is asked: it has gone
+                    del study.present[owner], study.attending[owner]
+                    raise LostError(f"{channel.peer} has left.", party=str(channel.peer))
         with study.lock:
-            begin = self.party == 0 and not study.missing and not study.training
-            study.training = study.training or begin
-        if begin:
-            threading.Thread(target=self._train, args=(study, None), daemon=True).start()
-        return ended
+            if study.model is None:
+                kind = PartyError if study.lost is None else LostError
+                raise kind(f"task {study.task.name!r} was not trained: {study.failure}", party=study.lost)
+        channel.say(trained=True)
 
     def _take(self, channel: Channel, shapes: Shapes, ring: type[np.unsignedinteger[Any]], misfit: PartyError) -> Pairs:
         """Receive shares of public shapes, one message each; raise ``misfit`` if one has another width."""
@@ -293,99 +333,18 @@ class Server:
         channel.limit = self.config.largest_message
         channel.say(send=list(shapes))
         try:
-            return {name: from_bytes(memoryview(channel.receive()), shape, ring) for name, shape in shapes.items()}
+            return {
+                name: from_bytes(memoryview(channel.receive_large(size)), shape, ring)
+                for (name, shape), size in zip(shapes.items(), sizes, strict=True)
+            }
         except PartyError:
             raise
         except VeilwoodError:
             raise misfit from None
 
-    # -- training ------------------------------------------------------------------------------------------------
-
-    def _invited(self, task: str, session: str) -> None:
-        """Join a training that server 0 begins."""
-        study = self._studies.get(task)
-        if study is not None:
-            self._train(study, session)
-
-    def _train(self, study: _Study, session: str | None) -> None:
-        """Train with the other servers: all three end with a stored part, or none with a usable one."""
-        task, program, spend = study.task, study.program, None
-        with study.lock:
-            uploads = {owner: upload for owner, (upload, _, _) in sorted(study.rows.items())}
-            study.training = True
-        try:
-            with self._meetings.session(session, task.name, invites=True) as links:
-                agree(links, {"task": task.fingerprint(), "uploads": uploads, "missing": study.missing})
-                if study.missing:
-                    raise UseError(f"the rows of {', '.join(study.missing)} are not there. Hint: contribute again.")
-                spend = self._ledger.reserve(
-                    program.plan.loss, what=_what(task), neighbours=str(program.plan.neighbours),
-                    plan=program.plan.fingerprint(), not_private=program.not_private,
-                )  # fmt: skip
-                agree(links, {"reserved": True})
-                log.info("%s: training on the rows of %s", task.name, ", ".join(uploads))
-                engine = ReplicatedEngine(links, ring=study.program.ring)
-                stored = self._stored(study, links, engine, self._computed(study, engine), spend)
-                self._vault.save(task.name, stored)
-                agree(links, {"stored": True})
-                spend.commit()
-            with study.lock:
-                study.model, study.failure = stored, None
-            log.info("%s: trained", task.name)
-        except Exception as error:
-            with study.lock:
-                study.failure = str(error) if isinstance(error, VeilwoodError) else f"unexpected {type(error).__name__}"
-                self._discard(study)
-                if spend is not None:
-                    self._refund(study, spend)
-            log.warning("%s: training ended without a model: %s", task.name, study.failure)
-            log.debug("details", exc_info=True)
-        finally:
-            with study.lock:
-                study.rows.clear()
-                study.present.clear()
-                study.training = False
-                study.ended.set()
-                study.ended = threading.Event()
-
-    def _computed(self, study: _Study, engine: ReplicatedEngine) -> Outcome:
-        """Run the protocol on all rows; what goes wrong inside may speak of their number, and is not told to others."""
-        rows = {
-            owner: {key: engine.load(pair) for key, pair in study.rows[owner][2].items()} for owner in study.task.owners
-        }
-        try:
-            for channel in study.present.values():
-                channel.say(begins=True)
-            return study.program.train(engine, rows, study.present)
-        except PartyError:
-            raise
-        except VeilwoodError as error:
-            raise PartyError(
-                f"the protocol failed at server {self.party}. Hint: with --verbose its log says why."
-            ) from error
-
-    def _stored(
-        self, study: _Study, links: TlsLinks, engine: ReplicatedEngine, outcome: Outcome, spend: Reservation
-    ) -> Stored:
-        """This server's part of a trained model, under a name for this training that all three share."""
-        training = agree(links, {}, also=secrets.token_hex(8))[0]  # the one server 0 drew
-        statement = study.program.statement(f"server {self.party}, {self._ledger.name}", spend.id)
-        facts = {"training": training, "entry": spend.id, "statement": statement.to_dict()}
-        arrays = {f"released.{name}": array for name, array in outcome.released.items()}
-        for name, share in outcome.hidden.items():
-            arrays[f"first.{name}"], arrays[f"second.{name}"] = engine.pair(share)
-        return Stored(facts, arrays)
-
-    def _discard(self, study: _Study) -> None:
-        """Forget a model that not all servers have."""
-        self._vault.delete(study.task.name)
-        if study.model is not None:
-            self._settle_leftovers(_Study(study.task, study.program))
-        study.model = None
-
     # -- answering -----------------------------------------------------------------------------------------------
 
-    def _ask(self, channel: Channel, study: _Study, words: Mapping[str, Any]) -> None:
+    def _ask(self, channel: Channel, study: Study, words: Mapping[str, Any]) -> None:
         """Answer a user's questions, in order, until it leaves."""
         model, program = self._model(study), study.program
         if not isinstance(program, HiddenForest):
@@ -421,7 +380,7 @@ class Server:
             agree(links, {"rows": 0}, blame=str(channel.peer))
 
     def _charged(
-        self, study: _Study, model: Stored, links: TlsLinks, cost: Loss | None, user: Name
+        self, study: Study, model: Stored, links: TlsLinks, cost: Loss | None, user: Name
     ) -> Reservation | None:
         """Charge what answers cost, where they do, at all three servers or none, before noise is drawn."""
         if cost is None:
@@ -438,7 +397,7 @@ class Server:
             raise
         return spend
 
-    def _fetch(self, channel: Channel, study: _Study, words: Mapping[str, Any]) -> None:
+    def _fetch(self, channel: Channel, study: Study, words: Mapping[str, Any]) -> None:
         """Hand a user what training released; nothing else of a model is ever handed out."""
         model = self._model(study)
         released = {key: array for key, array in model.arrays.items() if key.startswith("released.")}
@@ -446,16 +405,12 @@ class Server:
         for array in released.values():
             channel.send(np.ascontiguousarray(array, "<i8").data)
 
-    def _model(self, study: _Study) -> Stored:
+    def _model(self, study: Study) -> Stored:
         with study.lock:
             if study.model is None:
                 missing = f"rows of {', '.join(study.missing)} are missing" if study.missing else "it is being trained"
                 raise PartyError(f"there is no model {study.task.name!r} at server {self.party}: {missing}.")
             return study.model
-
-
-def _what(task: Task) -> str:
-    return f"secure training of {task.name} ({task.fingerprint()[:12]})"
 
 
 def _count(rows: object) -> int:

@@ -18,7 +18,7 @@ from veilwood.bounded import read_json
 from veilwood.errors import PartyError
 from veilwood.secure.roles.config import Config
 from veilwood.secure.roles.identity import Name
-from veilwood.secure.roles.transport import Channel, TlsLinks, dial
+from veilwood.secure.roles.transport import Channel, LostError, TlsLinks, dial
 
 __all__ = ["Meetings", "agree"]
 
@@ -53,19 +53,24 @@ class Meetings:
         caller = int(channel.peer.name) if channel.peer.role == "server" else self._party
         if caller >= self._party:
             raise PartyError(f"{channel.peer} has no business here.", party=str(channel.peer))
-        words = channel.hear("session", "task", "invites")
+        words = channel.hear("session", "task", "invites", within=MEETING_SECONDS)
         session = str(words["session"])
         channel.limit = self._config.largest_message
         with self._changed:
             self._held[session, caller] = channel
             self._changed.notify_all()
         if words["invites"] and caller == 0:
-            self._invited(str(words["task"]), session)
+            try:
+                self._invited(str(words["task"]), session)
+            except BaseException:
+                with self._changed:
+                    self._held.pop((session, caller), None)
+                raise
         with self._changed:
             self._changed.wait_for(lambda: (session, caller) not in self._held, MEETING_SECONDS)
             left = self._held.pop((session, caller), None)
         if left is not None:
-            left.fail(PartyError(f"server {self._party} knows nothing of this session."))
+            left.fail(LostError(f"server {self._party} knows nothing of this session."))
 
     @contextmanager
     def session(self, name: str | None, task: str, *, invites: bool = False) -> Iterator[TlsLinks]:
@@ -88,7 +93,7 @@ class Meetings:
     def _taken(self, session: str, other: int) -> Channel:
         with self._changed:
             if not self._changed.wait_for(lambda: (session, other) in self._held, MEETING_SECONDS):
-                raise PartyError(f"server {other} did not come to the session.", party=f"server {other}")
+                raise LostError(f"server {other} did not come to the session.", party=f"server {other}")
             channel = self._held.pop((session, other))
             self._changed.notify_all()
         return channel
@@ -99,7 +104,7 @@ class Meetings:
         return dial(address.host, address.peers, self._context, name, timeout=self._config.timeout, limit=limit)
 
 
-def agree(links: TlsLinks, facts: Mapping[str, Any], *, blame: str | None = None, also: str | None = None) -> list[Any]:
+def agree(links: TlsLinks, facts: Mapping[str, Any], *, blame: str | None = None, also: Any = None) -> list[Any]:
     """Make sure that all three servers hold the same facts; return what each said ``also``, by its number.
 
     A person who told the servers different things is to blame; otherwise the server that stands alone is.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server's part of trained models on disk: encrypted and authenticated under the operator's secret.
 
-What a model is made of is decided in ``programs``; rows of owners are never written at all.
+What a model is made of is decided in ``programs``; rows of owners, until they are trained on, are in ``checkpoints``.
 """
 
 from __future__ import annotations

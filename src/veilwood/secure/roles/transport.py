@@ -14,16 +14,16 @@ import ssl
 import struct
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 from veilwood.bounded import read_json
 from veilwood.errors import PartyError, VeilwoodError
-from veilwood.secure.roles.identity import Name, peer_name
+from veilwood.secure.roles.identity import Name
 
-__all__ = ["Channel", "Listener", "TlsLinks", "dial"]
+__all__ = ["Channel", "LostError", "Room", "TlsLinks", "dial", "reason"]
 
 log = logging.getLogger(__name__)
 
@@ -35,15 +35,43 @@ _HEADER: Final = struct.Struct("!BIQ")  # kind, number of the message, length
 _DATA, _FAILURE, _WAITING = 0, 1, 2
 _RECORD: Final = 1 << 14  # the largest TLS record: a write of one either happens or is tried again, unchanged
 _HANDSHAKE_SECONDS: Final = 10.0
+_SLOWEST: Final = 1 << 15  # bytes a second below which a message counts as not coming at all
 _FAREWELL_SECONDS: Final = 1.0
-_MOST_CONNECTIONS: Final = 200  # each may bring two links: select stays below its 1024 descriptors
+_BLOCK: Final = 1 << 18  # memory follows what has arrived, not what was announced
 
 
-class _Silence(PartyError):
+class LostError(PartyError):
+    """Somebody is gone or silent, and nobody did anything wrong: the same may work when all are there again."""
+
+
+class _Silence(LostError):
     """Somebody has said nothing for too long."""
 
     def __init__(self, party: str, seconds: float) -> None:
         super().__init__(f"{party} is too slow: no word for {seconds:g} seconds.", party=party)
+
+
+class Room:
+    """Bytes of messages on their way in at one port: so many from all parties, and a quarter of them from one."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._taken: Counter[Name] = Counter()
+
+    def take(self, who: Name, count: int) -> None:
+        """Make room for a message, or refuse it."""
+        with self._lock:
+            if self._taken[who] + count > self._most // 4:
+                raise PartyError(f"{who} sends more at once than one party may. Hint: less at a time.", party=str(who))
+            if self._taken.total() + count > self._most:
+                raise PartyError("this server receives as much as it can hold. Hint: try again later.")
+            self._taken[who] += count
+
+    def give_back(self, who: Name, count: int) -> None:
+        """End a message, be it read or lost."""
+        with self._lock:
+            self._taken[who] -= count
 
 
 class Channel:
@@ -53,15 +81,24 @@ class Channel:
     more than the network holds do not wait for ever.
     """
 
-    def __init__(self, connection: ssl.SSLSocket, peer: Name, timeout: float, limit: int = FIRST_WORDS) -> None:
+    def __init__(
+        self,
+        connection: ssl.SSLSocket,
+        peer: Name,
+        timeout: float,
+        limit: int = FIRST_WORDS,
+        room: Room | None = None,
+    ) -> None:
         self.peer, self.timeout, self.limit = peer, timeout, limit
+        self.on_close: Callable[[], None] | None = None
+        self._room, self._held = room, 0
         self._socket = connection
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._outgoing: deque[memoryview] = deque()
         self._incoming: deque[bytearray] = deque()
         self._sent, self._received = 0, 0
-        self._partial = memoryview(bytearray(_HEADER.size))
+        self._partial, self._length = bytearray(_HEADER.size), _HEADER.size
         self._filled, self._in_header = 0, True
         self._ended: str | None = None
         self.waits_for: str | None = None
@@ -71,19 +108,27 @@ class Channel:
         self._post(_DATA, data)
         wait([self], self, lambda: not self._outgoing)
 
-    def receive(self, among: Sequence[Channel] = ()) -> bytearray:
-        """Return the next message; if one ``among`` others reports a failure first, raise that."""
-        wait(among or [self], self, lambda: bool(self._incoming))
+    def receive(self, among: Sequence[Channel] = (), within: float | None = None) -> bytearray:
+        """Return the next message; if one ``among`` others reports a failure first, raise that.
+
+        With ``within``, the whole message must be there after so many seconds.
+        """
+        last = None if within is None else time.monotonic() + within
+        wait(among or [self], self, lambda: bool(self._incoming), last=last)
         return self._incoming.popleft()
+
+    def receive_large(self, length: int) -> bytearray:
+        """Return a message of about this length, which must come at a tolerable speed."""
+        return self.receive(within=self.timeout + length / _SLOWEST)
 
     def say(self, **words: Any) -> None:
         """Send a small message of plain values."""
         self.send(json.dumps(words).encode())
 
-    def hear(self, *keys: str, among: Sequence[Channel] = ()) -> dict[str, Any]:
+    def hear(self, *keys: str, among: Sequence[Channel] = (), within: float | None = None) -> dict[str, Any]:
         """Return the next message of plain values, which must have these keys."""
         try:
-            words = read_json(self.receive(among))
+            words = read_json(self.receive(among, within))
         except PartyError:
             raise
         except ValueError:
@@ -95,7 +140,7 @@ class Channel:
     def fail(self, error: BaseException) -> None:
         """Tell the other side why this one gives up, as far as that is possible, and close."""
         text = str(error) if isinstance(error, VeilwoodError) else f"unexpected {type(error).__name__}"
-        words = {"message": text, "party": getattr(error, "party", None)}
+        words = {"message": text, "party": getattr(error, "party", None), "lost": isinstance(error, LostError)}
         with suppress(PartyError, OSError):
             self._post(_FAILURE, json.dumps(words).encode()[:FIRST_WORDS])
             wait([self], self, lambda: not self._outgoing, _FAREWELL_SECONDS)
@@ -110,8 +155,12 @@ class Channel:
     def close(self) -> None:
         """Close the connection."""
         self._ended = self._ended or "was closed"
+        self._end_message()
         with suppress(OSError):
             self._socket.close()
+        done, self.on_close = self.on_close, None
+        if done is not None:
+            done()
 
     def fileno(self) -> int:
         """Return the descriptor, for ``select``."""
@@ -147,7 +196,7 @@ class Channel:
         except OSError as error:  # what the peer said before it closed is still to be read
             self._outgoing.clear()
             self._read()
-            self._ended = self._ended or _reason(error)
+            self._ended = self._ended or reason(error)
         return before != (len(self._outgoing), len(self._outgoing[0]) if self._outgoing else 0)
 
     def _read(self) -> bool:
@@ -155,10 +204,13 @@ class Channel:
         some = False
         try:
             while self._ended is None:
-                if self._filled == len(self._partial):
+                if self._filled == self._length:
                     self._turn()
                     continue
-                count = self._socket.recv_into(self._partial[self._filled :])
+                if self._filled == len(self._partial):
+                    self._partial.extend(bytes(min(_BLOCK, self._length - self._filled)))
+                with memoryview(self._partial) as space:
+                    count = self._socket.recv_into(space[self._filled :])
                 if count == 0:
                     self._ended = "closed the connection"
                 self._filled += count
@@ -166,7 +218,7 @@ class Channel:
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             pass
         except OSError as error:
-            self._ended = _reason(error)
+            self._ended = reason(error)
         return some
 
     def _turn(self) -> None:
@@ -178,39 +230,64 @@ class Channel:
             if length > (self.limit if kind == _DATA else FIRST_WORDS):
                 # How long is not said: it may tell the number of rows, and errors are passed on.
                 raise self._lies("it announced a message longer than is allowed")
-            self._kind, self._partial, self._received = kind, memoryview(bytearray(length)), self._received + 1
+            if self._room is not None and length > FIRST_WORDS:
+                self._room.take(self.peer, length)
+                self._held = length
+            self._kind, self._received = kind, self._received + 1
+            self._partial, self._length = bytearray(min(length, _BLOCK)), length
         else:
-            message = self._partial.obj
-            assert isinstance(message, bytearray)
+            message = self._partial
+            self._end_message()
             if self._kind == _FAILURE:
                 raise self._reported(message)
             self.waits_for = message.decode(errors="replace")[:100] if self._kind == _WAITING else None
             if self._kind == _DATA:
                 self._incoming.append(message)
-            self._partial = memoryview(bytearray(_HEADER.size))
+            self._partial, self._length = bytearray(_HEADER.size), _HEADER.size
         self._filled, self._in_header = 0, not self._in_header
+
+    def _end_message(self) -> None:
+        """Give the room of a message back: it has arrived, or never will."""
+        if self._room is not None and self._held:
+            self._room.give_back(self.peer, self._held)
+            self._held = 0
 
     def _reported(self, message: bytearray) -> PartyError:
         """Turn what the other side gave as its reason into an error of this side."""
         self._ended = "gave up"
         try:
             words = read_json(message)
-            text, party = str(words["message"])[:2000], words["party"]
-        except (ValueError, KeyError, TypeError):
+            text, party = one_line(str(words["message"])[:2000]), words["party"]
+            kind = LostError if words.get("lost") else PartyError
+        except (ValueError, KeyError, TypeError, AttributeError):
             return self._lies("its farewell cannot be read")
-        if party and party != str(self.peer):  # the reason names whom to blame
-            return PartyError(text, party=str(party))
-        return PartyError(f"{self.peer} gave up: {text}", party=str(self.peer))
+        if party and party != str(self.peer) and self.peer.role == "server":  # a person may blame itself only
+            return kind(text, party=one_line(str(party)[:60]))
+        return kind(f"{self.peer} gave up: {text}", party=str(self.peer))
 
     def _lies(self, what: str) -> PartyError:
         return PartyError(f"{self.peer} does not keep to the protocol: {what}.", party=str(self.peer))
 
     def _lost(self, what: str) -> PartyError:
-        return PartyError(f"{self.peer} is lost: it {what}. Hint: try again.", party=str(self.peer))
+        return LostError(f"{self.peer} is lost: it {what}. Hint: try again.", party=str(self.peer))
 
 
-def wait(channels: Sequence[Channel], needed: Channel, done: Callable[[], bool], timeout: float | None = None) -> None:
-    """Read from and write to all channels until ``done``; the needed one may be silent for ``timeout`` at most."""
+def one_line(text: str) -> str:
+    """What somebody else wrote, fit to stand in a line of a log or a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def wait(
+    channels: Sequence[Channel],
+    needed: Channel,
+    done: Callable[[], bool],
+    timeout: float | None = None,
+    last: float | None = None,
+) -> None:
+    """Read from and write to all channels until ``done``; the needed one may be silent for ``timeout`` at most.
+
+    However much it says, at the time ``last`` it must be done.
+    """
     patience = needed.timeout if timeout is None else timeout
     deadline = time.monotonic() + patience
     while not done():
@@ -220,13 +297,15 @@ def wait(channels: Sequence[Channel], needed: Channel, done: Callable[[], bool],
             moved = moved or wrote or read
             if channel is needed and (wrote or read):
                 deadline = time.monotonic() + patience
+        if last is not None and time.monotonic() > last and not done():
+            raise _Silence(str(needed.peer), patience)
         if moved or done():
             continue
         if needed._ended is not None:
             raise needed._lost(needed._ended)
         alive = [channel for channel in channels if channel._ended is None]
         writers = [channel for channel in alive if channel._outgoing]
-        left = deadline - time.monotonic()
+        left = (deadline if last is None else min(deadline, last)) - time.monotonic()
         if left <= 0 or not any(select.select(alive, writers, [], left)):
             raise _Silence(str(needed.peer), patience)
 
@@ -308,49 +387,6 @@ class TlsLinks:
                 channel.fail(error)
 
 
-class Listener:
-    """Accepts connections on one address and hands each, its certificate checked, to a thread of its own."""
-
-    def __init__(
-        self, host: str, port: int, context: ssl.SSLContext, timeout: float, handle: Callable[[Channel], None]
-    ) -> None:
-        self._context, self._timeout, self._handle = context, timeout, handle
-        self._free = threading.BoundedSemaphore(_MOST_CONNECTIONS)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.create_server((host, port), family=family, backlog=_MOST_CONNECTIONS)
-        self.port = int(self._socket.getsockname()[1])
-        threading.Thread(target=self._accept, name=f"listen-{self.port}", daemon=True).start()
-
-    def close(self) -> None:
-        """Stop listening; what is connected stays so."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, address = self._socket.accept()
-            except OSError:
-                return
-            if self._free.acquire(blocking=False):
-                threading.Thread(target=self._greet, args=(connection, address), daemon=True).start()
-            else:
-                log.warning("refused a connection from %s: %d are open", address[0], _MOST_CONNECTIONS)
-                connection.close()
-
-    def _greet(self, connection: socket.socket, address: tuple[str, int]) -> None:
-        try:
-            connection.settimeout(_HANDSHAKE_SECONDS)
-            secured = self._context.wrap_socket(connection, server_side=True)
-            self._handle(Channel(secured, peer_name(secured), self._timeout))
-        except Exception as error:  # whatever arrives, the server goes on
-            log.warning("refused a connection from %s: %s", address[0], _reason(error))
-            connection.close()
-        finally:
-            self._free.release()
-
-
 def dial(
     host: str, port: int, context: ssl.SSLContext, name: Name, *, timeout: float, limit: int, patience: float = 5.0
 ) -> Channel:
@@ -364,21 +400,30 @@ def dial(
         except ssl.SSLError as error:
             if plain is not None:
                 plain.close()
+            if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):  # nothing was said about certificates
+                if time.monotonic() > until:
+                    raise LostError(
+                        f"{name} at {host}:{port} closed the connection before it said who it is: it is full, or "
+                        "stopping. Hint: try again later.",
+                        party=str(name),
+                    ) from None
+                time.sleep(0.1)
+                continue
             raise PartyError(
-                f"whoever listens at {host}:{port} is not {name}: {_reason(error)}. Hint: compare the certificates.",
+                f"whoever listens at {host}:{port} is not {name}: {reason(error)}. Hint: compare the certificates.",
                 party=str(name),
             ) from None
         except OSError as error:
             if plain is not None:
                 plain.close()
             if time.monotonic() > until:
-                raise PartyError(
-                    f"{name} cannot be reached at {host}:{port}: {_reason(error)}.", party=str(name)
+                raise LostError(
+                    f"{name} cannot be reached at {host}:{port}: {reason(error)}.", party=str(name)
                 ) from None
             time.sleep(0.1)
 
 
-def _reason(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
     """Why a connection failed, in few words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is refused ({error.verify_message})"

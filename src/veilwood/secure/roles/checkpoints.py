@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a server must still know after it was killed: rows in shares, trainings under way, what was opened, counters.
+
+Everything is encrypted under the operator's secret. What is done with it is decided in ``training``.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
+
+from veilwood.atomic_file import write_file
+from veilwood.bounded import read_json
+from veilwood.errors import ModelFileError, PartyError
+from veilwood.secure.mpc.engine import Ints, Shared
+from veilwood.secure.mpc.replicated import ReplicatedEngine
+from veilwood.secure.roles.sessions import agree
+from veilwood.secure.roles.transport import TlsLinks
+
+__all__ = ["Checkpoint", "RecordedEngine", "Safe"]
+
+_MAGIC: Final = b"VWCHECK1"
+_SALT, _NONCE = 16, 12
+
+
+class Safe:
+    """A folder of small encrypted files that only their owner may read; the key is derived once.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the files are; made if it is not there.
+    secret : bytes
+        What the key is derived from (scrypt, with a salt of this folder).
+    owner : str
+        Who the files belong to: those of another server do not open here.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> safe = Safe(Path(tempfile.mkdtemp()), b"secret", "server 0")
+    >>> safe.write("flowers/state", b"17")
+    >>> safe.read("flowers/state"), safe.read("flowers/other")
+    (b'17', None)
+    """
+
+    def __init__(self, folder: Path, secret: bytes, owner: str) -> None:
+        self._folder, self._owner = folder, owner
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        salt = folder / "salt"
+        if not salt.exists():
+            write_file(salt, secrets.token_bytes(_SALT))
+        self._cipher = AESGCM(Scrypt(salt=salt.read_bytes(), length=32, n=1 << 14, r=8, p=1).derive(secret))
+        for left_over in folder.rglob(".*.part"):  # of a write that a crash cut short
+            left_over.unlink()
+
+    def write(self, name: str, plain: bytes) -> None:
+        """Write a file so that a crash leaves the old one or the new one."""
+        path = self._folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        nonce = secrets.token_bytes(_NONCE)
+        write_file(path, _MAGIC + nonce + self._cipher.encrypt(nonce, plain, self._about(name)))
+        path.chmod(0o600)
+        if os.name == "posix":  # the name must survive a power failure too
+            folder = os.open(path.parent, os.O_RDONLY)
+            os.fsync(folder)
+            os.close(folder)
+
+    def read(self, name: str) -> bytes | None:
+        """Return what a file holds, None if there is none; refuse one that was altered, moved or is another's."""
+        try:
+            data = (self._folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
+        start = len(_MAGIC) + _NONCE
+        try:
+            if not data.startswith(_MAGIC):
+                raise InvalidTag
+            return self._cipher.decrypt(data[len(_MAGIC) : start], data[start:], self._about(name))
+        except InvalidTag:
+            raise ModelFileError(
+                f"checkpoint {name!r} does not open: altered, of another server, or another secret. Hint: restore the "
+                "newest, or delete it and contribute again."
+            ) from None
+
+    def remove(self, name: str) -> None:
+        """Forget a file, or a folder of files."""
+        path = self._folder / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+    def _about(self, name: str) -> bytes:
+        return f"{self._owner}/{name}".encode()
+
+
+class Checkpoint:
+    """What one server keeps of one task on disk.
+
+    Parameters
+    ----------
+    safe : Safe
+        Where it is kept.
+    task : str
+        The task's name.
+
+    Notes
+    -----
+    Guarantee
+
+    A number is counted up with every change and told to the other servers, which keep the highest they heard: a
+    server that comes back with older files is refused. Every opening is recorded by all three before it happens
+    (proofs/secure-crash.md, attacked by tests/secure/roles/test_crashes.py).
+    """
+
+    def __init__(self, safe: Safe, task: str) -> None:
+        self._safe, self._task = safe, task
+        data = safe.read(f"{task}/state")
+        facts: dict[str, Any] = {} if data is None else read_json(data)
+        self.counter: int = facts.get("counter", 0)
+        self.heard: list[int] = facts.get("heard", [0, 0, 0])
+        self.parts: dict[str, dict[str, dict[str, Any]]] = facts.get("parts", {})
+        self.attempt: dict[str, Any] | None = facts.get("attempt")
+        self.intents: int = facts.get("intents", 0)
+        self.ledger_entries: int = facts.get("ledger_entries", 0)
+        self.opened: list[Ints] = []
+        while (value := safe.read(f"{task}/opening-{len(self.opened)}")) is not None:
+            self.opened.append(np.load(io.BytesIO(value), allow_pickle=False))
+
+    def save(self) -> None:
+        """Write the facts, under the next number."""
+        self.counter += 1
+        self._write()
+
+    def _write(self) -> None:
+        keys = ("counter", "heard", "parts", "attempt", "intents", "ledger_entries")
+        self._safe.write(f"{self._task}/state", json.dumps({key: getattr(self, key) for key in keys}).encode())
+
+    def hear(self, counters: Sequence[Any]) -> None:
+        """Take what all three servers say of their numbers; refuse one that was further before."""
+        for party, count in enumerate(counters):
+            if not isinstance(count, int) or count < self.heard[party]:
+                raise PartyError(
+                    f"server {party} came back with older files of task {self._task!r} than it had. Hint: restore its "
+                    "newest, or retire the task.",
+                    party=f"server {party}",
+                )
+        if self.heard != list(counters):
+            self.heard = list(counters)
+            self._write()
+
+    # -- rows ----------------------------------------------------------------------------------------------------
+
+    def piece(self, owner: str, part: str, number: int) -> bytes | None:
+        """Return the shares of a piece of an owner's rows, as they arrived."""
+        return self._safe.read(self._piece(owner, part, number))
+
+    def keep(self, owner: str, part: str, number: int, data: bytes) -> None:
+        """Write a piece of an owner's rows."""
+        self._safe.write(self._piece(owner, part, number), data)
+
+    def drop(self, owner: str, part: str) -> None:
+        """Forget a part of an owner's rows."""
+        self.parts.get(owner, {}).pop(part, None)
+        self._safe.remove(f"{self._task}/rows/{owner}/{part}")
+
+    def forget_rows(self) -> None:
+        """Forget all rows: the training has ended."""
+        self.parts = {}
+        self._safe.remove(f"{self._task}/rows")
+
+    def _piece(self, owner: str, part: str, number: int) -> str:
+        return f"{self._task}/rows/{owner}/{part}/{number}"
+
+    # -- trainings -----------------------------------------------------------------------------------------------
+
+    def begin(self, training: str, entry: int) -> None:
+        """Record a training whose loss stands in the ledger, before anything of it is opened."""
+        self.forget_openings()
+        self.attempt = {"training": training, "entry": entry}
+        self.ledger_entries = max(self.ledger_entries, entry)
+        self.save()
+
+    def end(self) -> None:
+        """Forget a training under way."""
+        self.forget_openings()
+        self.attempt = None
+
+    def forget_openings(self) -> None:
+        """Forget what was opened."""
+        for number in range(len(self.opened)):
+            self._safe.remove(f"{self._task}/opening-{number}")
+        self.opened, self.intents = [], 0
+
+    def about_to_open(self, number: int) -> None:
+        """Record that a number will be opened."""
+        self.intents = number + 1
+        self.save()
+
+    def has_opened(self, values: Ints) -> None:
+        """Record what was opened."""
+        data = io.BytesIO()
+        np.save(data, values, allow_pickle=False)
+        self._safe.write(f"{self._task}/opening-{len(self.opened)}", data.getvalue())
+        self.opened.append(values)
+
+
+class RecordedEngine(ReplicatedEngine):
+    """An engine of three servers that record every opening before it happens, and reopen nothing.
+
+    What a training opened before it was interrupted is returned as it was; the noise drawn for it anew is thrown
+    away, in shares. Keys are agreed anew, as for every session.
+    """
+
+    def __init__(self, links: TlsLinks, ring: type[np.unsignedinteger[Any]], state: Checkpoint) -> None:
+        super().__init__(links, ring=ring)
+        self._tls, self._state, self._number = links, state, 0
+
+    def open(self, x: Shared) -> Ints:
+        """Return the integers themselves."""
+        number, state = self._number, self._state
+        self._number += 1
+        if number < len(state.opened):
+            found = state.opened[number]
+            if found.shape != x.shape:
+                raise PartyError(f"opening {number} has another shape than it had. Hint: compare versions.")
+            return found
+        state.about_to_open(number)
+        state.hear(agree(self._tls, {"opening": number}, also=state.counter))
+        values = super().open(x)
+        state.has_opened(values)
+        return values
+
+
+def level_openings(links: TlsLinks, state: Checkpoint, counts: Sequence[int]) -> None:
+    """Give servers that miss the last openings what the others have: all three knew it, or were about to."""
+    best = int(np.argmax(counts))
+    if links.party == best:
+        data = io.BytesIO()
+        np.savez(data, *state.opened)
+        for other in sorted(links.channels):
+            links.send(other, data.getvalue())
+        return
+    with np.load(io.BytesIO(bytes(links.receive(best))), allow_pickle=False) as found:
+        values = [found[f"arr_{number}"] for number in range(len(found.files))]
+    if len(values) != counts[best] or not all(map(np.array_equal, state.opened, values)):
+        raise PartyError(f"server {best} opened something else than server {links.party}.", party=f"server {best}")
+    for value in values[len(state.opened) :]:
+        state.has_opened(value.astype(np.int64))
+    state.intents = len(values)

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A task at one server: which rows have arrived, who is present, what is being trained and what is trained."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from veilwood.errors import PartyError, UseError
+from veilwood.secure.mpc.engine import Shared
+from veilwood.secure.mpc.replicated import ReplicatedEngine
+from veilwood.secure.roles.checkpoints import Checkpoint
+from veilwood.secure.roles.config import Task
+from veilwood.secure.roles.programs import Program
+from veilwood.secure.roles.storage import Stored
+from veilwood.secure.roles.transport import Channel
+from veilwood.secure.roles.uploads import cut, joined, piece_rows, rows_of_piece
+
+__all__ = ["Study"]
+
+
+@dataclass
+class Study:
+    """A task at this server."""
+
+    task: Task
+    program: Program
+    state: Checkpoint
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    attending: dict[str, tuple[str, int]] = field(default_factory=dict)  # owners that stay: their session
+    present: dict[str, Channel] = field(default_factory=dict)  # and their connection
+    ended: threading.Event = field(default_factory=threading.Event)
+    training: bool = False
+    model: Stored | None = None
+    failure: str | None = None
+    lost: str | None = None  # the server without which the last training ended; it will be tried again
+
+    @property
+    def rows(self) -> dict[str, tuple[str, int]]:
+        """The owners whose rows are all here: by which uploads, and how many servers see."""
+        if self.program.attended:
+            return dict(self.attending)
+        found = {}
+        for owner, parts in self.state.parts.items():
+            if (
+                parts
+                and all(self.whole(owner, part) for part in parts.values())
+                and not list(parts.values())[-1]["more"]
+            ):
+                names = " ".join(f"{name}:{part['upload']}" for name, part in parts.items())
+                found[owner] = names, sum(part["rows"] for part in parts.values())
+        return found
+
+    @property
+    def missing(self) -> list[str]:
+        """The owners that are waited for."""
+        there = self.rows
+        return [owner for owner in self.task.owners if owner not in there]
+
+    def whole(self, owner: str, part: Mapping[str, Any]) -> bool:
+        """Whether all pieces of a part have arrived."""
+        return bool(part["held"] == len(piece_rows(self.program, owner, part["rows"])))
+
+    def refuse_if_busy(self) -> None:
+        """Refuse changes while the servers train."""
+        if self.training:
+            raise UseError(f"task {self.task.name!r} is being trained. Hint: wait for the result.")
+
+    def refuse_other_length(self, owner: str, part: str, rows: int) -> None:
+        """Owners of columns hold the same rows, in the same order: their number at least can be checked.
+
+        The number itself is not said: an owner that has other rows learns that they are others, and no more.
+        """
+        for other, parts in self.state.parts.items():
+            if self.task.by_columns and other != owner and part in parts and parts[part]["rows"] != rows:
+                raise PartyError(
+                    f"client {owner} sent another number of rows than client {other}. Hint: owners of columns send "
+                    "the same rows in the same order.",
+                    party=f"client {owner}",
+                )
+
+    def refuse_other_parts(self) -> None:
+        """Owners of columns send the same parts in the same order."""
+        orders = {owner: list(parts) for owner, parts in self.state.parts.items()}
+        if self.task.by_columns and len({tuple(order) for order in orders.values()}) > 1:
+            raise PartyError(
+                f"the owners of task {self.task.name!r} sent different parts of their rows. Hint: owners of columns "
+                "send the same parts in the same order."
+            )
+
+    def shares(self, engine: ReplicatedEngine, party: int) -> dict[str, dict[str, Shared]]:
+        """Read the rows of all owners from disk, as the engine takes them."""
+        found: dict[str, dict[str, Shared]] = {}
+        for owner in self.task.owners:
+            pieces = []
+            for name, part in self.state.parts.get(owner, {}).items():
+                for number, rows in enumerate(piece_rows(self.program, owner, part["rows"])):
+                    data = self.state.piece(owner, name, number)
+                    if data is None:
+                        raise UseError(f"rows of {owner} are lost. Hint: contribute again.")
+                    pieces.append(cut(party, data, self.program.shapes_of_rows(owner, rows), self.program.ring))
+            whole = joined(pieces, adds_up=rows_of_piece(self.program, owner) is None) if pieces else {}
+            found[owner] = {key: engine.load(pair) for key, pair in whole.items()}
+        return found
+
+    def clear(self) -> None:
+        """Forget rows and whoever is present."""
+        self.state.forget_rows()
+        self.leave()
+
+    def leave(self) -> None:
+        """Let the owners that are present go."""
+        self.attending.clear()
+        self.present.clear()

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training at one of three servers: begun when all rows are there, charged first, and begun again when one was lost.
+
+What is computed is in ``programs``; what survives a crash is in ``checkpoints``.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from typing import Final
+
+from veilwood.errors import PartyError, UseError, VeilwoodError
+from veilwood.privacy.ledger import Reservation, SQLiteLedger
+from veilwood.secure.mpc.replicated import ReplicatedEngine
+from veilwood.secure.roles.checkpoints import RecordedEngine, level_openings
+from veilwood.secure.roles.config import Config, Task
+from veilwood.secure.roles.programs import JointForest, Outcome
+from veilwood.secure.roles.sessions import Meetings, agree
+from veilwood.secure.roles.storage import Stored, Vault
+from veilwood.secure.roles.studies import Study
+from veilwood.secure.roles.transport import LostError, TlsLinks
+
+__all__ = ["Training"]
+
+log = logging.getLogger("veilwood.secure")
+
+PAUSES: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+"""Seconds between two attempts of a training that lost a server; the last is repeated."""
+
+
+class Training:
+    """What a server does to train; the part of ``Server`` that people do not talk to."""
+
+    config: Config
+    party: int
+    patience: float = 3600.0
+    """Seconds for which a training that lost a server is tried again."""
+    _vault: Vault
+    _ledger: SQLiteLedger
+    _meetings: Meetings
+    _studies: dict[str, Study]
+    _closed: threading.Event
+
+    def _settle_leftovers(self, study: Study) -> None:
+        """Settle spends that a crash cut short: a stored model is paid for, and nothing else came out of a training."""
+        kept = study.model.facts["entry"] if study.model else None
+        going_on = study.state.attempt["entry"] if study.state.attempt else None
+        entries = self._ledger.entries()
+        if max((entry.id for entry in entries), default=0) < study.state.ledger_entries:
+            raise UseError(
+                f"the ledger of server {self.party} is older than its trainings of {study.task.name!r}. Hint: restore "
+                "the newest ledger.db."
+            )
+        for entry in entries:
+            if entry.what != _what(study.task) or entry.state != "reserved":
+                continue
+            if entry.id == kept:
+                Reservation(self._ledger, entry.id).commit()
+            elif entry.id != going_on or not study.program.reveals:
+                self._refund(study, Reservation(self._ledger, entry.id))
+
+    def _refund(self, study: Study, spend: Reservation) -> None:
+        """Take back the spend of a training that left no model; where training opens anything, it stays spent.
+
+        Notes
+        -----
+        Guarantee
+
+        Nothing that may have been opened is ever refunded (proofs/secure.md, attacked by
+        tests/secure/roles/test_refunds.py). This and ``_drop_attempt`` are the only refunds of a training.
+        """
+        if not study.program.reveals:
+            spend.cancel()
+
+    def _invited(self, task: str, session: str) -> None:
+        """Join a training that server 0 begins."""
+        study = self._studies.get(task)
+        if study is not None:
+            self._train(study, session)
+
+    def _begin(self, study: Study) -> None:
+        """Begin a training, in a thread of its own, if this server is to and all rows are there."""
+        with study.lock:
+            ready = self.party == 0 and not study.missing and not study.training
+            study.training = study.training or ready
+        if ready:
+            threading.Thread(target=self._train_until_done, args=(study,), daemon=True).start()
+
+    def _train_until_done(self, study: Study) -> None:
+        """Train, and again while a server is lost; what owners must be present for begins when they are."""
+        until, pauses = time.monotonic() + self.patience, iter(PAUSES)
+        while True:
+            self._train(study, None)
+            with study.lock:
+                if study.lost is None or study.program.attended or time.monotonic() > until or study.missing:
+                    break
+            if self._closed.wait(next(pauses, PAUSES[-1])):
+                return
+            with study.lock:
+                if study.training or study.missing:
+                    return
+                study.training = True
+        with study.lock:
+            study.lost = None
+
+    def _train(self, study: Study, session: str | None) -> None:
+        """Train with the other servers: all three end with a stored part, or none with a usable one."""
+        with study.lock:
+            if session is not None and study.training:
+                raise LostError(f"server {self.party} still trains {study.task.name!r}.", party=f"server {self.party}")
+            study.training, keep = True, True
+        try:
+            with self._meetings.session(session, study.task.name, invites=True) as links:
+                self._train_together(study, links)
+            log.info("%s: trained", study.task.name)
+            with study.lock:
+                study.failure = study.lost = None
+                study.state.end()
+                study.clear()
+                study.state.save()
+        except Exception as error:
+            self._ended_without(study, error)
+        except BaseException:
+            keep = False  # the end of this server: what is on disk stays as it is
+            raise
+        finally:
+            with study.lock:
+                if keep:
+                    study.leave()
+                study.training = False
+                study.ended.set()
+                study.ended = threading.Event()
+
+    def _ended_without(self, study: Study, error: Exception) -> None:
+        """Keep rows and record of a training that lost a server, to try again; forget those of any other failure."""
+        with study.lock:
+            study.failure = str(error) if isinstance(error, VeilwoodError) else f"unexpected {type(error).__name__}"
+            party = getattr(error, "party", None) or ""
+            study.lost = party if isinstance(error, LostError) and party.startswith("server") else None
+            log.warning("%s: training ended without a model: %s", study.task.name, study.failure)
+            log.debug("details", exc_info=error)
+            if study.lost is not None:
+                return
+            self._discard(study)
+            self._drop_attempt(study)
+            study.clear()
+            study.state.save()
+
+    def _train_together(self, study: Study, links: TlsLinks) -> None:
+        task, program, state = study.task, study.program, study.state
+        uploads = {owner: upload for owner, (upload, _) in sorted(study.rows.items())}
+        training = state.attempt["training"] if state.attempt else None
+        held = study.model.facts["training"] if study.model else None
+        said = agree(
+            links,
+            {"task": task.fingerprint(), "version": program.plan.fingerprint()},
+            also=[state.counter, held, training, len(state.opened), state.intents],
+        )
+        state.hear([one[0] for one in said])
+        if held is not None:
+            if all(one[1] == held for one in said):
+                return  # all three had stored it when the last session was cut short
+            self._discard(study)
+        agree(links, {"uploads": uploads, "missing": study.missing})
+        if study.missing:
+            raise UseError(f"the rows of {', '.join(study.missing)} are not there. Hint: contribute again.")
+        study.refuse_other_parts()
+        spend = self._charged_once(study, links, said)
+        agree(links, {"reserved": True})
+        log.info("%s: training on the rows of %s", task.name, ", ".join(uploads))
+        if program.reveals:
+            engine: ReplicatedEngine = RecordedEngine(links, program.ring, state)
+        else:
+            engine = ReplicatedEngine(links, ring=program.ring)
+        stored = self._stored(study, links, engine, self._computed(study, engine), spend)
+        self._vault.save(task.name, stored)
+        with study.lock:
+            study.model = stored
+        agree(links, {"stored": True})
+        if self._is_reserved(spend.id):
+            spend.commit()
+
+    def _charged_once(self, study: Study, links: TlsLinks, said: list[list[int]]) -> Reservation:
+        """Reserve the loss, unless this goes on with a training that is charged and of which every opening is known.
+
+        Notes
+        -----
+        Guarantee
+
+        A training goes on only with all that was opened, as it was; if all servers recorded that they were about to
+        open something which none of them has, it is charged again. What this server never was about to open was not
+        opened, since that takes all three (proofs/secure-crash.md, attacked by tests/secure/roles/test_crashes.py).
+        """
+        program, state = study.program, study.state
+        same = state.attempt is not None and all(one[2] == state.attempt["training"] for one in said)
+        opened, intents = max(one[3] for one in said), min(one[4] for one in said)
+        if same and program.reveals and opened == intents and (opened == 0 or _goes_on(program)):
+            assert state.attempt is not None
+            level_openings(links, state, [one[3] for one in said])
+            return Reservation(self._ledger, state.attempt["entry"])
+        self._drop_attempt(study)
+        training = agree(links, {}, also=secrets.token_hex(8))[0]  # the name that server 0 drew
+        spend = self._ledger.reserve(
+            program.plan.loss,
+            what=_what(study.task),
+            neighbours=str(program.plan.neighbours),
+            plan=program.plan.fingerprint(),
+            not_private=program.not_private,
+        )
+        state.begin(training, spend.id)
+        return spend
+
+    def _drop_attempt(self, study: Study) -> None:
+        """Forget a training under way; its spend is taken back if nothing of it can have been opened."""
+        state = study.state
+        opens = study.program.reveals and state.intents > 0
+        if state.attempt is not None and not opens and self._is_reserved(state.attempt["entry"]):
+            Reservation(self._ledger, state.attempt["entry"]).cancel()
+        state.end()
+
+    def _is_reserved(self, entry: int) -> bool:
+        return any(one.id == entry and one.state == "reserved" for one in self._ledger.entries())
+
+    def _computed(self, study: Study, engine: ReplicatedEngine) -> Outcome:
+        """Run the protocol on all rows; what goes wrong inside may speak of their number, and is not told to others."""
+        rows = study.shares(engine, self.party)
+        try:
+            for channel in study.present.values():
+                channel.say(begins=True)
+            return study.program.train(engine, rows, study.present)
+        except PartyError:
+            raise
+        except VeilwoodError as error:
+            raise PartyError(
+                f"the protocol failed at server {self.party}. Hint: with --verbose its log says why."
+            ) from error
+
+    def _stored(
+        self, study: Study, links: TlsLinks, engine: ReplicatedEngine, outcome: Outcome, spend: Reservation
+    ) -> Stored:
+        """This server's part of a trained model, under a name for this training that all three share."""
+        training = agree(links, {}, also=secrets.token_hex(8))[0]  # the one server 0 drew
+        statement = study.program.statement(f"server {self.party}, {self._ledger.name}", spend.id)
+        facts = {"training": training, "entry": spend.id, "statement": statement.to_dict()}
+        arrays = {f"released.{name}": array for name, array in outcome.released.items()}
+        for name, share in outcome.hidden.items():
+            arrays[f"first.{name}"], arrays[f"second.{name}"] = engine.pair(share)
+        return Stored(facts, arrays)
+
+    def _discard(self, study: Study) -> None:
+        """Forget a model that not all servers have."""
+        self._vault.delete(study.task.name)
+        if study.model is not None:
+            study.model = None
+            self._settle_leftovers(study)
+
+
+def _goes_on(program: object) -> bool:
+    """Whether every opening of a program is a release by itself, so that those that are missing can follow later."""
+    return isinstance(program, JointForest)
+
+
+def _what(task: Task) -> str:
+    return f"secure training of {task.name} ({task.fingerprint()[:12]})"

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers under attack: silent crowds, greedy users, slow senders, bad tasks and forged lines harm nobody else."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import ssl
+import struct
+import threading
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures.places import TASK, Place, X, Y, place
+from veilwood.errors import PartyError
+from veilwood.secure.roles import listener as listener_module
+from veilwood.secure.roles.config import CONFIG
+from veilwood.secure.roles.identity import Name, tls_context
+from veilwood.secure.roles.log_lines import Lines
+from veilwood.secure.roles.transport import Channel, LostError, Room, dial
+
+PEER = Name("server", "0")
+
+
+def connect(here: Place, role: str = "user-analyst") -> Channel:
+    config = here.config(role)
+    context = tls_context(config.identity, config.servers_authority, listens=False)
+    return dial("127.0.0.1", config.servers[0].people, context, PEER, timeout=10, limit=1 << 16)
+
+
+def test_silent_connections_shut_nobody_out(here: Place) -> None:
+    address = here.config("server-0").servers[0]
+    with ExitStack() as crowd:
+        for port in (address.people, address.peers):
+            for _ in range(205):
+                crowd.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+        here.client("north").contribute(X[:20], Y[:20])  # which needs both ports of server 0
+        assert here.client("north").status()[0]["missing"] == ["south"]
+
+
+def test_one_user_with_many_connections_shuts_nobody_out_and_is_told_why(here: Place) -> None:
+    with ExitStack() as crowd:
+        refused: list[str] = []
+        for _ in range(60):
+            channel = connect(here)
+            crowd.callback(channel.close)
+            if len(refused) < 3:  # the first ones that are one too many
+                try:
+                    channel.hear("nothing", within=0.01 if len(crowd._exit_callbacks) <= 16 else 5)  # type: ignore[attr-defined]
+                except LostError:
+                    continue
+                except PartyError as error:
+                    refused.append(str(error))
+        assert len(refused) == 3
+        assert all("user analyst has 16 connections open" in text for text in refused)
+        assert len(here.client("north").status()) == 3
+        assert len(here.config("user-guest").tasks) == 1
+
+
+def test_places_come_free_again(here: Place) -> None:
+    for _ in range(40):
+        connect(here).close()
+    until = time.monotonic() + 20
+    while here.servers[0]._listeners[1].connections:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_each_party_has_places_of_its_own() -> None:
+    guests = listener_module._Guests(most=3, of_one=16)
+    greedy = [Name("user", f"u{number}") for number in range(5)]
+    for who in greedy:
+        guests.enter(who)
+        guests.enter(who)
+    for _ in range(3):
+        guests.enter(greedy[0])
+    with pytest.raises(PartyError, match="this server is full: others have too many connections open"):
+        guests.enter(greedy[1])
+    guests.enter(Name("client", "north"))  # an owner that comes late
+    guests.leave(greedy[0])
+    guests.enter(greedy[1])
+
+
+def test_what_is_announced_takes_no_memory_and_so_much_only(here: Place) -> None:
+    room = Room(4000)
+    one, other = Name("user", "one"), Name("user", "other")
+    room.take(one, 1000)
+    with pytest.raises(PartyError, match="user one sends more at once than one party may"):
+        room.take(one, 1)
+    room.take(other, 1000)
+    room.give_back(one, 1000)
+    room.take(one, 1000)
+    far, near = socket.socketpair()
+    channel = Channel(_Plain(near), one, 5, limit=1 << 30, room=Room(1 << 32))  # type: ignore[arg-type]
+    far.sendall(struct.pack("!BIQ", 0, 0, 1 << 30) + b"x" * 10)
+    with pytest.raises(PartyError):
+        channel.receive(within=0.2)
+    assert len(channel._partial) <= 1 << 18
+    channel.close()
+    assert channel._room is not None
+    assert channel._room._taken[one] == 0
+    far.close()
+
+
+class _Plain:
+    """A socket that says it wants to read as TLS does."""
+
+    def __init__(self, plain: socket.socket) -> None:
+        self._plain = plain
+
+    def setsockopt(self, *_: Any) -> None: ...
+
+    def recv_into(self, space: memoryview) -> int:
+        try:
+            return self._plain.recv_into(space)
+        except BlockingIOError:
+            raise ssl.SSLWantReadError from None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plain, name)
+
+
+def test_somebody_that_sends_byte_after_byte_gets_no_more_time(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener_module, "HANDSHAKE_SECONDS", 0.5)
+    address = here.config("server-0").servers[0]
+    with socket.create_connection(("127.0.0.1", address.people), timeout=5) as slow:
+        began = time.monotonic()
+        with suppress(OSError):
+            for byte in b"\x16\x03\x01\x02\x00" + bytes(1000):
+                slow.sendall(bytes([byte]))
+                time.sleep(0.05)
+        assert time.monotonic() - began < 10
+
+
+def test_a_full_server_is_not_called_a_forger(tmp_path: Path) -> None:
+    made = Place(tmp_path)
+    config = made.config("user-analyst")
+    context = tls_context(config.identity, config.servers_authority, listens=False)
+    with socket.create_server(("127.0.0.1", 0)) as closes:
+        closes.settimeout(5)
+
+        def turn_away() -> None:
+            while True:
+                try:
+                    connection, _ = closes.accept()
+                except OSError:
+                    return
+                connection.recv(1 << 12)
+                connection.close()
+
+        threading.Thread(target=turn_away, daemon=True).start()
+        with pytest.raises(LostError, match="it is full, or stopping") as caught:
+            dial(
+                "127.0.0.1", closes.getsockname()[1], context, PEER, timeout=5, limit=100, patience=0.3
+            )  # fmt: skip
+        assert "certificates" not in str(caught.value)
+
+
+def test_a_bad_task_stops_no_other(tmp_path: Path) -> None:
+    with place(tmp_path) as here:
+        here.train()
+        for party in range(3):
+            file = tmp_path / f"server-{party}" / CONFIG
+            data = json.loads(file.read_text())
+            good = data["tasks"][0]
+            data["tasks"] += [
+                {**good, "name": "no-owners", "owners": {}},
+                {**good, "name": "no-protocol", "protocol": "witchcraft"},
+                {**good, "name": "no-setting", "settings": {"max_depth": "deep"}},
+                17,
+                {**good, "name": "later"},
+            ]
+            file.write_text(json.dumps(data))
+        assert here.client("north").status()[0]["phase"] == "trained"
+        assert [server._studies.keys() for server in here.servers] == [{"scale", "later"}] * 3
+        assert set(here.servers[0]._faults) == {"no-owners", "no-protocol", "no-setting"}
+        file.write_text("{")  # and a file that is none leaves all as it was
+        assert here.client("north").status()[2]["phase"] == "trained"
+        here.stop()
+        (tmp_path / "server-2" / CONFIG).write_text(json.dumps(data))
+        (tmp_path / "server-2" / "models" / "later.share").write_bytes(b"rubbish")
+        here.start()
+        assert here.client("north").status()[2]["phase"] == "trained"
+
+
+def test_lines_of_the_log_cannot_be_forged(here: Place, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        channel = connect(here)
+        words = {"message": "oh\n2026-01-01 server 0: scale: trained", "party": "server 1\nx", "lost": False}
+        channel._post(1, json.dumps(words).encode())
+        channel._write()
+        with pytest.raises(PartyError):
+            channel.hear("x")
+    until = time.monotonic() + 10
+    while not any("oh?2026" in record.getMessage() for record in caplog.records):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    (record,) = [record for record in caplog.records if "oh?2026" in record.getMessage()]
+    assert record.getMessage().startswith("user analyst: user analyst gave up: ")  # who spoke, and no other to blame
+    line = Lines(PEER).format(logging.makeLogRecord({"msg": "a\nb\x1b[2J\u2028", "args": (), "levelname": "INFO"}))
+    assert line.isascii()
+    assert "\n" not in line
+    assert json.loads(line)["who"] == "server 0"
+    assert TASK.name == "scale"
