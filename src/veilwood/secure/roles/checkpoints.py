@@ -123,7 +123,7 @@ class Checkpoint:
 
     A number is counted up with every change and told to the other servers, which keep the highest they heard: a
     server that comes back with older files is refused. Every opening is recorded by all three before it happens
-    (proofs/secure-crash.md, attacked by tests/secure/roles/test_crashes.py).
+    (proofs/secure-crash.md, attacked by tests/secure/roles/test_server_crashes.py).
     """
 
     def __init__(self, safe: Safe, task: str) -> None:

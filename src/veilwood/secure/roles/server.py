@@ -314,9 +314,11 @@ class Server(Training):
         self._begin(study)
         while not ended.wait(1.0):
             with study.lock:
-                if study.present.get(owner) is not channel and not ended.is_set():
+                if study.training or ended.is_set():
+                    continue
+                if study.present.get(owner) is not channel:
                     raise LostError(f"{channel.peer} has come again.", party=str(channel.peer))
-                if not study.training and channel.waiting:  # it says nothing before it is asked: it has gone
+                if channel.waiting:  # it says nothing before it is asked: it has gone
                     del study.present[owner], study.attending[owner]
                     raise LostError(f"{channel.peer} has left.", party=str(channel.peer))
         with study.lock:

@@ -192,7 +192,8 @@ class Training:
 
         A training goes on only with all that was opened, as it was; if all servers recorded that they were about to
         open something which none of them has, it is charged again. What this server never was about to open was not
-        opened, since that takes all three (proofs/secure-crash.md, attacked by tests/secure/roles/test_crashes.py).
+        opened, since that takes all three (proofs/secure-crash.md, attacked by
+        tests/secure/roles/test_server_crashes.py).
         """
         program, state = study.program, study.state
         same = state.attempt is not None and all(one[2] == state.attempt["training"] for one in said)

@@ -21,6 +21,8 @@ from veilwood.secure.mpc.shares import reconstruct
 from veilwood.secure.roles import uploads
 from veilwood.secure.roles.checkpoints import Checkpoint, Safe
 from veilwood.secure.roles.client import Client
+from veilwood.secure.roles.programs import program_of
+from veilwood.secure.roles.studies import Study
 from veilwood.secure.roles.training import Training
 from veilwood.secure.roles.transport import LostError
 from veilwood.secure.roles.uploads import Pieces, seeded_shares, unseeded
@@ -215,6 +217,19 @@ def test_other_rows_do_not_go_on_where_others_stopped(here: Place) -> None:
     time.sleep(0.2)
     here.client("south").contribute(X[250:][::-1], Y[250:][::-1], progress=told.append)
     assert len(told) == 6
+
+
+def test_an_owner_is_missing_until_its_last_part_is_whole(tmp_path: Path) -> None:
+    study = Study(TASK, program_of(TASK), Checkpoint(Safe(tmp_path, b"secret", "server 0"), "scale"))
+    study.state.parts["north"] = {"a": {"upload": "x", "rows": 10, "held": 0, "more": False}}
+    assert study.missing == ["north", "south"]
+    study.state.parts["north"]["a"]["held"] = 1
+    assert study.rows == {"north": ("a:x", 10)}
+    study.state.parts["north"]["b"] = {"upload": "y", "rows": 5, "held": 1, "more": True}
+    assert study.missing == ["north", "south"]
+    study.training = True
+    with pytest.raises(VeilwoodError, match="is being trained"):
+        study.refuse_if_busy()
 
 
 @pytest.mark.usefixtures("small_pieces")
