@@ -109,6 +109,17 @@ def test_no_cell_of_a_rare_type_makes_a_statement_fail(
         assert counts_there(address, schema_with(column)).sum() == n
 
 
+def test_no_decimal_becomes_zero_where_that_is_an_error(server: str) -> None:
+    """Half of the smallest float has more digits than were compared; PostgreSQL refuses to round it to nothing."""
+    half = "2.4703282292062327208828439643411068618252990130716238221279284125e-324"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute("DROP TABLE IF EXISTS tiny; CREATE TABLE tiny (x NUMERIC, y BIGINT)")
+        connection.cursor().executemany(
+            "INSERT INTO tiny VALUES (%s, 0)", [(number,) for number in (half, f"-{half}", half[:-6] + "1e-324", "3")]
+        )
+    assert counts_there(f"{server}#tiny", schema_with(NUMBER)).sum() == 4
+
+
 @pytest.mark.parametrize("read", ["read_csv('{0}')", "'{0}'", "read_json('{0}')"])
 def test_views_of_text_files_are_refused(read: str, tmp_path: Path) -> None:
     """One row more made texts of all numbers: +7 was 7 before, and then was not."""

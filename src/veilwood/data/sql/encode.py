@@ -35,7 +35,7 @@ from veilwood.errors import OutOfSchemaError
 __all__ = ["Read", "Typed", "id_read", "level_of", "number_of", "place_of"]
 
 _LARGEST: Final = 1.7976931348623157e308
-_TO_ZERO: Final = "2.4703282292062327e-324"  # decimals up to here are 0 as a float
+_TO_ZERO: Final = "2.470328229206232720882843964341106861826e-324"  # decimals up to here, rounded up, are 0 as a float
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _EXACT_DIGITS: Final = 16  # a whole number that was written as a float with so many digits may be rounded
