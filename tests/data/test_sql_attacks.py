@@ -11,6 +11,7 @@ from typing import Any
 import duckdb
 import numpy as np
 import psycopg
+import pyarrow as pa
 import pytest
 
 from fixtures.databases import counts_there, schema_with
@@ -107,6 +108,18 @@ def test_no_cell_of_a_rare_type_makes_a_statement_fail(
     for n in (1, 2):
         address = table_in("duckdb", tmp_path, f"x {kind}, y BIGINT", [(cell, 0) for cell in cells[:n]])
         assert counts_there(address, schema_with(column)).sum() == n
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "us UTC", "ns"])
+def test_no_moment_is_out_of_range(unit: str, tmp_path: Path) -> None:
+    """Arrow and Parquet can hold moments that DuckDB cannot turn into those of another unit, or into UTC."""
+    moment = pa.timestamp(*unit.split())
+    cells = pa.array([2**62, -(2**62), -(2**63), 2**63 - 2, 10**17, 0], pa.int64()).cast(moment)
+    with duckdb.connect(str(tmp_path / "t.duckdb")) as database:
+        database.register("given", pa.table({"x": cells, "y": [0] * len(cells)}))
+        database.execute("CREATE TABLE t AS SELECT * FROM given")
+    in_range = {"s": 1, "ms": 1, "ns": 6}.get(unit, 2)
+    assert counts_there(f"duckdb:///{tmp_path}/t.duckdb#t", schema_with(YEAR)).sum() == in_range
 
 
 def test_no_decimal_becomes_zero_where_that_is_an_error(server: str) -> None:

@@ -298,14 +298,18 @@ def _part(column: Column, typed: Typed, words: Words) -> tuple[str, str]:
     x, part = typed.x, column.part
     if typed.kind not in ("date", "moment", "zoned moment"):
         raise _wrong_type(column, typed, "dates", "cast it to DATE or TIMESTAMP in a view")
-    if typed.kind == "zoned moment":
-        if words.engine not in ("duckdb", "postgres"):
-            raise _wrong_type(column, typed, "dates without a time zone", "cast it to TIMESTAMP in a view")
-        x = f"({x} AT TIME ZONE 'UTC')"
+    zoned = typed.kind == "zoned moment"
+    if zoned and words.engine not in ("duckdb", "postgres"):
+        raise _wrong_type(column, typed, "dates without a time zone", "cast it to TIMESTAMP in a view")
     if typed.type_name == "TIMESTAMP_NS":  # which cannot hold the bounds below
         x = f"CAST({x} AS TIMESTAMP)"
-    kind, last = ("DATE", "9999-12-31") if typed.kind == "date" else ("TIMESTAMP", "9999-12-31 23:59:59")
-    outside = f"({x} < CAST('0001-01-01' AS {kind}) OR {x} > CAST('{last}' AS {kind}))"
+    # Compared as they are: turned into another type, or into UTC, a moment may be out of range.
+    kind, zone = ("TIMESTAMPTZ", " 00:00:00+00") if zoned else ("TIMESTAMP", "")
+    if typed.kind == "date" or typed.type_name in ("TIMESTAMP_S", "TIMESTAMP_MS"):
+        kind = typed.type_name if typed.kind == "moment" else "DATE"
+    last = "9999-12-31" if typed.kind == "date" else "9999-12-31 23:59:59"
+    outside = f"({x} < CAST('0001-01-01{zone}' AS {kind}) OR {x} > CAST('{last}{zone[-3:]}' AS {kind}))"
+    x = f"({x} AT TIME ZONE 'UTC')" if zoned else x
     if part == "hour" and typed.kind == "date":
         return "0", outside
     if part == "weekday":
