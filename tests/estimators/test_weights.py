@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,16 @@ class TestRows:
         copies = Weights(np.full(4000, weight), 3).copies(4000, "refuse")
         assert copies.max() <= 3
         assert copies.mean() == pytest.approx(min(weight, 3), abs=0.06)  # 7 standard errors
+
+    @pytest.mark.parametrize(
+        "odd", ["x", "", 10**400, pd.NA, None, Decimal("sNaN"), [1], -1.0, math.nan], ids=lambda odd: repr(odd)[:9]
+    )
+    def test_no_weight_can_refuse_where_rows_are_dropped(self, odd: Any) -> None:
+        """One row's weight decided whether the fit was refused, or failed."""
+        for given in ([1.0, 2.0, odd], pd.Series([1.0, 2.0, odd], dtype=object)):
+            assert Weights(given, 3).copies(3, "drop").tolist() == [1, 2, 0]
+            with pytest.raises(vw.OutOfSchemaError, match="below 0, missing or no number"):
+                Weights(given, 3).copies(3, "refuse")
 
     def test_one_row_moves_counts_by_no_more_than_the_plan_says(self) -> None:
         forest = vw.RandomTreesClassifier(SCHEMA, max_weight=3, **SMALL)

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.bounded import is_whole
+from veilwood.data.encoding import target_cells
+from veilwood.data.numbers import numbers_of
 from veilwood.data.problems import Invalid
 from veilwood.errors import OutOfSchemaError, ParameterError, UseError
 from veilwood.privacy.entropy import words
@@ -43,6 +45,8 @@ class Weights(NamedTuple):
     def copies(self, n_rows: int, invalid: Invalid) -> NDArray[np.int64]:
         """Say how often each row counts: its weight between 0 and the maximum, rounded up or down at random.
 
+        Each weight is read by itself, as a number of the table is; with "drop" a row without one does not count.
+
         Notes
         -----
         Guarantee
@@ -51,15 +55,15 @@ class Weights(NamedTuple):
         (proofs/neighbours.md, attacked by tests/estimators/test_weights.py).
         """
         try:
-            numbers = np.asarray(self.given, np.float64)
-        except (TypeError, ValueError):
-            raise OutOfSchemaError("sample_weight holds what is no number. Hint: one number a row.") from None
+            numbers, _ = numbers_of(target_cells(self.given, total=invalid == "drop"), parse=invalid == "drop")
+        except OutOfSchemaError:
+            numbers = np.empty(0)
         if numbers.shape != (n_rows,):
             raise OutOfSchemaError("sample_weight has not one number for each row. Hint: an array as long as y.")
         fits = numbers >= 0
         if not fits.all() and invalid == "refuse":
             raise OutOfSchemaError(
-                "sample_weight has entries that are below 0 or missing. Hint: mend them, or invalid='drop'."
+                "sample_weight has entries that are below 0, missing or no number. Hint: mend them, or invalid='drop'."
             )
         kept = np.clip(np.where(fits, numbers, 0.0), 0.0, self.most)
         whole = np.floor(kept)
