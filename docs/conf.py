@@ -5,7 +5,14 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+
+from docutils import nodes
+from latex2mathml.converter import convert
+from sphinx.application import Sphinx
+from sphinx.util import logging
+from sphinx.writers.html5 import HTML5Translator
 
 import veilwood
 
@@ -33,7 +40,8 @@ suppress_warnings = [
     "config.cache",
 ]
 
-myst_enable_extensions = ["colon_fence", "deflist", "attrs_inline"]
+myst_enable_extensions = ["colon_fence", "deflist", "attrs_inline", "dollarmath"]
+html_math_renderer = "mathml"  # browsers draw it themselves: no script from elsewhere
 myst_heading_anchors = 4
 nb_execution_mode = "off" if os.environ.get("VEILWOOD_DOCS") == "quick" else "cache"
 nb_execution_timeout = 300
@@ -81,3 +89,21 @@ html_theme_options = {
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
 html_sidebars = {"index": [], "start": [], "systems": []}  # they have no neighbours in a section
+
+
+def _draw(display: str) -> Callable[[HTML5Translator, nodes.math | nodes.math_block], None]:
+    """Return what writes a formula as MathML; a command that is not known is a warning, and so an error of the build."""
+
+    def visit(writer: HTML5Translator, node: nodes.math | nodes.math_block) -> None:
+        drawn = convert(node.astext(), display=display)
+        if "\\" in drawn:
+            logging.getLogger(__name__).warning("formula not understood: %s", node.astext(), location=node)
+        writer.body.append(drawn if display == "inline" else f'<div class="math">{drawn}</div>')
+        raise nodes.SkipNode
+
+    return visit
+
+
+def setup(app: Sphinx) -> None:
+    """Let Sphinx write formulas as MathML."""
+    app.add_html_math_renderer("mathml", (_draw("inline"), None), (_draw("block"), None))
