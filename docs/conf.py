@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -90,15 +91,17 @@ html_theme_options = {
 }
 html_sidebars = {"index": [], "start": [], "systems": []}  # they have no neighbours in a section
 
+PRIME = re.compile(r"<msup>(<mi>\w</mi>)<mi>(&#x0203[23];)</mi></msup>")  # as a superscript it is too small to see
+
 
 def _draw(display: str) -> Callable[[HTML5Translator, nodes.math | nodes.math_block], None]:
-    """Return what writes a formula as MathML; a command that is not known is a warning, and so an error of the build."""
+    """Return what writes a formula as MathML; a command that is not known fails the build."""
 
     def visit(writer: HTML5Translator, node: nodes.math | nodes.math_block) -> None:
-        drawn = convert(node.astext(), display=display)
+        drawn = PRIME.sub(r'<mrow>\1<mo lspace="0" rspace="0">\2</mo></mrow>', convert(node.astext(), display=display))
         if "\\" in drawn:
             logging.getLogger(__name__).warning("formula not understood: %s", node.astext(), location=node)
-        writer.body.append(drawn if display == "inline" else f'<div class="math">{drawn}</div>')
+        writer.body.append(drawn if display == "inline" else f'<div class="formula">{drawn}</div>')
         raise nodes.SkipNode
 
     return visit
