@@ -120,6 +120,16 @@ def test_a_link_to_nothing_is_caught() -> None:
     assert turned == "[proof](proofs/door.md), code (`src/veilwood/py.typed`)"
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "proofs").glob("[!R]*.md")), ids=lambda path: path.stem)
+def test_a_proof_shows_what_it_proves_as_a_formula(page: Path) -> None:
+    text = re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8"))
+    assert re.search(r"^ *\$\$\n.+?\n *\$\$$", text, flags=re.M | re.S)
+    formulas = [one or other for one, other in re.findall(r"\$\$(.+?)\$\$|\$(.+?)\$", text, flags=re.S)]
+    assert "$" not in re.sub(r"\$\$.+?\$\$|\$[^$\n]+\$", "", text, flags=re.S)  # each that begins ends
+    assert [formula for formula in formulas if formula.count("{") != formula.count("}")] == []
+    assert [formula for formula in formulas if formula.count("\\left") != formula.count("\\right")] == []
+
+
 def test_every_public_name_has_an_example() -> None:
     extra = assemble.examples_of_names()
     silent = {name for name in vw.__all__ if ">>>" not in (inspect.getdoc(getattr(vw, name)) or "")}
