@@ -69,7 +69,8 @@ def spool(rows: Any, *, at_most: int = 1 << 34, folder: str | PathLike[str] | No
     rows : iterator, Arrow stream, relation or query
         The rows.
     at_most : int, default 16 GiB
-        The most bytes of the file. Rows that need more are refused.
+        The most bytes of the file. Rows that need more are refused, with ``invalid="drop"`` too: that tells something
+        about how many there are, so choose it by the disk, and not close to what is needed.
     folder : path, optional
         Where the file lies; by default where the system keeps temporary files.
 
