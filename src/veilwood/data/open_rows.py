@@ -69,7 +69,8 @@ def open_rows(
         where none may be, a cell that is no number or has no use, a target that cannot be used, an id that is
         missing; texts that are numbers are read as such. A table without rows is fine. Refused is only what
         is not about cells: a missing or unknown column, a target of another length, a file or format that cannot be
-        read at all, more rows than memory, a disk or a ``spool`` may hold. Keeping files whole is the business of whoever holds them.
+        read at all, more rows than memory, a disk or a ``spool`` may hold. Keeping files whole is the business of
+        whoever holds them.
     batch_rows : int
         The most rows in a batch.
     estimator : str
