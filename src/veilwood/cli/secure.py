@@ -61,6 +61,9 @@ def setup(
     ] = None,
     days: Annotated[int, typer.Option("--days", help="How long certificates are valid.")] = 365,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds after which a silent party is lost.")] = 60.0,
+    keys: Annotated[
+        bool, typer.Option("--keys/--no-keys", help="Draw all keys here; without, each role requests a certificate.")
+    ] = True,
 ) -> None:
     """Make keys, certificates and one configuration for each role; run again with --name to add a task.
 
@@ -85,14 +88,91 @@ def setup(
     # Two servers on one host need different ports.
     addresses = [Address(place, port + 2 * party, port + 2 * party + 1) for party, place in enumerate(hosts)]
     made = set_up(
-        folder, task, addresses=addresses, listen=[listen] * 3 if listen else None, timeout=timeout, days=days
+        folder,
+        task,
+        addresses=addresses,
+        listen=[listen] * 3 if listen else None,
+        timeout=timeout,
+        days=days,
+        keys=keys,
     )
     print(f"Task {task.name}: {plan.loss}. Folders in {folder}:")
     for config in made:
         print(f"  {config.folder.name:<20} for {config.who}")
+    if not keys:
+        print("Hand each role its folder; it runs: veilwood secure request FOLDER, and sends you request.pem to sign.")
+        return
     print(f"Hand each new role its folder and, by another way, its secret from {folder / 'secrets'}; a role that was")
     print("there before needs its new config.json only. Then delete the secrets and every key.pem here.")
     print(f"Keep {folder / 'authorities'} and its secrets offline: whoever has them can add parties.")
+
+
+@secure.command()
+def request(folder: Folder) -> None:
+    """Draw a key for this role, here and nowhere else, and write a request for a certificate.
+
+    Also for renewal: the certificate in use stays so until the new one is installed.
+
+    \b
+    Example:
+      veilwood secure request clinics/client-north
+    """
+    from veilwood.secure.roles.config import Config
+    from veilwood.secure.roles.enrolment import REQUEST, request_certificate
+
+    config = Config.load(folder)
+    known = (folder / "key.pem").exists() or (folder / "secret").exists()
+    request_certificate(folder, config.who, config.identity.secret if known else None)
+    print(
+        f"Send {folder / REQUEST} to whoever keeps the authorities, and keep {folder / 'secret'} apart from the disk."
+    )
+
+
+@secure.command()
+def sign(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where setup made the authorities.")],
+    request: Annotated[Path, typer.Argument(metavar="REQUEST", help="What the role sent.")],
+    who: Annotated[str, typer.Argument(metavar="WHO", help="Whose it is, made sure of: 'client north'.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="PEM", help="Where the certificate goes.")],
+    days: Annotated[int, typer.Option("--days", help="How long it is good.")] = 365,
+    force: Force = False,
+) -> None:
+    """Sign a role's request for a certificate, once you have made sure whose it is.
+
+    \b
+    Example:
+      veilwood secure sign clinics request.pem "client north" -o certificate.pem
+    """
+    from veilwood.secure.roles.config import authority_of
+    from veilwood.secure.roles.enrolment import sign_request
+    from veilwood.secure.roles.identity import Name
+
+    check_output(out, force)
+    role, _, name = who.partition(" ")
+    if role not in ("server", "client", "user"):
+        raise UseError(f"{who!r} is nobody. Hint: a role and a name, such as 'client north'.")
+    servers = role == "server"
+    authority = authority_of(folder, "servers" if servers else "people", ("server",) if servers else ("client", "user"))
+    out.write_bytes(sign_request(authority, request.read_bytes(), Name(role, name), days=days))  # type: ignore[arg-type]
+    print(f"{out} is the certificate of {who}: send it back.")
+
+
+@secure.command()
+def install(
+    folder: Folder, certificate: Annotated[Path, typer.Argument(metavar="PEM", help="What the authority signed.")]
+) -> None:
+    """Put a signed certificate in place; a running server shows it from then on.
+
+    \b
+    Example:
+      veilwood secure install clinics/client-north certificate.pem
+    """
+    from veilwood.secure.roles.config import Config
+    from veilwood.secure.roles.enrolment import install_certificate
+
+    config = Config.load(folder)
+    install_certificate(folder, certificate.read_bytes(), config.who, config.identity.secret)
+    print(f"{config.who} is certified.")
 
 
 @secure.command()

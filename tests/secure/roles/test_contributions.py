@@ -21,7 +21,8 @@ UPLOAD = {"part": "rows", "upload": "0" * 32, "more": False}
 
 def send_arrays(here: Place, arrays: dict[str, Any], rows: int, spoil: Any = None) -> None:
     """Contribute arrays as client north, whatever they hold; ``spoil`` changes the shares of one server."""
-    with Call(here.config("client-north"), TASK, "contribute", rows=rows, **UPLOAD) as call:
+    approval = here.client("north").approval()
+    with Call(here.config("client-north"), TASK, "contribute", rows=rows, approval=approval, **UPLOAD) as call:
         call.hear("send")
         call.say(start=0)
         for array in arrays.values():
@@ -79,9 +80,8 @@ def test_an_owner_that_tells_servers_different_things_is_blamed(here: Place) -> 
         name = Name("server", str(party))
         channel = dial(address.host, address.people, context, name, timeout=10, limit=1 << 20)
         count, arrays = (rows, good) if party else (rows - 1, fewer)
-        channel.say(
-            do="contribute", task="scale", fingerprint=TASK.fingerprint(), session="cheat", rows=count, **UPLOAD
-        )
+        about = {"task": "scale", "fingerprint": TASK.fingerprint(), "session": "cheat"}
+        channel.say(do="contribute", **about, rows=count, approval=here.client("north").approval(), **UPLOAD)
         channel.hear("send")
         channel.say(start=0)
         for array in arrays.values():
@@ -99,3 +99,23 @@ def test_an_owner_may_replace_its_rows_until_training_begins(here: Place) -> Non
     north.contribute(X[:30], Y[:30])
     assert [server._studies["scale"].rows["north"][1] for server in here.servers] == [30, 30, 30]
     assert north.status()[0]["missing"] == ["south"]
+
+
+def test_rows_come_with_a_signature_under_what_is_trained(here: Place) -> None:
+    others = [None, "00", here.client("south").approval(), here.client("north").approval()[:-2]]
+    for approval in others:
+        with pytest.raises(PartyError, match="client north has not signed the plan of task 'scale'") as caught:
+            first_word(here.config("client-north"), TASK, "contribute", rows=9, approval=approval, **UPLOAD)
+        assert caught.value.party == "client north"
+    here.train()
+    here.settle()
+    for server in here.servers:  # which the model keeps
+        assert set(server._vault.load("scale").facts["approvals"]) == {"north", "south"}
+
+
+def test_servers_train_only_what_all_owners_have_signed(here: Place) -> None:
+    here.client("north").contribute(X[:250], Y[:250])
+    here.servers[1]._studies["scale"].state.approvals.clear()
+    here.client("south").contribute(X[250:], Y[250:])
+    with pytest.raises(PartyError, match="north did not sign what is to be trained"):
+        here.client("north").wait(60)

@@ -45,7 +45,7 @@ pytestmark = pytest.mark.slow
 SCHEMA, X, Y = vw.datasets.car()
 HALF = len(X) // 2
 ROWS = {"north": slice(0, HALF), "south": slice(HALF, None)}
-KILLS = 50
+KILLS = 200
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ class Cast:
 
 
 def test_kill_of_each_role_at_random_points(tmp_path: Path) -> None:
-    """Killed 50 times: the others end with one clean line, nothing is left in clear, and the next run works."""
+    """Killed 200 times: a server comes back and owners notice nothing; nothing is left in clear, all goes on after."""
     servers = local_servers(SCHEMA, epsilon=2, max_depth=3, folder=tmp_path / "roles", timeout=10.0)
     cast, rng, endings = Cast(servers.folder), random.Random(8), Counter[str]()
     for number in range(KILLS):
@@ -186,7 +186,7 @@ def test_kill_of_each_role_at_random_points(tmp_path: Path) -> None:
         for role, (process, word) in running.items():
             if role == victim:
                 continue
-            patience = 60 if role.startswith("user") else 5
+            patience = 5 if victim.startswith("client") else 90
             if not word.poll(patience):  # nothing is wrong: it waits for an owner that is dead, or was refused
                 assert role.startswith("client"), f"{victim} killed: {role} does not end"
                 assert cast.client("north").status()[0]["missing"], f"{role} waits for nobody"
@@ -195,6 +195,8 @@ def test_kill_of_each_role_at_random_points(tmp_path: Path) -> None:
                 ending, text = word.recv()
                 endings[ending] += 1
                 assert ending != "broken", f"{victim} killed: {role} ended with {text}"
+                if role.startswith("client") and victim.startswith("server"):
+                    assert ending == "done", f"{victim} killed: {role} ended with {text}"
             process.kill()
             process.join()
         assert_nothing_in_clear(cast.folder)
@@ -211,7 +213,7 @@ def test_kill_of_each_role_at_random_points(tmp_path: Path) -> None:
         assert "Traceback" not in log
         assert not re.search(r": unexpected [A-Z]", log), log  # an error without a word of explanation
         vw.open_ledger(cast.folder / f"server-{party}" / "ledger.db").verify()
-    assert endings["refused"] >= 5, endings
+    assert endings["done"] >= KILLS // 4, endings
 
 
 # -- frozen and overloaded -------------------------------------------------------------------------------------

@@ -115,6 +115,9 @@ class _Plain:
 
     def setsockopt(self, *_: Any) -> None: ...
 
+    def getpeercert(self, binary_form: bool) -> bytes:
+        return b""
+
     def recv_into(self, space: memoryview) -> int:
         try:
             return self._plain.recv_into(space)

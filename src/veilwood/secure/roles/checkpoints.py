@@ -135,6 +135,7 @@ class Checkpoint:
         self.parts: dict[str, dict[str, dict[str, Any]]] = facts.get("parts", {})
         self.attempt: dict[str, Any] | None = facts.get("attempt")
         self.intents: int = facts.get("intents", 0)
+        self.approvals: dict[str, str] = facts.get("approvals", {})
         self.ledger_entries: int = facts.get("ledger_entries", 0)
         self.opened: list[Ints] = []
         while (value := safe.read(f"{task}/opening-{len(self.opened)}")) is not None:
@@ -146,7 +147,7 @@ class Checkpoint:
         self._write()
 
     def _write(self) -> None:
-        keys = ("counter", "heard", "parts", "attempt", "intents", "ledger_entries")
+        keys = ("counter", "heard", "parts", "attempt", "intents", "approvals", "ledger_entries")
         self._safe.write(f"{self._task}/state", json.dumps({key: getattr(self, key) for key in keys}).encode())
 
     def hear(self, counters: Sequence[Any]) -> None:
@@ -178,8 +179,8 @@ class Checkpoint:
         self._safe.remove(f"{self._task}/rows/{owner}/{part}")
 
     def forget_rows(self) -> None:
-        """Forget all rows: the training has ended."""
-        self.parts = {}
+        """Forget all rows, and what their owners agreed to: the training has ended."""
+        self.parts, self.approvals = {}, {}
         self._safe.remove(f"{self._task}/rows")
 
     def _piece(self, owner: str, part: str, number: int) -> str:

@@ -16,6 +16,7 @@ from veilwood.errors import PartyError, UseError
 from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.secure.roles.calls import Call
 from veilwood.secure.roles.config import Config
+from veilwood.secure.roles.identity import signed_by
 from veilwood.secure.roles.programs import JointForest, Program, program_of
 from veilwood.secure.roles.transport import LostError
 from veilwood.secure.roles.uploads import Pieces, seeded_shares
@@ -91,17 +92,32 @@ class Client:
         pieces = Pieces(self._program, self.config.name, X, y, pad_to)
         about = f"{self.task.fingerprint()} {part}"
         upload = pieces.token(self.config.identity.secret, about)
-        until = time.monotonic() + patience
+        until, again = time.monotonic() + patience, False
         while True:
             try:
                 return self._send(pieces, part, upload, more, progress or (lambda share: None))
             except LostError as error:
                 if time.monotonic() > until or not (error.party or "").startswith("server"):
                     raise
+                again = True
                 time.sleep(_AGAIN_SECONDS)
+            except PartyError:
+                if again and self._has_arrived():  # the rows had, before the line was lost
+                    return None
+                raise
+
+    def approval(self) -> str:
+        """This owner's signature under task, plan and version: servers train only what all owners have signed."""
+        return signed_by(self.config.identity, self._program.approval())
+
+    def _has_arrived(self) -> bool:
+        """Whether no server waits for rows of this owner."""
+        return all(
+            server["phase"] != "waiting" or self.config.name not in server["missing"] for server in self.status()
+        )
 
     def _send(self, pieces: Pieces, part: str, upload: str, more: bool, progress: Callable[[float], None]) -> None:
-        words = {"rows": pieces.rows, "part": part, "upload": upload, "more": more}
+        words = {"rows": pieces.rows, "part": part, "upload": upload, "more": more, "approval": self.approval()}
         with Call(self.config, self.task, "contribute", **words) as call:
             start = min(int(server["held"]) for server in call.hear("send", "held"))
             call.say(start=start)
@@ -144,7 +160,8 @@ class Client:
                 time.sleep(_AGAIN_SECONDS)
 
     def _attend(self, program: JointForest, X: Any, y: Any, patience: float) -> None:
-        with Call(self.config, self.task, "attend", plan=program.plan.fingerprint()) as call:
+        words = {"plan": program.plan.fingerprint(), "approval": self.approval()}
+        with Call(self.config, self.task, "attend", **words) as call:
             call.hear("received")
             call.go()
             call.hear("accepted")
@@ -175,8 +192,21 @@ class Client:
 
 
 def wait_until_trained(config: Config, program: Program, seconds: float | None) -> PrivacyStatement:
-    """Ask the servers now and then; return the certificate, or raise why there is none."""
-    until = None if seconds is None else time.monotonic() + seconds
+    """Ask the servers now and then; return the certificate, or raise why there is none.
+
+    A server that is lost meanwhile is waited for.
+    """
+    until = time.monotonic() + (PATIENCE_S if seconds is None else seconds)
+    while True:
+        try:
+            return _trained(config, program, seconds, until)
+        except LostError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(_AGAIN_SECONDS)
+
+
+def _trained(config: Config, program: Program, seconds: float | None, until: float) -> PrivacyStatement:
     task = program.task
     with Call(config, task, "status") as call:
         while True:
@@ -187,7 +217,7 @@ def wait_until_trained(config: Config, program: Program, seconds: float | None) 
             failures = [server["failure"] for server in found if server["failure"] and server["phase"] == "waiting"]
             if failures:
                 raise PartyError(f"task {task.name!r} was not trained: {failures[0]} Hint: contribute again.")
-            if until is not None and time.monotonic() > until:
+            if seconds is not None and time.monotonic() > until:
                 missing = ", ".join(found[0]["missing"]) or "nobody"
                 raise PartyError(f"task {task.name!r} is not trained after {seconds:g} s; waiting for {missing}.")
             time.sleep(_POLL_SECONDS)

@@ -170,7 +170,8 @@ class Config:
     largest_message : int
         Bytes beyond which a message is refused unread.
     refused : tuple of str
-        Whom this server serves no more, whatever the tasks say: ``"user analyst"``.
+        Whom this server serves no more, whatever the tasks say: ``"user analyst"``, or one certificate by the SHA-256
+        of its DER form in hexadecimal digits.
     faulty : tuple
         Tasks of the file that make no sense, as they stand there, each with the reason: the others are not harmed.
     """
@@ -303,8 +304,11 @@ def set_up(
     listen: Sequence[str] | None = None,
     timeout: float = 60.0,
     days: int = 365,
+    keys: bool = True,
 ) -> list[Config]:
     """Make a folder for each role, or add a task and its people to folders made before.
+
+    Without ``keys``, each role draws its own and asks for a certificate (``enrolment``).
 
     Each role's folder holds its configuration, certificate and encrypted key; ``secrets/`` holds, for each
     role, the secret that opens them, to be handed over by another way and kept elsewhere. Where the servers are is
@@ -315,8 +319,8 @@ def set_up(
     folder.mkdir(parents=True, exist_ok=True)
     secrets = folder / "secrets"
     secrets.mkdir(mode=0o700, exist_ok=True)
-    signers: dict[Role, Authority] = {"server": _authority(folder, "servers", ("server",))}
-    signers["client"] = signers["user"] = _authority(folder, "people", _PEOPLE)
+    signers: dict[Role, Authority] = {"server": authority_of(folder, "servers", ("server",))}
+    signers["client"] = signers["user"] = authority_of(folder, "people", _PEOPLE)
     people = [Name("client", owner) for owner in task.owners] + [Name("user", user) for user in task.users]
     made = []
     for who in [*(Name("server", str(party)) for party in range(3)), *people]:
@@ -327,20 +331,21 @@ def set_up(
                 raise UseError(f"{place} has a task {task.name!r} already. Hint: give another --name.")
         else:
             place.mkdir(exist_ok=True)
-            identity = signers[who.role].issue(who, place / "certificate.pem", place / "key.pem", days=days)
-            write_private(secrets / f"{place.name}.secret", identity.secret + b"\n")
+            if keys:
+                identity = signers[who.role].issue(who, place / "certificate.pem", place / "key.pem", days=days)
+                write_private(secrets / f"{place.name}.secret", identity.secret + b"\n")
             for authority in ("servers", "people"):
                 (place / f"{authority}.pem").write_bytes((folder / "authorities" / f"{authority}.pem").read_bytes())
             at = (listen or [address.host for address in addresses])[int(who.name)] if who.role == "server" else ""
-            config = Config(place, who.role, who.name, tuple(addresses), (), f"../secrets/{place.name}.secret",
-                            listen=at, timeout=timeout)  # fmt: skip
+            secret = f"../secrets/{place.name}.secret" if keys else "secret"
+            config = Config(place, who.role, who.name, tuple(addresses), (), secret, listen=at, timeout=timeout)
         config = replace(config, tasks=(*config.tasks, task))
         config.save()
         made.append(config)
     return made
 
 
-def _authority(folder: Path, name: str, roles: tuple[Role, ...]) -> Authority:
+def authority_of(folder: Path, name: str, roles: tuple[Role, ...]) -> Authority:
     """Load an authority of this folder, or draw it."""
     place, secret = folder / "authorities", folder / "secrets" / f"authority-{name}.secret"
     place.mkdir(exist_ok=True)

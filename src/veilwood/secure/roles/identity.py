@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -35,6 +37,7 @@ Role = Literal["server", "client", "user"]
 _DOMAIN = "veilwood"
 _PLAIN_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 _PEER = re.compile(rf"({_PLAIN_NAME.pattern})\.(server|client|user)\.{_DOMAIN}")
+_SIGNATURE = re.compile(r"[0-9a-f]{128}")
 _CLOCKS_DIFFER = timedelta(minutes=5)
 
 
@@ -117,7 +120,7 @@ class Authority:
     def save(self, certificate: Path, key: Path, secret: bytes) -> None:
         """Write the certificate, and the key encrypted."""
         certificate.write_bytes(self.certificate)
-        write_private(key, _sealed_key(self._key, secret))
+        write_private(key, sealed_key(self._key, secret))
 
     @property
     def certificate(self) -> bytes:
@@ -126,24 +129,28 @@ class Authority:
 
     def issue(self, name: Name, certificate: Path, key: Path, *, days: int = 365) -> Identity:
         """Draw a key for a name and sign it; return the files and the new secret that opens the key."""
+        secret, own = new_secret(), ec.generate_private_key(ec.SECP256R1())
+        signed = self.sign(name, own.public_key(), days=days)
+        certificate.write_bytes(signed)
+        write_private(key, sealed_key(own, secret))
+        return Identity(certificate, key, secret)
+
+    def sign(self, name: Name, public: ec.EllipticCurvePublicKey, *, days: int = 365) -> bytes:
+        """Return a certificate, as PEM, that a key belongs to a name."""
         if name.role not in self.roles:
             raise UseError(f"the authority of {' and '.join(self.roles)}s does not sign for a {name.role}.")
-        secret, own = new_secret(), ec.generate_private_key(ec.SECP256R1())
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
         if name.role == "server":
             usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
         builder = (
-            _builder(_subject(name.dns), self._certificate.subject, own.public_key(), days)
+            _builder(_subject(name.dns), self._certificate.subject, public, days)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName([x509.DNSName(name.dns)]), critical=False)
             .add_extension(_key_usage(signs_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )
-        signed = builder.sign(self._key, hashes.SHA256())
-        certificate.write_bytes(signed.public_bytes(Encoding.PEM))
-        write_private(key, _sealed_key(own, secret))
-        return Identity(certificate, key, secret)
+        return builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)
 
 
 def tls_context(identity: Identity, trusted: Path, *, listens: bool) -> ssl.SSLContext:
@@ -179,6 +186,33 @@ def peer_name(connection: ssl.SSLSocket) -> Name:
     return Name(found[3], found[1])  # type: ignore[arg-type]
 
 
+def signed_by(identity: Identity, words: str) -> str:
+    """Sign words with a role's key; return the signature in hexadecimal digits, always as many."""
+    signature = open_key(identity.key, identity.secret).sign(words.encode(), ec.ECDSA(hashes.SHA256()))
+    return "".join(f"{number:064x}" for number in decode_dss_signature(signature))
+
+
+def is_signed(certificate: bytes, words: str, signature: object) -> bool:
+    """Whether words were signed with the key of a certificate, given in DER form."""
+    public = x509.load_der_x509_certificate(certificate).public_key()
+    assert isinstance(public, ec.EllipticCurvePublicKey)
+    digits = str(signature)
+    if not _SIGNATURE.fullmatch(digits):
+        return False
+    try:
+        numbers = encode_dss_signature(int(digits[:64], 16), int(digits[64:], 16))
+        public.verify(numbers, words.encode(), ec.ECDSA(hashes.SHA256()))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def name_of(certificate: x509.Certificate) -> str:
+    """The one name in a certificate."""
+    found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return " ".join(found.get_values_for_type(x509.DNSName))
+
+
 def open_key(path: Path, secret: bytes) -> ec.EllipticCurvePrivateKey:
     """Read an encrypted private key."""
     try:
@@ -196,7 +230,8 @@ def write_private(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def _sealed_key(key: ec.EllipticCurvePrivateKey, secret: bytes) -> bytes:
+def sealed_key(key: ec.EllipticCurvePrivateKey, secret: bytes) -> bytes:
+    """Return a private key as it is written: encrypted."""
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(secret))
 
 

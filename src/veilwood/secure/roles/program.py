@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood._version import __version__
 from veilwood.data.schema import Schema
 from veilwood.errors import PartyError, UseError
 from veilwood.privacy.certificate import ByServers, PrivacyStatement, Spend, certify
@@ -80,6 +81,10 @@ class Program(ABC):
         """The certificate of the trained model, whose spend stands in a server's ledger."""
         spend = Spend(ledger, entry, self.plan.loss, not_private=self.not_private)
         return certify(self.plan, spend, self.servers)
+
+    def approval(self) -> str:
+        """What an owner signs before its rows are used: task, plan (with loss and schema) and version of the code."""
+        return f"veilwood: train task {self.task.fingerprint()} by plan {self.plan.fingerprint()} with {__version__}"
 
     def check_rows(self, engine: Engine, owner: str, shares: Shares) -> None:
         """Refuse, by name, an owner whose shares do not fit together or are not rows; nothing else is learned."""

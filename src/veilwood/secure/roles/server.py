@@ -22,7 +22,7 @@ from veilwood.secure.mpc.replicated import ReplicatedEngine
 from veilwood.secure.mpc.shares import Pair, from_bytes, to_bytes
 from veilwood.secure.roles.checkpoints import Checkpoint, Safe
 from veilwood.secure.roles.config import CONFIG, Config, Task
-from veilwood.secure.roles.identity import Name, tls_context
+from veilwood.secure.roles.identity import Name, is_signed, tls_context
 from veilwood.secure.roles.listener import MOST_BYTES, MOST_CONNECTIONS, MOST_OF_ONE, Listener
 from veilwood.secure.roles.programs import HiddenForest, Shapes, program_of, refused_questions
 from veilwood.secure.roles.sessions import Meetings, agree
@@ -42,6 +42,8 @@ IDLE_SECONDS: Final = 900.0
 FIRST_SECONDS: Final = 10.0
 """How long somebody has to say what it wants."""
 
+WATCH_SECONDS: Final = 0.5
+"""How often a server looks for a new configuration and certificate."""
 MOST_ON_DISK: Final = 1 << 36
 """Bytes of shares of one part of an owner's rows."""
 
@@ -77,6 +79,7 @@ class Server(Training):
         self._faults: dict[str, str] = {}  # why a task of the configuration is not served
         self._listeners: list[Listener] = []
         dials = tls_context(config.identity, config.servers_authority, listens=False)
+        self._contexts, self._certified_at = [dials], self._certificate_time()
         self._meetings = Meetings(config, dials, self._invited)
 
     def start(self) -> None:
@@ -85,8 +88,9 @@ class Server(Training):
         config, here = self.config, self.config.servers[self.party]
         peers = tls_context(config.identity, config.servers_authority, listens=True)
         people = tls_context(config.identity, config.people_authority, listens=True)
+        self._contexts += [peers, people]
         for port, context, greet, of_one, most_bytes in (
-            (here.peers, peers, self._meetings.on_peer, MOST_CONNECTIONS, None),
+            (here.peers, peers, self._on_peer, MOST_CONNECTIONS, None),
             (here.people, people, self._on_person, MOST_OF_ONE, MOST_BYTES),
         ):
             self._listeners.append(
@@ -96,12 +100,40 @@ class Server(Training):
         for study in list(self._studies.values()):  # trainings that were cut short, or about to begin
             if study.rows:
                 self._begin(study)
+        threading.Thread(target=self._watch, daemon=True).start()
 
     def close(self) -> None:
         """Stop listening."""
         self._closed.set()
         for listener in self._listeners:
             listener.close()
+
+    def _watch(self) -> None:
+        """Take up tasks, refusals and a renewed certificate as they are put in place."""
+        while not self._closed.wait(WATCH_SECONDS):
+            try:
+                self._reload()
+                if self._certificate_time() != self._certified_at:
+                    identity = self.config.identity
+                    for context in self._contexts:
+                        context.load_cert_chain(identity.certificate, identity.key, password=identity.secret)
+                    self._certified_at = self._certificate_time()
+                    log.info("%s shows its new certificate from now on", self.config.who)
+            except OSError as error:  # certificate and key are being put in place: the next look finds both
+                log.debug("not taken up yet: %s", error)
+
+    def _certificate_time(self) -> int:
+        return self.config.identity.certificate.stat().st_mtime_ns
+
+    def _on_peer(self, channel: Channel) -> None:
+        """Let another server in, unless its certificate was revoked."""
+        self._refuse_revoked(channel)
+        self._meetings.on_peer(channel)
+
+    def _refuse_revoked(self, channel: Channel) -> None:
+        self._reload()
+        if channel.certificate in self._refused:
+            raise PartyError(f"the certificate of {channel.peer} was revoked.", party=str(channel.peer))
 
     def _reload(self) -> None:
         """Read tasks added since, and models stored before."""
@@ -157,6 +189,7 @@ class Server(Training):
         """Serve one connection of a client or user, whatever happens in it."""
         who = channel.peer
         try:
+            self._refuse_revoked(channel)
             words = channel.hear("do", "task", "fingerprint", "session", within=FIRST_SECONDS)
             study = self._study(words["task"], words["fingerprint"])
             allowed = study.task.owners if who.role == "client" else study.task.users
@@ -218,6 +251,7 @@ class Server(Training):
         Name("client", part)  # a plain name, which the folder of the rows gets
         there = study.state.parts.get(owner, {}).get(part)
         held = there["held"] if there and (there["upload"], there["rows"]) == (upload, rows) else 0
+        self._approved(channel, study, words)
         channel.limit = self.config.largest_message
         channel.say(send=list(shapes[0]), held=held)
         start = channel.hear("start")["start"]
@@ -275,6 +309,17 @@ class Server(Training):
         study.state.hear(agree(links, {"piece": number}, also=study.state.counter))
         channel.say(piece=number)
 
+    def _approved(self, channel: Channel, study: Study, words: Mapping[str, Any]) -> None:
+        """Keep an owner's signature under what is to be trained; refuse its rows without one."""
+        if not is_signed(channel.der, study.program.approval(), words.get("approval")):
+            raise PartyError(
+                f"{channel.peer} has not signed the plan of task {study.task.name!r} as server {self.party} knows it. "
+                "Hint: compare versions.",
+                party=str(channel.peer),
+            )
+        with study.lock:
+            study.state.approvals[channel.peer.name] = str(words["approval"])
+
     def _admit(self, channel: Channel, study: Study, links: TlsLinks, facts: dict[str, Any]) -> None:
         """Agree with the other servers that an owner may bring rows now, and forget a model that not all have."""
         held = study.model.facts["training"] if study.model else None
@@ -299,6 +344,7 @@ class Server(Training):
             raise PartyError(f"{channel.peer} plans another training. Hint: compare versions.", party=str(channel.peer))
         if study.training:  # on lines that this owner has lost: it ends soon
             raise LostError(f"{here} still trains {study.task.name!r}.", party=here)
+        self._approved(channel, study, words)
         channel.limit = self.config.largest_message
         channel.say(received=True)
         if self.party == 0:

@@ -168,6 +168,9 @@ class Training:
         if study.missing:
             raise UseError(f"the rows of {', '.join(study.missing)} are not there. Hint: contribute again.")
         study.refuse_other_parts()
+        unsigned = [owner for owner in task.owners if owner not in state.approvals]
+        if unsigned:
+            raise UseError(f"{', '.join(unsigned)} did not sign what is to be trained. Hint: contribute again.")
         spend = self._charged_once(study, links, said)
         agree(links, {"reserved": True})
         log.info("%s: training on the rows of %s", task.name, ", ".join(uploads))
@@ -246,6 +249,7 @@ class Training:
         training = agree(links, {}, also=secrets.token_hex(8))[0]  # the one server 0 drew
         statement = study.program.statement(f"server {self.party}, {self._ledger.name}", spend.id)
         facts = {"training": training, "entry": spend.id, "statement": statement.to_dict()}
+        facts["approvals"] = dict(study.state.approvals)
         arrays = {f"released.{name}": array for name, array in outcome.released.items()}
         for name, share in outcome.hidden.items():
             arrays[f"first.{name}"], arrays[f"second.{name}"] = engine.pair(share)

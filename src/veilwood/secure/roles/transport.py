@@ -6,6 +6,7 @@ What the messages mean is decided in ``server``, ``client`` and ``user``; nothin
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import select
@@ -90,6 +91,8 @@ class Channel:
         room: Room | None = None,
     ) -> None:
         self.peer, self.timeout, self.limit = peer, timeout, limit
+        self.der = connection.getpeercert(binary_form=True) or b""
+        self.certificate = hashlib.sha256(self.der).hexdigest()
         self.on_close: Callable[[], None] | None = None
         self._room, self._held = room, 0
         self._socket = connection
