@@ -91,14 +91,24 @@ html_theme_options = {
 }
 html_sidebars = {"index": [], "start": [], "systems": []}  # they have no neighbours in a section
 
-PRIME = re.compile(r"<msup>(<mi>\w</mi>)<mi>(&#x0203[23];)</mi></msup>")  # as a superscript it is too small to see
+# A prime as a superscript is too small to see: it stands beside its letter.
+LETTER, SIGN = r"(<mi>\w</mi>)", r"<mi>(&#x0203[23];)</mi>"
+PRIMES = (
+    (re.compile(f"<msup>{LETTER}{SIGN}</msup>"), r"<mrow>\1<mo lspace='0' rspace='0'>\2</mo></mrow>"),
+    (
+        re.compile(f"<msubsup>{LETTER}{LETTER}{SIGN}</msubsup>"),
+        r"<msub><mrow>\1<mo lspace='0' rspace='0'>\3</mo></mrow>\2</msub>",
+    ),
+)
 
 
 def _draw(display: str) -> Callable[[HTML5Translator, nodes.math | nodes.math_block], None]:
     """Return what writes a formula as MathML; a command that is not known fails the build."""
 
     def visit(writer: HTML5Translator, node: nodes.math | nodes.math_block) -> None:
-        drawn = PRIME.sub(r'<mrow>\1<mo lspace="0" rspace="0">\2</mo></mrow>', convert(node.astext(), display=display))
+        drawn = convert(node.astext(), display=display)
+        for prime, beside in PRIMES:
+            drawn = prime.sub(beside, drawn)
         if "\\" in drawn:
             logging.getLogger(__name__).warning("formula not understood: %s", node.astext(), location=node)
         writer.body.append(drawn if display == "inline" else f'<div class="formula">{drawn}</div>')
