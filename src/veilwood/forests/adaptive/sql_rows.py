@@ -93,7 +93,8 @@ class SqlRows:
         """Take a step."""
         for name, steps in self._pending.items():
             steps.append((table, values))
-            if len(steps) >= MOST_PENDING:
+            # The parser of SQLite has room for a hundred words that are not complete.
+            if self._words.engine == "sqlite" or len(steps) >= MOST_PENDING:
                 self._write_down(name)
 
     def hold_back(self, share: float) -> None:
