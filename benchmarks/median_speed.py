@@ -34,7 +34,7 @@ def main() -> None:
     schema = vw.Schema.numeric((0, 1), target_bounds=(0, 2), n_features=20)
     small = slice(0, 1000)
     for trees in ("disjoint", "shared"):  # compile the kernels
-        vw.MedianForestRegressor(schema, epsilon=10, max_depth=2, trees=trees).fit(X[small], y[small])
+        vw.MedianForestRegressor(schema, epsilon=10, n_estimators=10, max_depth=2, trees=trees).fit(X[small], y[small])
 
     lines = [
         f"10 trees of depth 8, {options.rows:,} rows x 20 numeric columns ({X.nbytes / 2**20:.0f} MB), "
@@ -45,10 +45,10 @@ def main() -> None:
     ]
     forests = {
         "MedianForestRegressor(epsilon=10)": vw.MedianForestRegressor(
-            schema, epsilon=10, max_depth=8, random_state=0, n_jobs=options.jobs
+            schema, epsilon=10, n_estimators=10, max_depth=8, trees="disjoint", random_state=0, n_jobs=options.jobs
         ),
         "MedianForestRegressor(epsilon=10, trees='shared')": vw.MedianForestRegressor(
-            schema, epsilon=10, max_depth=8, random_state=0, trees="shared", n_jobs=options.jobs
+            schema, epsilon=10, n_estimators=10, max_depth=8, random_state=0, trees="shared", n_jobs=options.jobs
         ),
         "scikit-learn RandomForestRegressor": RandomForestRegressor(
             n_estimators=10, max_depth=8, n_jobs=options.jobs, random_state=0

@@ -70,14 +70,20 @@ def one_split(schema: vw.Schema, X: Any, y: Any, depth: int, epsilon: float, see
     right = np.asarray(y_test)
     out, votes = [], []
     for variant in VARIANTS:
-        forest = kind(schema, epsilon=epsilon, max_depth=depth, variant=variant, random_state=seed).fit(
-            X_train, y_train
-        )
+        forest = kind(
+            schema, epsilon=epsilon, n_estimators=10, max_depth=depth, variant=variant, random_state=seed
+        ).fit(X_train, y_train)
         predicted = forest.predict(X_test)
         if schema.classes:
             out.append(float(np.mean(predicted != right)))
             voting = kind(
-                schema, epsilon=epsilon, max_depth=depth, variant=variant, random_state=seed, voting="majority"
+                schema,
+                epsilon=epsilon,
+                n_estimators=10,
+                max_depth=depth,
+                variant=variant,
+                random_state=seed,
+                voting="majority",
             ).fit(X_train, y_train)
             votes.append(float(np.mean(voting.predict(X_test) != right)))
         else:

@@ -200,7 +200,10 @@ def regress(data: Data, epsilon: float, seed: int) -> dict[str, float]:
     common: dict[str, Any] = {"epsilon": epsilon, "random_state": seed}
     forests = {
         "ours": vw.PrivateForestRegressor(schema, delta=1e-6, n_rows=len(train), **common),
-        **{variant: vw.MedianForestRegressor(schema, variant=variant, **common) for variant in DIPRIME},
+        **{
+            variant: vw.MedianForestRegressor(schema, variant=variant, n_estimators=10, max_depth=6, **common)
+            for variant in DIPRIME
+        },
     }
     errors = {}
     for name, forest in forests.items():

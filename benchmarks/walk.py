@@ -27,7 +27,7 @@ ROOT = Path(vw.__file__).parent
 # PrivateForest by rounds: earlier versions are told so, later ones go by the number of rows.
 BY_ROUNDS = {"method": "boosting"} if "method" in vw.PrivateForestClassifier().get_params() else {"n_rows": 30_000}
 WALKS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "random trees": (vw.RandomTreesClassifier, {}),
+    "random trees": (vw.RandomTreesClassifier, {"n_estimators": 20, "max_depth": 5}),
     "PrivateForest, by rounds": (vw.PrivateForestClassifier, BY_ROUNDS),
 }
 

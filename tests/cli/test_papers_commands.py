@@ -21,7 +21,7 @@ def test_the_list_names_every_exhibit_and_its_tables(capsys: pytest.CaptureFixtu
     told = capsys.readouterr().out
     assert told.count("\n") == 39 + 4
     assert "mrf figure 2" in told
-    assert "[adult, balance-scale, car, heart, iris, mushroom]" in told
+    assert "[adult, adult-both, balance-scale, car, heart, iris, mushroom]" in told
 
 
 def test_sizes_of_tables_are_measured_shown_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

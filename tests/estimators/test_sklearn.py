@@ -38,6 +38,7 @@ CLASSES = [
 def small(Forest: Any, epsilon: float) -> Any:
     # Shared trees: a secret key that gives rows to trees would make two fits differ, with or without noise.
     parameters: dict[str, Any] = {"n_estimators": 5, "max_depth": 3, "trees": "shared", "random_state": 0}
+    parameters["max_weight"] = 5  # declared, since checks weigh rows
     if "branching" in Forest().get_params():
         parameters["branching"] = "binary"  # a multiway tree needs as many columns as it is deep
     return Forest(schema="infer", epsilon=epsilon, **parameters)
@@ -49,10 +50,19 @@ NOISELESS = [small(Forest, math.inf) for Forest in CLASSES]
 FRESH_NOISE = "fits twice and compares predictions, but every fit draws fresh noise; holds below without noise"
 
 
+WEIGHTS = {
+    "check_all_zero_sample_weights_error": "whether all weights are 0 is private: the fit goes on, and noise comes out",
+    "check_sample_weight_equivalence_on_dense_data": (
+        "the schema is inferred from all rows here, those of weight 0 too; with a declared schema a weight is a number "
+        "of rows (test_weights.py)"
+    ),
+}
+
+
 def cannot_hold(estimator: Any) -> dict[str, str]:
     if math.isinf(estimator.epsilon):
-        return {}
-    return dict.fromkeys(
+        return WEIGHTS
+    return WEIGHTS | dict.fromkeys(
         [
             "check_fit_idempotent",
             "check_supervised_y_2d",

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn
+from sklearn.base import clone
 from sklearn.ensemble import StackingClassifier, VotingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline
@@ -81,6 +82,16 @@ class TestRows:
         scale = float(forest.plan().steps[0].mechanism.scale)  # type: ignore[union-attr]
         assert shown(scale) < epsilon + 0.25
         assert shown(scale / 2) > epsilon + 0.25
+
+    @pytest.mark.parametrize("family", ["RandomTrees", "MedianForest", "GreedyForest", "MatrixForest"])
+    def test_a_whole_weight_is_so_many_rows(self, family: str) -> None:
+        data = vw.datasets.iris()
+        weights = np.random.default_rng(0).integers(0, 4, len(data.y))
+        sized: dict[str, Any] = {"n_estimators": 3, "max_depth": 2, "trees": "shared", "random_state": 0}
+        forest = getattr(vw, f"{family}Classifier")(data.schema, epsilon=math.inf, max_weight=4, **sized)
+        weighed = clone(forest).fit(data.X, data.y, sample_weight=weights)
+        repeated = clone(forest).fit(data.X.loc[data.X.index.repeat(weights)], np.repeat(np.asarray(data.y), weights))
+        np.testing.assert_allclose(weighed.predict_proba(data.X), repeated.predict_proba(data.X))
 
     def test_heavier_rows_are_learned_from(self) -> None:
         X = np.tile([[0.2], [0.8]], (500, 1))

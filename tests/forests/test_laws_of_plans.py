@@ -8,6 +8,7 @@ one row at epsilon / k; an optimised strategy is never above a baseline.
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from sklearn.base import clone
 import veilwood as vw
 from veilwood.forests import method
 from veilwood.forests.matrix import marginal_search, search
+from veilwood.privacy.entropy import seeded_for_tests
+from veilwood.privacy.loss import exact
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 
 FAMILIES = ("RandomTrees", "MedianForest", "GreedyForest", "MatrixForest")
@@ -111,6 +114,82 @@ def test_plans_keep_the_laws(family: str, seed: int) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_plans_keep_the_laws_widely(family: str, seed: int) -> None:
     keeps_the_laws(seed, family)
+
+
+# -- sizes that are chosen --------------------------------------------------------------------------------------------
+
+
+def choosing(seed: int, family: str) -> Any:
+    """A random estimator that chooses its size, for a number of rows that is declared."""
+    forest = random_forest(seed, family).set_params(n_estimators="auto", max_depth="auto", leaves="auto")
+    if family == "MatrixForest":
+        forest.set_params(n_ensembles=1, max_features=None)
+    return forest.set_params(n_rows=int(10 ** np.random.default_rng(seed).uniform(2, 5)))
+
+
+def size(plan: vw.Plan) -> tuple[Any, ...]:
+    return plan.choices["n_estimators"], plan.choices["max_depth"], plan.n_leaves
+
+
+def keeps_the_laws_of_sizes(seed: int, family: str) -> None:
+    rng = np.random.default_rng(seed + 10**7)
+    forest, epsilon = choosing(seed, family), float(f"{10 ** rng.uniform(-1.5, 0.7):.3g}")
+    rows = int(rng.integers(2, 6))
+    promise: dict[str, Any] = {"epsilon": epsilon, "delta": 0.0, "privacy_unit": "row", "adjacency": "add-remove"}
+    plan = forest.set_params(**promise).plan()
+    assert sum((step.loss.epsilon for step in plan.steps), Fraction(0)) == plan.loss.epsilon == exact(epsilon)
+    # Rows of a person: planned like one row at a smaller epsilon, also in what is chosen.
+    scaled = float(rows * exact(epsilon))
+    of_a_person = forest.set_params(epsilon=scaled, privacy_unit=rows).plan()
+    assert size(of_a_person) == size(plan)
+    assert of_a_person.expected_leaf_mse == pytest.approx(plan.expected_leaf_mse, rel=1e-9)
+    # A delta may choose another size. Where it does not, it never costs anything.
+    with_delta = forest.set_params(**promise | {"delta": 1e-5}).plan()
+    assert with_delta.loss.delta in (0, exact(1e-5))
+    if size(with_delta) == size(plan):
+        assert with_delta.expected_leaf_mse <= plan.expected_leaf_mse * HAIR
+    # More budget for the same size is never worse.
+    more = forest.set_params(**promise | {"epsilon": 2 * epsilon}).plan()
+    if size(more) == size(plan):
+        assert more.expected_leaf_mse <= plan.expected_leaf_mse * HAIR
+    # Without n_rows the plan tells what it would choose, and that is what is chosen.
+    told = forest.set_params(**promise, n_rows=None).plan().notes["at 1,000 rows"]
+    declared = forest.set_params(n_rows=1000).plan()
+    trees, depth = (np.max(declared.choices[name]) for name in ("n_estimators", "max_depth"))
+    assert told == f"{trees} trees of depth {depth}, at most"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_chosen_sizes_keep_the_laws(family: str) -> None:
+    keeps_the_laws_of_sizes(1, family)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(200, 215))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_chosen_sizes_keep_the_laws_widely(family: str, seed: int) -> None:
+    keeps_the_laws_of_sizes(seed, family)
+
+
+def test_labels_are_not_taken_for_noiseless_when_a_size_is_chosen() -> None:
+    schema = vw.datasets.car().schema
+    labels, counts = (
+        vw.GreedyForestClassifier(schema, epsilon=0.2, n_rows=1000, leaf_update=update, random_state=0).plan()
+        for update in ("exponential", "laplace")
+    )
+    assert size(labels) == size(counts)
+
+
+@pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning", "ignore::veilwood.UtilityWarning")
+@pytest.mark.slow
+def test_fits_err_by_what_the_plan_of_a_chosen_size_expects() -> None:
+    data = vw.datasets.iris()
+    made = vw.RandomTreesClassifier(data.schema, epsilon=1.0, n_rows=150, random_state=0)  # the same trees in every fit
+    expected = made.plan().expected_leaf_mse
+    with seeded_for_tests(0):
+        fits = np.array([clone(made).fit(data.X, data.y).model_.leaf_counts for _ in range(200)], float)
+    errors = ((fits - fits.mean(axis=0)) ** 2).mean(axis=(1, 2)) * 200 / 199
+    assert abs(errors.mean() - expected) < 5.5 * errors.std(ddof=1) / np.sqrt(200)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -7,7 +7,7 @@ A level of splits is grown in ``greedy``; what happens at leaves is in ``noisy_l
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 from typing import Any, ClassVar, Literal, cast
@@ -21,6 +21,7 @@ from veilwood.data.schema import Schema
 from veilwood.errors import ParameterError
 from veilwood.forests.grown.base import GrownMethod, GrownParameters
 from veilwood.forests.grown.greedy import BRANCHINGS, QUALITIES, Branching, Level, Quality, grow_level, plan_level
+from veilwood.forests.method import Asked
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
@@ -144,6 +145,13 @@ class GreedyForest(GrownMethod[GreedyForestParameters]):
             max_codes=max(encoding.n_codes), n_classes=len(encoding.schema.classes) or None, assignment=assignment,
             n_jobs=n_jobs,
         )  # fmt: skip
+
+    def expected(self, asked: Asked, encoding: Encoding) -> tuple[int, float]:
+        """A label is chosen about as blurred as counts of the same budget would be."""
+        if not self.labels_only:
+            return super().expected(asked, encoding)
+        counting: Any = replace(cast(Any, self.parameters), leaf_update="laplace")
+        return replace(self, parameters=counting).expected(asked, encoding)
 
     def leaf_step(self, schema: Schema, loss: Loss, neighbours: Neighbours, n_leaves: int) -> Step:
         """Plan the release of counts, or the choice of labels."""
