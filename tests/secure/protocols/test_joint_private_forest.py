@@ -25,6 +25,7 @@ from veilwood.privacy.steps import Step, selecting_step
 from veilwood.secure.mpc.engine import Ints
 from veilwood.secure.mpc.links import Links, run_threads
 from veilwood.secure.mpc.plain import PlainEngine
+from veilwood.secure.mpc.replicated import ReplicatedEngine
 from veilwood.secure.mpc.shares import share
 from veilwood.secure.protocols import joint_forest as joint
 from veilwood.secure.protocols import noise
@@ -172,6 +173,41 @@ def test_a_door_refuses_more_draws_than_its_delta_allows(monkeypatch: pytest.Mon
     monkeypatch.setattr(noise, "total_variation", lambda scale, count: Fraction(count, 10**17))
     with door_of(step, engine) as door, pytest.raises(VeilwoodError, match="delta"):
         door.select(step, SecretNumbers(engine, engine.constant(np.zeros((4, 3), np.int64))))
+
+
+# -- owners that do not follow the protocol --------------------------------------------------------------------------
+
+
+def larger_of_two(others: list[int], wrong: list[int], shift: int = 0) -> int:
+    """Open the larger of two sums, to which a wrong owner adds; ``shift`` makes its shares disagree."""
+    voices = [[Whisper.pair() for _ in range(3)] for _ in range(2)]
+    for sums, voice in zip((others, wrong), voices, strict=True):
+        joint.Servers([mine for mine, _ in voice]).give(np.array(sums))
+    if shift:
+        first = voices[1][0][1]
+        first._mine.put((np.frombuffer(first.receive(), "<u8") + np.uint64(shift)).tobytes())
+
+    def served(links: Links) -> int:
+        engine = ReplicatedEngine(links, ring=RING)
+        present = joint.Owners(engine, {str(i): voice[links.party][1] for i, voice in enumerate(voices)})
+        found = SecretNumbers(engine, present.sums((2,))).max()
+        return int(engine.open(found.shared.reshape(1))[0])
+
+    return run_threads(served)[0]
+
+
+def test_numbers_that_would_wrap_around_are_refused() -> None:
+    """One row more in the first sum would move the larger one by 2^63: far beyond any noise."""
+    assert larger_of_two([5, 7], [3, 4]) == 11
+    assert larger_of_two([5, 7], [-(2**50), 2**50]) == 2**50 + 7
+    for wrong in ([2**62, 3 - 2**62], [2**63 - 6, 0], [0, -(2**63)], [2**61, 0]):
+        with pytest.raises(VeilwoodError, match="client 1"):
+            larger_of_two([5, 7], wrong)
+
+
+def test_shares_that_disagree_are_refused() -> None:
+    with pytest.raises(VeilwoodError, match="client 1"):
+        larger_of_two([5, 7], [3, 4], shift=1)
 
 
 # -- secret numbers --------------------------------------------------------------------------------------------------

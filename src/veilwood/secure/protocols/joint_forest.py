@@ -40,6 +40,7 @@ from veilwood.secure.protocols import noise
 from veilwood.secure.protocols.choose import argmax
 from veilwood.secure.protocols.numbers import SecretNumbers
 from veilwood.secure.protocols.plans import sampling_delta
+from veilwood.secure.protocols.records import are_small
 
 Law = Literal["dealt", "sampled"]
 LAWS: tuple[Law, ...] = ("dealt", "sampled")
@@ -55,6 +56,9 @@ ADAPTIVE_DELTA: Final = Fraction(9, 10**13)
 
 OUT_OF_REACH: Final = -(1 << 61)
 """The score of what may not be chosen."""
+
+LARGEST_TOTAL: Final = 1 << 60
+"""What the sizes of all sums of a question add up to at most, whatever owners send: words have 64 bits."""
 
 
 # -- what is agreed on: public ---------------------------------------------------------------------------------------
@@ -218,8 +222,24 @@ class Owners:
         self._engine, self._voices = engine, voices
 
     def sums(self, shape: tuple[int, ...]) -> Shared:
-        """Return what all owners' rows add up to, in shares."""
-        return sum_of([self._engine.load(self._pair(owner, shape)) for owner in self._voices])
+        """Return what all owners' rows add up to, in shares, if nothing of it can wrap around.
+
+        Notes
+        -----
+        Guarantee
+
+        A wrong owner adds a constant to what others send and turns no small difference into a large one
+        (proofs/secure-joint.md, attacked by tests/secure/protocols/test_joint_private_forest.py).
+        """
+        parts = {owner: self._engine.load(self._pair(owner, shape)) for owner in self._voices}
+        most = LARGEST_TOTAL // (2 * len(parts) * max(math.prod(shape), 1))
+        for owner, part in parts.items():
+            if not self._engine.consistent(part) or not are_small(self._engine, part, most):
+                raise PartyError(
+                    f"client {owner} sent shares that do not fit together, or sums of more rows than there can be.",
+                    party=f"client {owner}",
+                )
+        return sum_of(list(parts.values()))
 
     def _pair(self, owner: str, shape: tuple[int, ...]) -> Any:
         data = self._voices[owner].receive()

@@ -13,6 +13,7 @@ How shares are made is in ``shares``; what is computed from them in ``hidden_tre
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,7 @@ from veilwood.secure.mpc.engine import Engine, Shared, concatenate
 OneHot = NDArray[np.uint8]
 
 MOST_CELLS = 1 << 31
+SUBSETS = 80  # whose sums are looked at: a number that is too large stays unseen in half of them
 """One-hot cells of a table above which encoding is refused: what does not fit one message does not fit memory."""
 
 
@@ -166,3 +168,29 @@ def are_classes(engine: Engine, classes: Shared, domain: Domain) -> bool:
     total = classes.sum(axis=0)
     cells = concatenate([classes.reshape(-1), total], axis=0)
     return engine.all_zero(engine.mul(cells, 1 - cells))
+
+
+def are_small(engine: Engine, numbers: Shared, most: int) -> bool:
+    """Whether no number is beyond ``2 * most``; numbers whose sizes add up to at most ``most`` always pass.
+
+    Coins that are tossed now put each number into a half of 80 sums. One that is too large makes at least one of two
+    sums too large that differ by it alone, so that it passes with probability 2^-80 at most.
+
+    Notes
+    -----
+    Guarantee
+
+    Sums, sizes and maxima of what passes do not wrap around (proofs/secure-joint.md, attacked by
+    tests/secure/protocols/test_joint_private_forest.py::test_numbers_that_would_wrap_around_are_refused).
+    """
+    row = -(-numbers.size // 8)
+    coins = np.frombuffer(hashlib.shake_256(engine.toss(4)).digest(SUBSETS * row), np.uint8).reshape(SUBSETS, row)
+
+    def sums(part: NDArray[Any]) -> NDArray[Any]:
+        flat = part.reshape(-1)
+        chosen = (flat[np.unpackbits(each, count=flat.size).astype(bool)] for each in coins)
+        return np.array([each.sum(dtype=flat.dtype) for each in chosen], flat.dtype)
+
+    found = numbers.map(sums)
+    beyond = engine.negative(concatenate([found + most, most - found]))
+    return engine.all_zero(beyond.sum().reshape(1))
