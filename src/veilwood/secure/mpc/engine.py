@@ -277,10 +277,9 @@ class Engine(ABC):
         """Return uniform secret integers 0 or 1; two rounds."""
         return self.to_ring(self.random_words(shape, np.uint8) & 1)
 
-    def toss(self, count: int) -> bytes:
+    @abstractmethod
+    def toss(self, count: int) -> Ints:
         """Return this many words of fair coins that all servers see, and nobody before; one round."""
-        words = self.random_words((count,), self.ring.type)
-        return np.ascontiguousarray(self.open(Shared(words.parts, words.public_at)), "<i8").tobytes()
 
     # Comparisons
 

@@ -107,6 +107,10 @@ class PlainEngine(Engine):
         drawn = entropy.words(int(np.prod(shape)), 8 * word.itemsize)
         return Bits([drawn.astype(word, copy=False).reshape(shape)], 0)
 
+    def toss(self, count: int) -> Ints:
+        """Return fair coins."""
+        return self.open(Shared(self.random_words((count,), self.ring.type).parts, 0))
+
     def split(self, x: Shared) -> tuple[Bits, Bits]:
         """Return u and v with u + v = x, v uniform."""
         self._sent(x.size * x.dtype.itemsize)

@@ -180,6 +180,11 @@ class ReplicatedEngine(Engine):
 
     # Comparisons: server 0 knows the parts 0 and 1, servers 1 and 2 both know part 2
 
+    def toss(self, count: int) -> Ints:
+        """Return fair coins; they are no result, so that whoever records what is opened does not see them here."""
+        words = self.random_words((count,), self.ring.type)
+        return ReplicatedEngine.open(self, Shared(words.parts, self._public_at))
+
     def split(self, x: Shared) -> tuple[Bits, Bits]:
         """Return shared words u = x_0 + x_1 and v = x_2."""
         mine = x.parts[0] + x.parts[1] if self.party == 0 else None

@@ -164,6 +164,10 @@ class _Lane(Engine):
         """Return the sum of three arrays, one drawn by each server."""
         return self._ask("alone", self._engine.deal_sum, draw, shape)  # type: ignore[no-any-return]
 
+    def toss(self, count: int) -> Ints:
+        """Return fair coins."""
+        return self._ask("alone", self._engine.toss, count)  # type: ignore[no-any-return]
+
     def all_zero(self, x: Shared) -> bool:
         """Return whether all secrets are zero."""
         return self._ask("alone", self._engine.all_zero, x)  # type: ignore[no-any-return]

@@ -184,7 +184,8 @@ def are_small(engine: Engine, numbers: Shared, most: int) -> bool:
     tests/secure/protocols/test_joint_private_forest.py::test_numbers_that_would_wrap_around_are_refused).
     """
     row = -(-numbers.size // 8)
-    coins = np.frombuffer(hashlib.shake_256(engine.toss(4)).digest(SUBSETS * row), np.uint8).reshape(SUBSETS, row)
+    drawn = hashlib.shake_256(engine.toss(4).tobytes()).digest(SUBSETS * row)
+    coins = np.frombuffer(drawn, np.uint8).reshape(SUBSETS, row)
 
     def sums(part: NDArray[Any]) -> NDArray[Any]:
         flat = part.reshape(-1)
