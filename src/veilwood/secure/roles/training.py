@@ -103,8 +103,9 @@ class Training:
                 if study.training or study.missing:
                     return
                 study.training = True
-        with study.lock:
-            study.lost = None
+        if not study.program.attended:  # owners that are present are told whom they have to wait for
+            with study.lock:
+                study.lost = None
 
     def _train(self, study: Study, session: str | None) -> None:
         """Train with the other servers: all three end with a stored part, or none with a usable one."""
