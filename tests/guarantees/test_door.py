@@ -88,7 +88,7 @@ def test_an_exception_during_counting_leaves_the_loss_spent(
         raise error("while counting")
 
     for name, module in list(sys.modules.items()):
-        if name.startswith("veilwood.forests") and hasattr(module, "leaf_totals"):
+        if name.startswith(("veilwood.forests", "veilwood.trees.counting")) and hasattr(module, "leaf_totals"):
             monkeypatch.setattr(module, "leaf_totals", fail)
     ledger = MemoryLedger(epsilon=1)
     broken = forest(ledger=ledger)
@@ -411,7 +411,9 @@ MAY_DRAW_OR_CHARGE = {
     "privacy.door",
     "privacy.ledger",
     "secure.roles.server",
+    "secure.roles.training",
     "service.spends",
+    "service.reconciling",
     "privacy.noise",
     "privacy.selection",
     "privacy.sparse_noise",
