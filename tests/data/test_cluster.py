@@ -72,9 +72,9 @@ CAP = RowsOf("who", at_most=2)
 CAPPED = {"id": "who", "at_most": 2}
 
 FORESTS: dict[str, Callable[..., Any]] = {
-    "shared": partial(vw.RandomTreesClassifier, CLINIC, n_estimators=5),
-    "disjoint": partial(vw.RandomTreesClassifier, CLINIC, n_estimators=5, trees="disjoint"),
-    "regression": partial(vw.RandomTreesRegressor, STAY, n_estimators=3),
+    "shared": partial(vw.RandomTreesClassifier, CLINIC, n_estimators=5, max_depth=4),
+    "disjoint": partial(vw.RandomTreesClassifier, CLINIC, n_estimators=5, max_depth=4, trees="disjoint"),
+    "regression": partial(vw.RandomTreesRegressor, STAY, n_estimators=3, max_depth=4),
     "matrix": partial(vw.MatrixForestClassifier, CLINIC, n_estimators=4, max_depth=2),
     "median": partial(vw.MedianForestClassifier, CLINIC, n_estimators=3, max_depth=3),
     "median regression": partial(vw.MedianForestRegressor, STAY, n_estimators=3, max_depth=2),

@@ -26,7 +26,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def forest(**more: Any) -> vw.MatrixForestClassifier:
-    return vw.MatrixForestClassifier(SCHEMA, **{"epsilon": 1, "random_state": 3, "n_estimators": 4, **more})
+    return vw.MatrixForestClassifier(
+        SCHEMA, **{"epsilon": 1, "random_state": 3, "n_estimators": 4, "max_depth": 3, **more}
+    )
 
 
 def never(*given: Any, **more: Any) -> Any:
@@ -47,7 +49,7 @@ def test_a_search_is_made_once(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_nothing_is_kept_of_what_was_read_off_the_data(folder: Path) -> None:
     with pytest.warns(vw.PrivacyWarning):
-        vw.MatrixForestClassifier("infer", random_state=3, n_estimators=4).fit(X, Y)
+        vw.MatrixForestClassifier("infer", random_state=3, n_estimators=4, max_depth=3).fit(X, Y)
     assert not folder.exists()
 
 
