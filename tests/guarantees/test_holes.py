@@ -170,7 +170,7 @@ class TestNoCertificateOfAnotherRelease:
 class TestBadNumbersSpendNothing:
     def test_numbers_of_numpy_do_not_overflow(self, car: vw.datasets.Dataset) -> None:
         forest = vw.RandomTreesClassifier(
-            car.schema, n_estimators=20, privacy_unit={"id": "p", "at_most": np.uint8(17)}
+            car.schema, n_estimators=20, max_depth=3, privacy_unit={"id": "p", "at_most": np.uint8(17)}
         )
         assert forest.plan().sensitivity == 340
         json.dumps(forest.plan().to_dict())
@@ -221,8 +221,9 @@ class TestACertificateSaysWhatItRestsOn:
 
         parameters = {"random_state": 0, "trees": "disjoint", "n_estimators": 3, "max_depth": 2}
         task = Task(
-            "t", car.schema.to_dict(), "1", {"north": None}, ("u",), "public-forest", {"parameters": parameters}
-        )
+            "t", car.schema.to_dict(), "1", {"north": None}, ("u",), "public-forest",
+            {"estimator": "RandomTreesClassifier", "parameters": parameters},
+        )  # fmt: skip
         said = program_of(task).statement("a ledger", 1).assumptions
         unit = Assumption.ONE_UNIT.value.format(unit="one row")
         assert {Assumption.FITS.value, Assumption.KEYED.value, unit} <= set(said)

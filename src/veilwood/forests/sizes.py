@@ -31,7 +31,6 @@ from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import Step, counting_step
 
 FIRST_SHARE: Final = Fraction(1, 20)  # of the budget, for the counts of all rows
-MOST_ROWS: Final = 10**15
 DROWNED: Final = 0.3  # noise over the rows of a leaf, averaged over trees: beyond it less is better, whatever the score
 SHOWN_ROWS: Final = (1_000, 30_000)  # for a plan that does not know the number of rows
 
@@ -75,11 +74,6 @@ class Sizing(Method[LeafParameters]):
     def check(self) -> None:
         """Refuse parameters that cannot be used."""
         mine = self.parameters
-        if mine.n_rows is not None and not is_whole(mine.n_rows, 1, MOST_ROWS):
-            raise ParameterError(
-                "n_rows", mine.n_rows, "must be a whole number of at least 1 and at most 10^15",
-                "the number of rows, or a guess at it, if that is public; leave it out, and a first step tells it",
-            )  # fmt: skip
         self.of_size(*(1 if _is_auto(size) else size for size in (mine.n_estimators, mine.max_depth))).check()
 
     def of_size(self, n_estimators: Any, max_depth: Any, *, noiseless: bool = False) -> LeafMethod[Any]:

@@ -55,7 +55,10 @@ class JointForest(Program):
             raise UseError(
                 f"task {task.name!r}: owners of columns cannot add up rows. Hint: protocol 'forest-on-shares'."
             )
-        self.estimator = getattr(estimators, name)(task.public, epsilon=task.loss, **chosen["parameters"])
+        try:
+            self.estimator = getattr(estimators, name)(task.public, epsilon=task.loss, **chosen["parameters"])
+        except TypeError:
+            raise UseError(f"task {task.name!r}: {name} does not take all of these parameters.") from None
         self.law: joint.Law = law or joint.default_law(self.estimator)
         self.plan = joint.joint_plan(self.estimator, self.law)
         self.servers = ByServers(self.law, "counts")
