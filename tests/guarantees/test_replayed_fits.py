@@ -20,6 +20,7 @@ from veilwood.audit import epsilon_lower_bound
 from veilwood.audit.attacks import dice
 from veilwood.audit.noninterference import forced
 from veilwood.audit.replay import Guesses, guess_rows, overheard
+from veilwood.forests.adaptive import loop
 from veilwood.privacy import entropy
 from veilwood.privacy.door import Door
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
@@ -155,6 +156,7 @@ def cells_attack(epsilon: float, monkeypatch: pytest.MonkeyPatch) -> tuple[float
     forest = vw.PrivateForestClassifier(schema, epsilon=epsilon, n_rows=10**6, random_state=0, n_jobs=1)
     with monkeypatch.context() as patch, overheard() as heard, suppress(_Enough):
         patch.setattr(Door, "statement", stop)
+        patch.setattr(loop, "MISTAKEN", 1e9)  # what is declared is believed, so that fine cells are tried
         forest.fit(rows, target)
     (step, out, given), *_ = (passed for passed in heard if isinstance(passed[0].mechanism, SparseLaplace))
     assert step.loss.epsilon is not None

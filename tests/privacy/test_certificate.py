@@ -140,7 +140,7 @@ def by_parties(law: Any, **parameters: Any) -> Callable[[], PrivacyStatement]:
 
 
 def public(law: str, **parameters: Any) -> dict[str, Any]:
-    return {"settings": {"law": law, "parameters": SMALL | parameters}}
+    return {"settings": {"estimator": "RandomTreesClassifier", "law": law, "parameters": SMALL | parameters}}
 
 
 OWN_COLUMNS = {

@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -226,10 +227,11 @@ def test_searches_are_told_once_what_to_do_instead(search: Any) -> None:
 def test_bagging_is_told_of_rows_drawn_several_times_even_with_a_ledger() -> None:
     ledger, places = vw.MemoryLedger(9), Y == "yes"
     schema = vw.Schema.numeric((0, 1), classes=[0, 1], n_features=2)  # bagging numbers the classes
-    (message,) = told(lambda: BaggingClassifier(forest(schema=schema, ledger=ledger), n_estimators=3).fit(X, places))
+    bagged = partial(forest, schema=schema, max_weight=5)  # and gives rows that it draws several times a weight
+    (message,) = told(lambda: BaggingClassifier(bagged(ledger=ledger), n_estimators=3).fit(X, places))
     assert "several times" in message
     assert "bootstrap=False" in message
-    messages = told(lambda: BaggingClassifier(forest(schema=schema), n_estimators=3).fit(X, places))
+    messages = told(lambda: BaggingClassifier(bagged(), n_estimators=3).fit(X, places))
     assert len(messages) == 1  # the other half: several fits
     assert "many times" in messages[0]
 

@@ -26,7 +26,9 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     monkeypatch.setattr("sys.stderr", text)
     handlers, level = list(root.handlers), root.level
     monkeypatch.setattr(logging.getLogger("veilwood"), "level", logging.NOTSET)
-    monkeypatch.setattr(logging.getLogger("uvicorn"), "level", logging.NOTSET)
+    for name in ("uvicorn", "uvicorn.error"):  # whatever a server that ran here before has told them
+        for trait, value in (("level", logging.NOTSET), ("propagate", True), ("disabled", False), ("handlers", [])):
+            monkeypatch.setattr(logging.getLogger(name), trait, value)
     logs.log_to_standard_error()
     yield text
     root.handlers[:], root.level = handlers, level

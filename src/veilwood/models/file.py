@@ -30,7 +30,15 @@ from veilwood.bounded import read_file, read_json
 from veilwood.data.canonical import texts_of
 from veilwood.data.encoding import class_labels
 from veilwood.data.schema import Schema
-from veilwood.errors import FileError, ModelFileError, SignatureError, UnreadableError, UseError, VeilwoodError
+from veilwood.errors import (
+    FileError,
+    ModelFileError,
+    ParameterError,
+    SignatureError,
+    UnreadableError,
+    UseError,
+    VeilwoodError,
+)
 from veilwood.estimators.base import BaseForest, plain_value
 from veilwood.privacy.certificate import PrivacyStatement, chosen_in
 from veilwood.privacy.loss import SAMPLING_DELTA, Loss
@@ -255,6 +263,10 @@ def _construct(parts: _Parts) -> BaseForest:
     estimator.take(schema, estimator.make_method().restore(schema, plan, arrays))
     if schema.classes:
         estimator.classes_ = _labels(schema, label_dtype)
+        try:
+            estimator.weighed_model()
+        except ParameterError:
+            raise ModelFileError(_DAMAGED.format("the weights of classes do not fit them")) from None
     return estimator
 
 

@@ -231,7 +231,8 @@ class Owners:
         A wrong owner adds a constant to what others send and turns no small difference into a large one
         (proofs/secure-joint.md, attacked by tests/secure/protocols/test_joint_private_forest.py).
         """
-        parts = {owner: self._engine.load(self._pair(owner, shape)) for owner in self._voices}
+        owners = sorted(self._voices)  # servers check them in one order, whoever came first
+        parts = {owner: self._engine.load(self._pair(owner, shape)) for owner in owners}
         most = LARGEST_TOTAL // (2 * len(parts) * max(math.prod(shape), 1))
         for owner, part in parts.items():
             if not self._engine.consistent(part) or not are_small(self._engine, part, most):
