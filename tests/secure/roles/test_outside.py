@@ -204,16 +204,24 @@ STORIES: dict[str, Callable[[Path, int, Outside], Seen]] = {
 def test_nothing_that_leaves_a_server_tells_the_number_of_rows(
     story: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = []
-    for rows in SIZES:
-        caplog.clear()
-        older = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
-        with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.INFO):
-            seen = STORIES[story](tmp_path / str(rows), rows, Outside(patch))
-        found.append(seen | {"log": logged(caplog, older)})
-    for rows, seen in zip(SIZES, found, strict=True):
-        for what, heard in found[0].items():
-            assert seen[what] == heard, f"{what}, of {rows} rows"
+    told = []
+    for attempt in range(3):  # which server speaks first is chance; what rows decide differs every time
+        found = []
+        for rows in SIZES:
+            caplog.clear()
+            older = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
+            with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.INFO):
+                seen = STORIES[story](tmp_path / f"{attempt}-{rows}", rows, Outside(patch))
+            found.append(seen | {"log": logged(caplog, older)})
+        told = [
+            f"{what}, of {rows} rows"
+            for rows, seen in zip(SIZES, found, strict=True)
+            for what, heard in found[0].items()
+            if seen[what] != heard
+        ]
+        if not told:
+            break
+    assert told == []
 
 
 def test_the_command_line_does_not_tell_the_number_of_rows(

@@ -132,6 +132,7 @@ class Checkpoint:
         facts: dict[str, Any] = {} if data is None else read_json(data)
         self.counter: int = facts.get("counter", 0)
         self.heard: list[int] = facts.get("heard", [0, 0, 0])
+        self._heard_before = list(self.heard)  # in the life of the process before this one
         self.parts: dict[str, dict[str, dict[str, Any]]] = facts.get("parts", {})
         self.attempt: dict[str, Any] | None = facts.get("attempt")
         self.intents: int = facts.get("intents", 0)
@@ -150,17 +151,23 @@ class Checkpoint:
         keys = ("counter", "heard", "parts", "attempt", "intents", "approvals", "ledger_entries")
         self._safe.write(f"{self._task}/state", json.dumps({key: getattr(self, key) for key in keys}).encode())
 
-    def hear(self, counters: Sequence[Any]) -> None:
-        """Take what all three servers say of their numbers; refuse one that was further before."""
+    def hear(self, counters: Sequence[Any], *, several: bool = False) -> None:
+        """Take what all three servers say of their numbers; refuse one that was further before.
+
+        Where ``several`` owners upload at once, what they say may come in another order than it was said. Then the
+        numbers of the life before decide; a training, of which there is one at a time, compares with all.
+        """
+        known = self._heard_before if several else self.heard
         for party, count in enumerate(counters):
-            if not isinstance(count, int) or count < self.heard[party]:
+            if not isinstance(count, int) or count < known[party]:
                 raise PartyError(
                     f"server {party} came back with older files of task {self._task!r} than it had. Hint: restore its "
                     "newest, or retire the task.",
                     party=f"server {party}",
                 )
-        if self.heard != list(counters):
-            self.heard = list(counters)
+        highest = [max(pair) for pair in zip(self.heard, counters, strict=True)]
+        if self.heard != highest:
+            self.heard = highest
             self._write()
 
     # -- rows ----------------------------------------------------------------------------------------------------

@@ -306,7 +306,9 @@ class Server(Training):
             study.state.keep(owner, part, number, data)
             study.state.parts[owner][part]["held"] = number + 1
             study.state.save()
-        study.state.hear(agree(links, {"piece": number}, also=study.state.counter))
+        said = agree(links, {"piece": number}, also=study.state.counter)
+        with study.lock:
+            study.state.hear(said, several=True)
         channel.say(piece=number)
 
     def _approved(self, channel: Channel, study: Study, words: Mapping[str, Any]) -> None:
@@ -324,7 +326,8 @@ class Server(Training):
         """Agree with the other servers that an owner may bring rows now, and forget a model that not all have."""
         held = study.model.facts["training"] if study.model else None
         said = agree(links, facts, blame=str(channel.peer), also=[held, study.state.counter])
-        study.state.hear([one[1] for one in said])
+        with study.lock:
+            study.state.hear([one[1] for one in said], several=True)
         if held is not None and all(one[0] == held for one in said):
             with suppress(PartyError):  # all three say so themselves, and none because another did
                 agree(links, {"trained": held})
