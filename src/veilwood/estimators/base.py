@@ -228,6 +228,8 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         if isinstance(X, JointRows) and hasattr(type(X), "teach"):  # a frame may have a column of that name
             if evaluate_share is not None:
                 raise UseError("rows of several owners cannot be set aside. Hint: vw.evaluate on a table of their own.")
+            if sample_weight is not None:
+                raise UseError("rows of several owners cannot be weighed. Hint: fit without sample_weight.")
             X.teach(self)
             return self
         weights = Weights.asked(sample_weight, getattr(self, "max_weight", None))
