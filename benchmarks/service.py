@@ -129,6 +129,7 @@ def main() -> None:
             pause = 1000 * 32 / RATE - 3  # of 32 connections, each of which waits for its answer, too
             paced = write_script(Path(place) / "paced.lua", body, token, pause)
             found.append((f"about {RATE} a second", measure(process.pid, url, paced, 32, 2 * options.seconds)))
+            load = os.getloadavg()[0]
             slow = write_script(Path(place) / "slow.lua", body, token, 1000 * 4 / options.soak_rate)
             watched = [memory(process.pid)]
             for _ in range(10):
@@ -140,7 +141,7 @@ def main() -> None:
             shutil.rmtree(place)
     print("# Predictions over HTTP\n")
     print(f"Requests of {ROWS} rows to one process, PrivateForest on `car`, {os.cpu_count()} cores shared with wrk, ")
-    print(f"load of the machine {os.getloadavg()[0]:.1f} at the end, Python {platform.python_version()}.\n")
+    print(f"load of the machine {load:.1f} after times were measured, Python {platform.python_version()}.\n")
     print("| asked | connections | requests a second | p50 | p99 | CPU ms a request |\n|---|---:|---:|---:|---:|---:|")
     for how, one in found:
         print(f"| {how} | {one['connections']} | {one['rate']:.0f} | {one['p50']} | {one['p99']} ", end="")
