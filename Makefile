@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH := benchmarks/results/latest
+# Tests start hundreds of processes: without bytecode each of them would compile all modules again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo docs test test-all lint bench clean
 
