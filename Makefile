@@ -7,7 +7,7 @@ BENCH := benchmarks/results/latest
 # Tests start hundreds of processes: without bytecode each of them would compile all modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo docs test test-all lint bench clean
+.PHONY: demo docs test test-all lint style types fast bench clean
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Veilwood needs Python 3.11 or newer; set PYTHON=/path/to/python")'
@@ -18,18 +18,27 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)
 	$(BIN)/veilwood demo
 
-lint: $(STAMP)
+lint: style types
+
+style: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(STAMP)
 	$(BIN)/mypy
 
-test: lint
-	$(BIN)/python -m pytest -n 2 -m 'not slow'
+# Worksteal keeps the tests of a file in one process, so that what they share is made once.
+fast: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow'
+
+# mypy takes a minute of one core: it runs beside the tests.
+test: style
+	$(MAKE) --no-print-directory --jobs=2 --keep-going types fast
 
 test-all: lint
 	@echo "Installing PySpark, which needs Java 17 or newer, Ray and MLflow: several hundred megabytes, for slow tests."
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[spark,ray]' 'mlflow-skinny>=3.1'
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # The site, in build/site/index.html: warnings and broken links are errors. VEILWOOD_DOCS=quick runs no notebook or gallery.
 docs: $(STAMP)

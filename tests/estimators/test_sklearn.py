@@ -41,6 +41,8 @@ def small(Forest: Any, epsilon: float) -> Any:
     parameters["max_weight"] = 5  # declared, since checks weigh rows
     if "branching" in Forest().get_params():
         parameters["branching"] = "binary"  # a multiway tree needs as many columns as it is deep
+    if Forest is vw.MatrixForestClassifier:
+        parameters |= {"n_estimators": 2, "max_depth": 2}  # it searches a strategy in every fit
     return Forest(schema="infer", epsilon=epsilon, **parameters)
 
 

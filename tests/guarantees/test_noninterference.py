@@ -219,13 +219,14 @@ def commands(family: str, *more: str) -> Callable[[list[Row], Path], dict[str, A
             ["audit", "model", model, "--json"],
             ["ledger", "show", "spends.db", "--json"],
             ["ledger", "verify", "spends.db"],
-            ["fit", table, "--schema", schema, "--estimator", family, "--ledger", "spends.db", "--epsilon", "40"],
+            ["fit", table, "--schema", schema, "--estimator", family, "--ledger", "spends.db", "--epsilon", "40", *more],
         ]
         return {" ".join(line): main(line) for line in lines}
 
     return program
 
 
+@pytest.mark.usefixtures("kept_strategies")
 @pytest.mark.parametrize(
     "family", ["random-trees", "greedy-forest", "median-forest", "matrix-forest", "private-forest"]
 )

@@ -114,9 +114,9 @@ def _plain(name: str, value: Any) -> Any:
         case Fraction() | Decimal():
             return str(value)
         case Rows(k=k):
-            return k
+            return _plain(name, k)
         case RowsOf(id=column, at_most=at_most):
-            return {"id": column, "at_most": at_most}
+            return _plain(name, {"id": column, "at_most": at_most})
         case list() | tuple():
             return [_plain(name, entry) for entry in value]
         case dict():
