@@ -219,7 +219,7 @@ def commands(family: str, *more: str) -> Callable[[list[Row], Path], dict[str, A
             ["audit", "model", model, "--json"],
             ["ledger", "show", "spends.db", "--json"],
             ["ledger", "verify", "spends.db"],
-            ["fit", table, "--schema", schema, "--estimator", family, "--ledger", "spends.db", "--epsilon", "40", *more],
+            ["fit", table, "--schema", schema, "--estimator", family, "--ledger", "spends.db", *more, "--epsilon=40"],
         ]
         return {" ".join(line): main(line) for line in lines}
 
