@@ -405,12 +405,15 @@ MAY_IMPORT_MECHANISMS = {
 }  # fmt: skip
 SAMPLERS = {"privacy.samplers"}
 MAY_IMPORT_SAMPLERS = {"privacy.noise", "privacy.selection", "privacy.sparse_noise", "secure.protocols.noise"}
-# The servers of a secure training each charge a ledger of their own (proofs/secure.md). The budgets of the service hand
-# a charge of the door to several ledgers, and charge what a restored copy has forgotten (proofs/service.md).
+# Servers and owners of a secure training each charge ledgers of their own (proofs/secure.md). The budgets of the
+# service hand a charge of the door to several ledgers, and charge what a restored copy has forgotten
+# (proofs/service.md).
 MAY_DRAW_OR_CHARGE = {
     "privacy.door",
     "privacy.ledger",
     "secure.roles.server",
+    "secure.roles.books",
+    "secure.roles.client",
     "secure.roles.training",
     "service.spends",
     "service.reconciling",

@@ -214,6 +214,9 @@ def client(
     ] = "rows",
     more: Annotated[bool, typer.Option("--more", help="Another part will follow: do not train yet.")] = False,
     retire: Annotated[bool, typer.Option("--retire", help="Have the servers forget the model instead.")] = False,
+    ledger: Annotated[
+        str | None, typer.Option("--ledger", metavar="DB", help="Charge this ledger, not ledger.db in FOLDER.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Share the rows of an owner with the three servers, wait for the others, and show the certificate.
@@ -225,7 +228,7 @@ def client(
     from veilwood.data.tables import read_features, read_table
     from veilwood.secure.roles.client import Client
 
-    owner = Client(folder, task)
+    owner = Client(folder, task, ledger)
     if retire:
         owner.retire()
         return say(as_json, {"retired": owner.task.name}, f"{owner.task.name} is retired: nobody can ask it again.")

@@ -21,8 +21,8 @@ UPLOAD = {"part": "rows", "upload": "0" * 32, "more": False}
 
 def send_arrays(here: Place, arrays: dict[str, Any], rows: int, spoil: Any = None) -> None:
     """Contribute arrays as client north, whatever they hold; ``spoil`` changes the shares of one server."""
-    approval = here.client("north").approval()
-    with Call(here.config("client-north"), TASK, "contribute", rows=rows, approval=approval, **UPLOAD) as call:
+    words = {"rows": rows, **here.client("north").consent(), **UPLOAD}
+    with Call(here.config("client-north"), TASK, "contribute", **words) as call:
         call.hear("send")
         call.say(start=0)
         for array in arrays.values():
@@ -81,7 +81,7 @@ def test_an_owner_that_tells_servers_different_things_is_blamed(here: Place) -> 
         channel = dial(address.host, address.people, context, name, timeout=10, limit=1 << 20)
         count, arrays = (rows, good) if party else (rows - 1, fewer)
         about = {"task": "scale", "fingerprint": TASK.fingerprint(), "session": "cheat"}
-        channel.say(do="contribute", **about, rows=count, approval=here.client("north").approval(), **UPLOAD)
+        channel.say(do="contribute", **about, rows=count, **here.client("north").consent(), **UPLOAD)
         channel.hear("send")
         channel.say(start=0)
         for array in arrays.values():
@@ -102,10 +102,18 @@ def test_an_owner_may_replace_its_rows_until_training_begins(here: Place) -> Non
 
 
 def test_rows_come_with_a_signature_under_what_is_trained(here: Place) -> None:
-    others = [None, "00", here.client("south").approval(), here.client("north").approval()[:-2]]
-    for approval in others:
+    good, others = here.client("north").consent(), here.client("south").consent()
+    stale = [*good["tickets"][:2], "0" * 16]
+    for words in (
+        {"approval": None, "tickets": good["tickets"]},
+        {"approval": "00", "tickets": good["tickets"]},
+        {"approval": good["approval"][:-2], "tickets": good["tickets"]},
+        {"approval": good["approval"], "tickets": stale},
+        {"approval": good["approval"]},
+        others,
+    ):
         with pytest.raises(PartyError, match="client north has not signed the plan of task 'scale'") as caught:
-            first_word(here.config("client-north"), TASK, "contribute", rows=9, approval=approval, **UPLOAD)
+            first_word(here.config("client-north"), TASK, "contribute", rows=9, **words, **UPLOAD)
         assert caught.value.party == "client north"
     here.train()
     here.settle()

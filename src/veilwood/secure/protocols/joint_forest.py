@@ -195,7 +195,9 @@ class OwnersRows(Source):
 
 
 def take_part(estimator: BaseForest, plan: Plan, X: Any, y: Any, voices: Sequence[Voice]) -> None:
-    """Answer the servers' questions about an owner's rows until the method has ended; charge the owner's ledger.
+    """Answer the servers' questions about an owner's rows until the method has ended.
+
+    A ledger of the estimator is charged here; in a deployment the owner's own is, before (``secure.roles.client``).
 
     Notes
     -----

@@ -136,11 +136,23 @@ class Checkpoint:
         self.parts: dict[str, dict[str, dict[str, Any]]] = facts.get("parts", {})
         self.attempt: dict[str, Any] | None = facts.get("attempt")
         self.intents: int = facts.get("intents", 0)
-        self.approvals: dict[str, str] = facts.get("approvals", {})
+        self.approvals: dict[str, dict[str, Any]] = facts.get("approvals", {})
         self.ledger_entries: int = facts.get("ledger_entries", 0)
         self.opened: list[Ints] = []
         while (value := safe.read(f"{task}/opening-{len(self.opened)}")) is not None:
             self.opened.append(np.load(io.BytesIO(value), allow_pickle=False))
+        self.ticket: str = facts.get("ticket", "")
+        if not self.ticket:
+            self.renew_ticket()
+            self._write()
+
+    def renew_ticket(self) -> None:
+        """Give the next charge a name of its own; owners agree to be charged under the names of all three servers."""
+        self.ticket = secrets.token_hex(8)
+
+    def disagree(self, party: int) -> list[str]:
+        """Return the owners that have agreed to another charge than the next one."""
+        return [owner for owner, word in self.approvals.items() if word["tickets"][party] != self.ticket]
 
     def save(self) -> None:
         """Write the facts, under the next number."""
@@ -148,7 +160,7 @@ class Checkpoint:
         self._write()
 
     def _write(self) -> None:
-        keys = ("counter", "heard", "parts", "attempt", "intents", "approvals", "ledger_entries")
+        keys = ("counter", "heard", "parts", "attempt", "intents", "approvals", "ledger_entries", "ticket")
         self._safe.write(f"{self._task}/state", json.dumps({key: getattr(self, key) for key in keys}).encode())
 
     def hear(self, counters: Sequence[Any], *, several: bool = False) -> None:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from veilwood.data.schema import Schema
 from veilwood.errors import PartyError, UseError
 from veilwood.privacy.certificate import PrivacyStatement
+from veilwood.privacy.ledger import Ledger, open_ledger
+from veilwood.secure.roles.books import Books, own_ledger
 from veilwood.secure.roles.calls import Call
 from veilwood.secure.roles.config import Config
-from veilwood.secure.roles.identity import signed_by
+from veilwood.secure.roles.identity import Name, signed_by
 from veilwood.secure.roles.programs import JointForest, Program, program_of
 from veilwood.secure.roles.transport import LostError
 from veilwood.secure.roles.uploads import Pieces, seeded_shares
@@ -37,12 +39,29 @@ class Client:
         The configuration that ``veilwood secure setup`` made for this owner, or its folder.
     task : str, optional
         Which task, where there are several.
+    ledger : Ledger or path, optional
+        Where this owner writes down what its rows are used for; by default ``ledger.db`` in its folder. A budget in
+        it, or in ``budgets/task-NAME.db`` beside it, is kept here, whatever the servers allow.
+
+    Notes
+    -----
+    Guarantee
+
+    The loss stands in the owner's ledger before anything that depends on a row leaves this process, and what the
+    servers charge again is agreed to first (proofs/secure-crash.md, attacked by tests/secure/roles/test_budgets.py).
     """
 
-    def __init__(self, config: Config | str | os.PathLike[str], task: str | None = None) -> None:
+    def __init__(
+        self,
+        config: Config | str | os.PathLike[str],
+        task: str | None = None,
+        ledger: Ledger | str | os.PathLike[str] | None = None,
+    ) -> None:
         self.config = Config.of_role("client", config)
         self.task = self.config.task(task)
         self._program = program_of(self.task)
+        own = own_ledger(self.config.folder) if ledger is None else open_ledger(ledger)
+        self._books = Books(self.config.folder, self._program, own)
 
     @property
     def schema(self) -> Schema:
@@ -89,6 +108,7 @@ class Client:
         progress : callable, optional
             Told after each piece which share of the rows has arrived.
         """
+        Name("client", part)  # a plain name
         pieces = Pieces(self._program, self.config.name, X, y, pad_to)
         about = f"{self.task.fingerprint()} {part}"
         upload = pieces.token(self.config.identity.secret, about)
@@ -106,9 +126,20 @@ class Client:
                     return None
                 raise
 
-    def approval(self) -> str:
-        """This owner's signature under task, plan and version: servers train only what all owners have signed."""
-        return signed_by(self.config.identity, self._program.approval())
+    def consent(self) -> dict[str, Any]:
+        """Charge this owner's ledger, once for what the servers charge once, and sign what may be trained for it.
+
+        Servers train only what all owners have signed: task, plan, version, and the ticket of one charge.
+        """
+        found = self.status()
+        if len({server["training"] for server in found}) == 1 and found[0]["training"] is not None:
+            raise PartyError(f"task {self.task.name!r} is trained already. Hint: retire it first.")
+        tickets = [str(server["ticket"]) for server in found]
+        self._books.reserve(self._key(tickets))
+        return {"tickets": tickets, "approval": signed_by(self.config.identity, self._program.approval(tickets))}
+
+    def _key(self, tickets: Sequence[str]) -> str:
+        return f"{self._program.plan.fingerprint()[:12]} {' '.join(tickets)}"
 
     def _has_arrived(self) -> bool:
         """Whether no server waits for rows of this owner."""
@@ -117,7 +148,7 @@ class Client:
         )
 
     def _send(self, pieces: Pieces, part: str, upload: str, more: bool, progress: Callable[[float], None]) -> None:
-        words = {"rows": pieces.rows, "part": part, "upload": upload, "more": more, "approval": self.approval()}
+        words = {"rows": pieces.rows, "part": part, "upload": upload, "more": more, **self.consent()}
         with Call(self.config, self.task, "contribute", **words) as call:
             start = min(int(server["held"]) for server in call.hear("send", "held"))
             call.say(start=start)
@@ -160,7 +191,7 @@ class Client:
                 time.sleep(_AGAIN_SECONDS)
 
     def _attend(self, program: JointForest, X: Any, y: Any, patience: float) -> None:
-        words = {"plan": program.plan.fingerprint(), "approval": self.approval()}
+        words = {"plan": program.plan.fingerprint(), **self.consent()}
         with Call(self.config, self.task, "attend", **words) as call:
             call.hear("received")
             call.go()
@@ -173,49 +204,78 @@ class Client:
                 channel.timeout = timeout
             program.attend(X, y, call.channels)
             call.hear("trained")
+        self._settle()
 
     def status(self) -> list[dict[str, Any]]:
         """What each server says of the task: ``phase``, the owners ``missing``, the last ``failure``."""
         with Call(self.config, self.task, "status") as call:
-            found = call.hear("phase", "missing", "failure")
+            found = call.hear("phase", "missing", "failure", "training", "ticket", "disagree")
             call.say(more=False)
         return found
 
     def wait(self, seconds: float | None = None) -> PrivacyStatement:
-        """Wait until all three servers hold the trained model; return its certificate."""
-        return wait_until_trained(self.config, self._program, seconds)
+        """Wait until all three servers hold the trained model; return its certificate.
+
+        If the training was cut short so that it must be charged again, this owner's ledger decides whether it is.
+        """
+        found = wait_until_trained(self.config, self._program, seconds, self._agree)
+        self._settle()
+        return found
+
+    def _agree(self) -> None:
+        """Agree to be charged again, for rows that the servers have."""
+        with Call(self.config, self.task, "agree", **self.consent()) as call:
+            call.hear("agreed")
+            call.go()
+
+    def _settle(self) -> None:
+        """Record that a model was made: what was reserved for it is spent."""
+        for key in self._books.open_keys():
+            self._books.commit(key)
 
     def retire(self) -> None:
         """Have the three servers forget the model: nobody can ask it again."""
         with Call(self.config, self.task, "retire") as call:
-            call.hear("retired")
+            tickets = [server["ticket"] for server in call.hear("retired", "ticket")]
+        self._books.cancel(self._key(tickets))  # nothing was opened under them, and the rows are gone
 
 
-def wait_until_trained(config: Config, program: Program, seconds: float | None) -> PrivacyStatement:
+def wait_until_trained(
+    config: Config, program: Program, seconds: float | None, agree: Callable[[], None] | None = None
+) -> PrivacyStatement:
     """Ask the servers now and then; return the certificate, or raise why there is none.
 
-    A server that is lost meanwhile is waited for.
+    A server that is lost meanwhile is waited for; an owner that has to ``agree`` again does so, or raises why not.
     """
     until = time.monotonic() + (PATIENCE_S if seconds is None else seconds)
     while True:
         try:
-            return _trained(config, program, seconds, until)
+            found = _trained(config, program, seconds, until)
+            if found is not None:
+                return found
+            if agree is not None:
+                agree()
         except LostError:
             if time.monotonic() > until:
                 raise
             time.sleep(_AGAIN_SECONDS)
 
 
-def _trained(config: Config, program: Program, seconds: float | None, until: float) -> PrivacyStatement:
+def _trained(config: Config, program: Program, seconds: float | None, until: float) -> PrivacyStatement | None:
+    """Return the certificate; None when this party has to agree to be charged again."""
     task = program.task
     with Call(config, task, "status") as call:
         while True:
-            found = call.hear("phase", "missing", "failure", "training", "statement")
+            found = call.hear("phase", "missing", "failure", "training", "statement", "disagree")
             if len({server["training"] for server in found}) == 1 and found[0]["training"] is not None:
                 call.say(more=False)
                 return program.certificate([server["statement"] for server in found])
             failures = [server["failure"] for server in found if server["failure"] and server["phase"] == "waiting"]
-            if failures:
+            disagree = [owner for server in found for owner in server["disagree"]]
+            if config.role == "client" and config.name in disagree:
+                call.say(more=False)
+                return None
+            if failures and not disagree:
                 raise PartyError(f"task {task.name!r} was not trained: {failures[0]} Hint: contribute again.")
             if seconds is not None and time.monotonic() > until:
                 missing = ", ".join(found[0]["missing"]) or "nobody"

@@ -331,6 +331,8 @@ def set_up(
                 raise UseError(f"{place} has a task {task.name!r} already. Hint: give another --name.")
         else:
             place.mkdir(exist_ok=True)
+            if who.role != "user":
+                (place / "budgets").mkdir(exist_ok=True)
             if keys:
                 identity = signers[who.role].issue(who, place / "certificate.pem", place / "key.pem", days=days)
                 write_private(secrets / f"{place.name}.secret", identity.secret + b"\n")

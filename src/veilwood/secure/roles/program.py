@@ -82,9 +82,10 @@ class Program(ABC):
         spend = Spend(ledger, entry, self.plan.loss, not_private=self.not_private)
         return certify(self.plan, spend, self.servers)
 
-    def approval(self) -> str:
-        """What an owner signs before its rows are used: task, plan (with loss and schema) and version of the code."""
-        return f"veilwood: train task {self.task.fingerprint()} by plan {self.plan.fingerprint()} with {__version__}"
+    def approval(self, tickets: Sequence[str]) -> str:
+        """What an owner signs before its rows are used: task, plan (with loss and schema), version, and one charge."""
+        plan = self.plan.fingerprint()
+        return f"veilwood: train task {self.task.fingerprint()} by plan {plan} with {__version__}, {' '.join(tickets)}"
 
     def check_rows(self, engine: Engine, owner: str, shares: Shares) -> None:
         """Refuse, by name, an owner whose shares do not fit together or are not rows; nothing else is learned."""

@@ -20,6 +20,7 @@ from veilwood.privacy.ledger import Reservation, SQLiteLedger
 from veilwood.privacy.loss import Loss
 from veilwood.secure.mpc.replicated import ReplicatedEngine
 from veilwood.secure.mpc.shares import Pair, from_bytes, to_bytes
+from veilwood.secure.roles.books import own_ledger
 from veilwood.secure.roles.checkpoints import Checkpoint, Safe
 from veilwood.secure.roles.config import CONFIG, Config, Task
 from veilwood.secure.roles.identity import Name, is_signed, tls_context
@@ -70,7 +71,7 @@ class Server(Training):
         self.config, self.party = Config.of_role("server", config), int(config.name)
         self._vault = Vault(config.folder / "models", config.identity.secret, str(config.who))
         self._safe = Safe(config.folder / "checkpoints", config.identity.secret, str(config.who))
-        self._ledger = SQLiteLedger(config.folder / "ledger.db")
+        self._ledger = own_ledger(config.folder)
         self._studies = {}
         self._closed = threading.Event()
         self._lock = threading.RLock()
@@ -198,6 +199,7 @@ class Server(Training):
             role, action = {
                 "contribute": ("client", self._contribute),
                 "attend": ("client", self._attend),
+                "agree": ("client", self._agree),
                 "retire": ("client", self._retire),
                 "ask": ("user", self._ask),
                 "fetch": ("user", self._fetch),
@@ -221,7 +223,9 @@ class Server(Training):
                 facts = study.model.facts if study.model else {}
                 going_on = study.training or (study.lost is not None and not study.missing)
                 phase = "training" if going_on else "trained" if study.model else "waiting"
-                found = {"phase": phase, "missing": study.missing, "failure": study.failure}
+                found = {"phase": phase, "missing": study.missing, "failure": study.failure, "disagree": study.disagree}
+                if channel.peer.role == "client":
+                    found["ticket"] = study.state.ticket
             channel.say(**found, **{key: facts.get(key) for key in ("training", "statement")})
             more = bool(channel.hear("more")["more"])
 
@@ -234,7 +238,7 @@ class Server(Training):
             self._drop_attempt(study)
             study.state.save()
         log.info("%s: retired by %s", study.task.name, channel.peer)
-        channel.say(retired=True)
+        channel.say(retired=True, ticket=study.state.ticket)
 
     def _contribute(self, channel: Channel, study: Study, words: Mapping[str, Any]) -> None:
         """Take an owner's shares, piece by piece, and check them together with the other servers."""
@@ -284,8 +288,8 @@ class Server(Training):
                 raise
             agree(links, {"accepted": upload})  # so that no server is asked to train before it has the rows
         log.info("%s: accepted the shares of client %s", task.name, owner)
+        self._begin(study)  # first: the owner may be gone by now, and its rows are here
         channel.say(accepted=True)
-        self._begin(study)
 
     def _take_piece(
         self, channel: Channel, study: Study, links: TlsLinks, engine: ReplicatedEngine, piece: tuple[str, int, Shapes]
@@ -313,14 +317,30 @@ class Server(Training):
 
     def _approved(self, channel: Channel, study: Study, words: Mapping[str, Any]) -> None:
         """Keep an owner's signature under what is to be trained; refuse its rows without one."""
-        if not is_signed(channel.der, study.program.approval(), words.get("approval")):
+        found = words.get("tickets")
+        tickets = [str(one) for one in found] if isinstance(found, list) else []
+        if len(tickets) != 3 or not is_signed(channel.der, study.program.approval(tickets), words.get("approval")):
             raise PartyError(
                 f"{channel.peer} has not signed the plan of task {study.task.name!r} as server {self.party} knows it. "
                 "Hint: compare versions.",
                 party=str(channel.peer),
             )
         with study.lock:
-            study.state.approvals[channel.peer.name] = str(words["approval"])
+            if tickets[self.party] != study.state.ticket:
+                raise LostError(f"server {self.party} trains anew.", party=f"server {self.party}")
+            study.state.approvals[channel.peer.name] = {"signature": str(words["approval"]), "tickets": tickets}
+            study.disagree = [owner for owner in study.disagree if owner != channel.peer.name]
+
+    def _agree(self, channel: Channel, study: Study, words: Mapping[str, Any]) -> None:
+        """Take an owner's word that it may be charged again, for rows that are here."""
+        with study.lock:
+            study.refuse_if_busy()
+            self._approved(channel, study, words)
+            study.state.save()
+        channel.say(agreed=True)
+        if self.party == 0:
+            channel.hear("go")
+            self._begin(study)
 
     def _admit(self, channel: Channel, study: Study, links: TlsLinks, facts: dict[str, Any]) -> None:
         """Agree with the other servers that an owner may bring rows now, and forget a model that not all have."""

@@ -35,6 +35,7 @@ class Study:
     training: bool = False
     model: Stored | None = None
     failure: str | None = None
+    disagree: list[str] = field(default_factory=list)  # owners that must agree to be charged again
     lost: str | None = None  # the server without which the last training ended; it will be tried again
 
     @property
@@ -108,6 +109,7 @@ class Study:
     def clear(self) -> None:
         """Forget rows and whoever is present."""
         self.state.forget_rows()
+        self.disagree = []
         self.leave()
 
     def leave(self) -> None:

@@ -10,13 +10,15 @@ import logging
 import secrets
 import threading
 import time
+from contextlib import suppress
 from typing import Final
 
 from veilwood.errors import PartyError, UseError, VeilwoodError
-from veilwood.privacy.ledger import Reservation, SQLiteLedger
+from veilwood.privacy.ledger import SQLiteLedger
 from veilwood.secure.mpc.replicated import ReplicatedEngine
+from veilwood.secure.roles.books import Books, key_of
 from veilwood.secure.roles.checkpoints import RecordedEngine, level_openings
-from veilwood.secure.roles.config import Config, Task
+from veilwood.secure.roles.config import Config
 from veilwood.secure.roles.programs import JointForest, Outcome
 from veilwood.secure.roles.sessions import Meetings, agree
 from veilwood.secure.roles.storage import Stored, Vault
@@ -29,6 +31,17 @@ log = logging.getLogger("veilwood.secure")
 
 PAUSES: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Seconds between two attempts of a training that lost a server; the last is repeated."""
+
+
+class DisagreeError(UseError):
+    """Owners have not agreed to be charged for the training that would begin now."""
+
+    def __init__(self, owners: list[str]) -> None:
+        super().__init__(
+            "it was cut short while a number was being opened, so that it must be charged again. Hint: "
+            f"{', '.join(owners)} must agree: run the client again, or let it wait."
+        )
+        self.owners = owners
 
 
 class Training:
@@ -48,21 +61,26 @@ class Training:
         """Settle spends that a crash cut short: a stored model is paid for, and nothing else came out of a training."""
         kept = study.model.facts["entry"] if study.model else None
         going_on = study.state.attempt["entry"] if study.state.attempt else None
-        entries = self._ledger.entries()
-        if max((entry.id for entry in entries), default=0) < study.state.ledger_entries:
+        books = self._books(study)
+        if max((entry.id for entry in self._ledger.entries()), default=0) < study.state.ledger_entries:
             raise UseError(
                 f"the ledger of server {self.party} is older than its trainings of {study.task.name!r}. Hint: restore "
                 "the newest ledger.db."
             )
-        for entry in entries:
-            if entry.what != _what(study.task) or entry.state != "reserved":
+        for entry in books.entries():
+            if entry.state != "reserved":
                 continue
             if entry.id == kept:
-                Reservation(self._ledger, entry.id).commit()
+                books.commit(key_of(entry))
             elif entry.id != going_on or not study.program.reveals:
-                self._refund(study, Reservation(self._ledger, entry.id))
+                self._refund(study, books, key_of(entry))
+        books.drop_halves()
 
-    def _refund(self, study: Study, spend: Reservation) -> None:
+    def _books(self, study: Study) -> Books:
+        """Return the ledgers of a task at this server."""
+        return Books(self.config.folder, study.program, self._ledger, tuple(study.task.owners))
+
+    def _refund(self, study: Study, books: Books, key: str) -> None:
         """Take back the spend of a training that left no model; where training opens anything, it stays spent.
 
         Notes
@@ -73,7 +91,7 @@ class Training:
         tests/secure/roles/test_refunds.py). This and ``_drop_attempt`` are the only refunds of a training.
         """
         if not study.program.reveals:
-            spend.cancel()
+            books.cancel(key)
 
     def _invited(self, task: str, session: str) -> None:
         """Join a training that server 0 begins."""
@@ -84,7 +102,7 @@ class Training:
     def _begin(self, study: Study) -> None:
         """Begin a training, in a thread of its own, if this server is to and all rows are there."""
         with study.lock:
-            ready = self.party == 0 and not study.missing and not study.training
+            ready = self.party == 0 and not study.missing and not study.training and not study.disagree
             study.training = study.training or ready
         if ready:
             threading.Thread(target=self._train_until_done, args=(study,), daemon=True).start()
@@ -120,6 +138,7 @@ class Training:
             with study.lock:
                 study.failure = study.lost = None
                 study.state.end()
+                study.state.renew_ticket()
                 study.clear()
                 study.state.save()
         except Exception as error:
@@ -143,6 +162,10 @@ class Training:
             study.lost = party if isinstance(error, LostError) and party.startswith("server") else None
             log.warning("%s: training ended without a model: %s", study.task.name, study.failure)
             log.debug("details", exc_info=error)
+            if isinstance(error, DisagreeError):  # rows and record stay, until the owners have agreed again
+                study.disagree = list(error.owners)
+                study.lost = f"server {self.party}" if study.program.attended else None
+                return
             if study.lost is not None:
                 return
             self._discard(study)
@@ -172,23 +195,25 @@ class Training:
         unsigned = [owner for owner in task.owners if owner not in state.approvals]
         if unsigned:
             raise UseError(f"{', '.join(unsigned)} did not sign what is to be trained. Hint: contribute again.")
-        spend = self._charged_once(study, links, said)
+        entry = self._charged_once(study, links, said)
         agree(links, {"reserved": True})
         log.info("%s: training on the rows of %s", task.name, ", ".join(uploads))
         if program.reveals:
             engine: ReplicatedEngine = RecordedEngine(links, program.ring, state)
         else:
             engine = ReplicatedEngine(links, ring=program.ring)
-        stored = self._stored(study, links, engine, self._computed(study, engine), spend)
+        stored = self._stored(study, links, engine, self._computed(study, engine), entry)
         self._vault.save(task.name, stored)
         with study.lock:
             study.model = stored
         agree(links, {"stored": True})
-        if self._is_reserved(spend.id):
-            spend.commit()
+        assert state.attempt is not None
+        self._books(study).commit(state.attempt["training"])
 
-    def _charged_once(self, study: Study, links: TlsLinks, said: list[list[int]]) -> Reservation:
-        """Reserve the loss, unless this goes on with a training that is charged and of which every opening is known.
+    def _charged_once(self, study: Study, links: TlsLinks, said: list[list[int]]) -> int:
+        """Reserve the loss, unless this goes on with a charged training of which every opening is known.
+
+        Return the entry in this server's ledger.
 
         Notes
         -----
@@ -197,7 +222,8 @@ class Training:
         A training goes on only with all that was opened, as it was; if all servers recorded that they were about to
         open something which none of them has, it is charged again. What this server never was about to open was not
         opened, since that takes all three (proofs/secure-crash.md, attacked by
-        tests/secure/roles/test_server_crashes.py).
+        tests/secure/roles/test_server_crashes.py). Nothing is charged that an owner has not agreed to, under the
+        ticket of this charge (attacked by tests/secure/roles/test_budgets.py).
         """
         program, state = study.program, study.state
         same = state.attempt is not None and all(one[2] == state.attempt["training"] for one in said)
@@ -205,29 +231,30 @@ class Training:
         if same and program.reveals and opened == intents and (opened == 0 or _goes_on(program)):
             assert state.attempt is not None
             level_openings(links, state, [one[3] for one in said])
-            return Reservation(self._ledger, state.attempt["entry"])
+            return int(state.attempt["entry"])
         self._drop_attempt(study)
+        disagree = {owner for one in agree(links, {}, also=state.disagree(self.party)) for owner in one}
+        if disagree:
+            with suppress(PartyError):  # all three come to it themselves, and none because another did
+                agree(links, {"disagree": sorted(disagree)})
+            raise DisagreeError(sorted(disagree))
         training = agree(links, {}, also=secrets.token_hex(8))[0]  # the name that server 0 drew
-        spend = self._ledger.reserve(
-            program.plan.loss,
-            what=_what(study.task),
-            neighbours=str(program.plan.neighbours),
-            plan=program.plan.fingerprint(),
-            not_private=program.not_private,
-        )
-        state.begin(training, spend.id)
-        return spend
+        entry = self._books(study).reserve(training).id
+        state.begin(training, entry)
+        return entry
 
     def _drop_attempt(self, study: Study) -> None:
-        """Forget a training under way; its spend is taken back if nothing of it can have been opened."""
-        state = study.state
-        opens = study.program.reveals and state.intents > 0
-        if state.attempt is not None and not opens and self._is_reserved(state.attempt["entry"]):
-            Reservation(self._ledger, state.attempt["entry"]).cancel()
-        state.end()
+        """Forget a training under way; its spend is taken back if nothing of it can have been opened.
 
-    def _is_reserved(self, entry: int) -> bool:
-        return any(one.id == entry and one.state == "reserved" for one in self._ledger.entries())
+        Otherwise owners have to agree again, before there is another.
+        """
+        state = study.state
+        if state.attempt is not None:
+            if study.program.reveals and state.intents > 0:
+                state.renew_ticket()
+            else:
+                self._books(study).cancel(state.attempt["training"])
+        state.end()
 
     def _computed(self, study: Study, engine: ReplicatedEngine) -> Outcome:
         """Run the protocol on all rows; what goes wrong inside may speak of their number, and is not told to others."""
@@ -243,13 +270,11 @@ class Training:
                 f"the protocol failed at server {self.party}. Hint: with --verbose its log says why."
             ) from error
 
-    def _stored(
-        self, study: Study, links: TlsLinks, engine: ReplicatedEngine, outcome: Outcome, spend: Reservation
-    ) -> Stored:
+    def _stored(self, study: Study, links: TlsLinks, engine: ReplicatedEngine, outcome: Outcome, entry: int) -> Stored:
         """This server's part of a trained model, under a name for this training that all three share."""
         training = agree(links, {}, also=secrets.token_hex(8))[0]  # the one server 0 drew
-        statement = study.program.statement(f"server {self.party}, {self._ledger.name}", spend.id)
-        facts = {"training": training, "entry": spend.id, "statement": statement.to_dict()}
+        statement = study.program.statement(f"server {self.party}, {self._ledger.name}", entry)
+        facts = {"training": training, "entry": entry, "statement": statement.to_dict()}
         facts["approvals"] = dict(study.state.approvals)
         arrays = {f"released.{name}": array for name, array in outcome.released.items()}
         for name, share in outcome.hidden.items():
@@ -267,7 +292,3 @@ class Training:
 def _goes_on(program: object) -> bool:
     """Whether every opening of a program is a release by itself, so that those that are missing can follow later."""
     return isinstance(program, JointForest)
-
-
-def _what(task: Task) -> str:
-    return f"secure training of {task.name} ({task.fingerprint()[:12]})"
