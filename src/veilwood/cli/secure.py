@@ -179,6 +179,10 @@ def install(
 def server(
     folder: Folder,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log details of failures.")] = False,
+    metrics: Annotated[
+        int | None,
+        typer.Option("--metrics", metavar="PORT", help="Answer /metrics, /health and /ready on 127.0.0.1:PORT."),
+    ] = None,
 ) -> None:
     """Run one of the three servers until interrupted. Logs go to stderr and hold no value and no number of rows.
 
@@ -196,6 +200,8 @@ def server(
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
+        if metrics is not None:
+            running.observe(metrics)
         running.start()
         stop.wait()
     finally:

@@ -80,6 +80,6 @@ def test_the_documentation_is_true(
         assert main([*command.split(), "--help"]) == 0
     capsys.readouterr()
     for option in set(re.findall(r"`(--[\w-]+)", DOCS)) - {"--epsilon"}:
-        for command in ("setup", "client"):
+        for command in ("setup", "client", "server"):
             main(["secure", command, "--help"])
         assert option in capsys.readouterr().out, option

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -25,6 +26,7 @@ from veilwood.secure.roles.checkpoints import Checkpoint, Safe
 from veilwood.secure.roles.config import CONFIG, Config, Task
 from veilwood.secure.roles.identity import Name, is_signed, tls_context
 from veilwood.secure.roles.listener import MOST_BYTES, MOST_CONNECTIONS, MOST_OF_ONE, Listener
+from veilwood.secure.roles.operation import Figures, Operated
 from veilwood.secure.roles.programs import HiddenForest, Shapes, program_of, refused_questions
 from veilwood.secure.roles.sessions import Meetings, agree
 from veilwood.secure.roles.storage import Stored, Vault
@@ -51,7 +53,7 @@ MOST_ON_DISK: Final = 1 << 36
 Pairs = dict[str, Pair]
 
 
-class Server(Training):
+class Server(Training, Operated):
     """Runs until closed; ``start`` returns at once.
 
     Parameters
@@ -77,8 +79,9 @@ class Server(Training):
         self._lock = threading.RLock()
         self._read_at = 0.0
         self._refused: tuple[str, ...] = ()
-        self._faults: dict[str, str] = {}  # why a task of the configuration is not served
-        self._listeners: list[Listener] = []
+        self._faults = {}  # why a task of the configuration is not served
+        self._listeners = []
+        self.figures, self.beat = Figures(), time.monotonic()
         dials = tls_context(config.identity, config.servers_authority, listens=False)
         self._contexts, self._certified_at = [dials], self._certificate_time()
         self._meetings = Meetings(config, dials, self._invited)
@@ -112,6 +115,7 @@ class Server(Training):
     def _watch(self) -> None:
         """Take up tasks, refusals and a renewed certificate as they are put in place."""
         while not self._closed.wait(WATCH_SECONDS):
+            self.beat = time.monotonic()
             try:
                 self._reload()
                 if self._certificate_time() != self._certified_at:
@@ -188,7 +192,7 @@ class Server(Training):
 
     def _on_person(self, channel: Channel) -> None:
         """Serve one connection of a client or user, whatever happens in it."""
-        who = channel.peer
+        who, do = channel.peer, "nothing"  # that this server knows of
         try:
             self._refuse_revoked(channel)
             words = channel.hear("do", "task", "fingerprint", "session", within=FIRST_SECONDS)
@@ -207,12 +211,16 @@ class Server(Training):
             }.get(str(words["do"]), ("nobody", self._status))
             if role != who.role:
                 raise PartyError(f"{who} may not do that.", party=str(who))
+            do = str(words["do"])
             action(channel, study, words)
+            self._counted(do, who, "done")
             channel.close()
         except VeilwoodError as error:
+            self._counted(do, who, "lost" if isinstance(error, LostError) else "refused")
             log.warning("%s: %s", who, error)
             channel.fail(error)
         except Exception as error:  # whatever a person sends, the server goes on
+            self._counted(do, who, "failed")
             log.error("%s: unexpected %s", who, type(error).__name__, exc_info=log.isEnabledFor(logging.DEBUG))
             channel.fail(error)
 
@@ -221,9 +229,8 @@ class Server(Training):
         while more:
             with study.lock:
                 facts = study.model.facts if study.model else {}
-                going_on = study.training or (study.lost is not None and not study.missing)
-                phase = "training" if going_on else "trained" if study.model else "waiting"
-                found = {"phase": phase, "missing": study.missing, "failure": study.failure, "disagree": study.disagree}
+                found = {"phase": study.phase, "missing": study.missing, "failure": study.failure}
+                found["disagree"] = study.disagree
                 if channel.peer.role == "client":
                     found["ticket"] = study.state.ticket
             channel.say(**found, **{key: facts.get(key) for key in ("training", "statement")})

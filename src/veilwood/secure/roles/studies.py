@@ -60,6 +60,13 @@ class Study:
         there = self.rows
         return [owner for owner in self.task.owners if owner not in there]
 
+    @property
+    def phase(self) -> str:
+        """What goes on: ``"waiting"``, ``"training"`` or ``"trained"``."""
+        if self.training or (self.lost is not None and not self.missing):
+            return "training"
+        return "trained" if self.model else "waiting"
+
     def whole(self, owner: str, part: Mapping[str, Any]) -> bool:
         """Whether all pieces of a part have arrived."""
         return bool(part["held"] == len(piece_rows(self.program, owner, part["rows"])))

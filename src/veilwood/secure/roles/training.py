@@ -19,6 +19,7 @@ from veilwood.secure.mpc.replicated import ReplicatedEngine
 from veilwood.secure.roles.books import Books, key_of
 from veilwood.secure.roles.checkpoints import RecordedEngine, level_openings
 from veilwood.secure.roles.config import Config
+from veilwood.secure.roles.operation import Figures
 from veilwood.secure.roles.programs import JointForest, Outcome
 from veilwood.secure.roles.sessions import Meetings, agree
 from veilwood.secure.roles.storage import Stored, Vault
@@ -49,6 +50,7 @@ class Training:
 
     config: Config
     party: int
+    figures: Figures
     patience: float = 3600.0
     """Seconds for which a training that lost a server is tried again."""
     _vault: Vault
@@ -135,6 +137,7 @@ class Training:
             with self._meetings.session(session, study.task.name, invites=True) as links:
                 self._train_together(study, links)
             log.info("%s: trained", study.task.name)
+            self.figures.count("veilwood_secure_trainings_total", end="trained")
             with study.lock:
                 study.failure = study.lost = None
                 study.state.end()
@@ -161,6 +164,7 @@ class Training:
             party = getattr(error, "party", None) or ""
             study.lost = party if isinstance(error, LostError) and party.startswith("server") else None
             log.warning("%s: training ended without a model: %s", study.task.name, study.failure)
+            self.figures.count("veilwood_secure_trainings_total", end="failed" if study.lost is None else "lost")
             log.debug("details", exc_info=error)
             if isinstance(error, DisagreeError):  # rows and record stay, until the owners have agreed again
                 study.disagree = list(error.owners)
