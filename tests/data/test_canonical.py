@@ -171,10 +171,10 @@ def test_arrays_are_read_as_their_cells_are() -> None:
 
 
 def test_work_is_bounded_by_the_size_of_the_cell() -> None:
-    start = time.monotonic()
+    start = time.process_time()
     for cell in (Decimal("1e999999999"), Decimal("-1e-999999999"), "1e+99999999999999999999", "9" * 10**6, 10**100_000):
         assert len(str(text_of(cell))) <= 1_000_010
-    assert time.monotonic() - start < 20
+    assert time.process_time() - start < 20
 
 
 @pytest.mark.parametrize(

@@ -64,9 +64,9 @@ def good_table(kind: Any, n: int = 40) -> tuple[pd.DataFrame, Any]:
 
 @contextmanager
 def in_time() -> Iterator[None]:
-    start = time.monotonic()
+    start = time.process_time()
     yield
-    assert time.monotonic() - start < SECONDS
+    assert time.process_time() - start < SECONDS
 
 
 def attempt(kind: Any, X: Any, y: Any, **parameters: Any) -> vw.VeilwoodError | None:

@@ -84,9 +84,9 @@ def test_without_certificate_or_tls_nothing_is_said(trained: Place) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     for port in (address.peers, address.people):
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as plain:
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as plain:
             assert nothing_heard(context, plain)
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as plain:
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as plain:
             plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
             with suppress(ConnectionResetError):
                 assert plain.recv(100)[:1] in (b"", b"\x15")  # closed, or a TLS alert
@@ -97,14 +97,14 @@ def test_old_tls_is_refused(trained: Place) -> None:
     context = tls_context(config.identity, config.servers_authority, listens=False)
     context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2
     with pytest.raises(PartyError, match="is not server 0"):
-        dial("127.0.0.1", config.servers[0].people, context, Name("server", "0"), timeout=5, limit=100)
+        dial("127.0.0.1", config.servers[0].people, context, Name("server", "0"), timeout=30, limit=100)
 
 
 def test_a_server_with_the_certificate_of_another_is_refused(trained: Place) -> None:
     config = trained.config("client-north")
     context = tls_context(config.identity, config.servers_authority, listens=False)
     with pytest.raises(PartyError, match="is not server 1") as caught:
-        dial("127.0.0.1", config.servers[0].people, context, Name("server", "1"), timeout=5, limit=100)
+        dial("127.0.0.1", config.servers[0].people, context, Name("server", "1"), timeout=30, limit=100)
     assert caught.value.party == "server 1"
 
 

@@ -78,7 +78,7 @@ def test_an_owner_that_tells_servers_different_things_is_blamed(here: Place) -> 
     channels = []
     for party, address in enumerate(config.servers):
         name = Name("server", str(party))
-        channel = dial(address.host, address.people, context, name, timeout=10, limit=1 << 20)
+        channel = dial(address.host, address.people, context, name, timeout=30, limit=1 << 20)
         count, arrays = (rows, good) if party else (rows - 1, fewer)
         about = {"task": "scale", "fingerprint": TASK.fingerprint(), "session": "cheat"}
         channel.say(do="contribute", **about, rows=count, **here.client("north").consent(), **UPLOAD)

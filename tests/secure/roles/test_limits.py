@@ -30,7 +30,7 @@ PEER = Name("server", "0")
 def connect(here: Place, role: str = "user-analyst") -> Channel:
     config = here.config(role)
     context = tls_context(config.identity, config.servers_authority, listens=False)
-    return dial("127.0.0.1", config.servers[0].people, context, PEER, timeout=10, limit=1 << 16)
+    return dial("127.0.0.1", config.servers[0].people, context, PEER, timeout=30, limit=1 << 16)
 
 
 def test_silent_connections_shut_nobody_out(here: Place) -> None:
@@ -38,7 +38,7 @@ def test_silent_connections_shut_nobody_out(here: Place) -> None:
     with ExitStack() as crowd:
         for port in (address.people, address.peers):
             for _ in range(205):
-                crowd.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+                crowd.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
         here.client("north").contribute(X[:20], Y[:20])  # which needs both ports of server 0
         assert here.client("north").status()[0]["missing"] == ["south"]
 
@@ -65,7 +65,7 @@ def test_one_user_with_many_connections_shuts_nobody_out_and_is_told_why(here: P
 def test_places_come_free_again(here: Place) -> None:
     for _ in range(40):
         connect(here).close()
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while here.servers[0]._listeners[1].connections:
         assert time.monotonic() < until
         time.sleep(0.02)
@@ -131,13 +131,13 @@ class _Plain:
 def test_somebody_that_sends_byte_after_byte_gets_no_more_time(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener_module, "HANDSHAKE_SECONDS", 0.5)
     address = here.config("server-0").servers[0]
-    with socket.create_connection(("127.0.0.1", address.people), timeout=5) as slow:
+    with socket.create_connection(("127.0.0.1", address.people), timeout=30) as slow:
         began = time.monotonic()
         with suppress(OSError):
             for byte in b"\x16\x03\x01\x02\x00" + bytes(1000):
                 slow.sendall(bytes([byte]))
                 time.sleep(0.05)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 40  # it would take 50 s
 
 
 def test_a_full_server_is_not_called_a_forger(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_lines_of_the_log_cannot_be_forged(here: Place, caplog: pytest.LogCaptur
         channel._write()
         with pytest.raises(PartyError):
             channel.hear("x")
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while not any("oh?2026" in record.getMessage() for record in caplog.records):
         assert time.monotonic() < until
         time.sleep(0.01)

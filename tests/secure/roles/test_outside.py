@@ -49,7 +49,7 @@ class Outside:
         context = tls_context(config.identity, config.servers_authority, listens=False)
         for party, address in enumerate(config.servers):
             name = Name("server", str(party))
-            channel = self._dial(address.host, address.people, context, name, timeout=10, limit=1 << 20)
+            channel = self._dial(address.host, address.people, context, name, timeout=30, limit=1 << 20)
             with suppress(PartyError):  # a refusal may arrive before the words have left; it is kept
                 channel.say(do=do, task=task.name, fingerprint=task.fingerprint(), session="s", **more)
                 if do == "status":
