@@ -30,24 +30,23 @@ from veilwood.cli.evaluate import evaluate_model, quality_file
 from veilwood.cli.ledger import existing_ledger, ledgers, left_of
 from veilwood.cli.models import explain, export
 from veilwood.cli.options import (
+    UNSAID,
     AsJson,
-    Decimal,
+    Csv,
     Delta,
-    Encoding,
     Epsilon,
     Force,
     Params,
-    Sep,
     ShowValues,
     Yes,
     check_output,
     confirm_spend,
+    csv_options,
     read_params,
     say,
     set_level,
     take_level,
     tell,
-    with_dialect,
 )
 from veilwood.cli.papers import papers
 from veilwood.cli.predict import predict
@@ -272,6 +271,7 @@ def demo(
 
 
 @app.command()
+@csv_options
 def plan(
     schema: SchemaPath,
     table: Annotated[str | None, typer.Argument(metavar="TABLE", help="Never opened: for symmetry with fit.")] = None,
@@ -288,9 +288,7 @@ def plan(
         str | None,
         typer.Option("--sql", metavar="ENGINE|ADDRESS", help="Show the statements that a database would get."),
     ] = None,
-    sep: Sep = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
+    csv: Csv = UNSAID,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -305,7 +303,7 @@ def plan(
       veilwood plan --schema visits.json --epsilon 0.5 --estimator random-trees --search --rows 2000
       veilwood plan --schema visits.json --sql postgres
     """
-    declared = with_dialect(_load_schema(schema), sep, decimal, encoding)
+    declared = csv.declared(_load_schema(schema))
     forest = _estimator(declared, estimator, epsilon, delta, param, None)
     if search != (rows is not None):
         raise UseError(
@@ -333,6 +331,7 @@ def plan(
 
 
 @app.command()
+@csv_options
 def fit(
     table: Table,
     schema: SchemaPath,
@@ -349,9 +348,7 @@ def fit(
     plan: Annotated[
         Path | None, typer.Option("--plan", metavar="PLAN.json", help="Carry out exactly this; it names the rest.")
     ] = None,
-    sep: Sep = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
+    csv: Csv = UNSAID,
     evaluate_share: Annotated[
         float | None,
         typer.Option("--evaluate-share", metavar="S", help="Set this share of the units aside and evaluate on them."),
@@ -382,7 +379,7 @@ def fit(
     if is_address(table):
         check_output(statements_file(out), force)
     book = open_ledger(None) if ledger is None else existing_ledger(ledger)
-    declared = with_dialect(_load_schema(schema), sep, decimal, encoding)
+    declared = csv.declared(_load_schema(schema))
     if plan is None:
         forest = _estimator(declared, estimator, epsilon, delta, param, book)
         planned = forest.plan()

@@ -7,9 +7,11 @@ import json
 import math
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -21,19 +23,19 @@ from veilwood.errors import UseError, VeilwoodError
 from veilwood.privacy.ledger import Ledger
 
 __all__ = [
+    "UNSAID",
     "AsJson",
-    "Decimal",
+    "Csv",
     "Delta",
-    "Encoding",
     "Epsilon",
     "Force",
     "ModelPath",
     "Params",
-    "Sep",
     "ShowValues",
     "Yes",
     "check_output",
     "confirm_spend",
+    "csv_options",
     "is_quiet",
     "read_number",
     "read_value",
@@ -41,7 +43,6 @@ __all__ = [
     "set_level",
     "take_level",
     "tell",
-    "with_dialect",
 ]
 
 
@@ -140,13 +141,40 @@ def say(as_json: bool, data: Any, text: str, *, short: str | None = None) -> Non
         print(text if short is None or not is_quiet() else short)
 
 
-def with_dialect(schema: Schema, sep: str | None, decimal: str | None, encoding: str | None) -> Schema:
-    """Return the schema for a table that is written in another way than it says; it is part of what is declared."""
-    given = {"sep": "\t" if sep == "tab" else sep, "decimal": decimal, "encoding": encoding}
-    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    if decimal is not None and decimal == schema.dialect.thousands:
-        changes["thousands"] = ""
-    return replace(schema, dialect=replace(schema.dialect, **changes)) if changes else schema
+@dataclass(frozen=True)
+class Csv:
+    """How a CSV file is written, as far as options say it: what a command with ``csv_options`` is given."""
+
+    given: Mapping[str, str] = field(default_factory=dict)
+
+    def declared(self, schema: Schema) -> Schema:
+        """Return the schema for a table that is written in another way than it says; it is part of what is declared."""
+        changes: dict[str, Any] = dict(self.given)
+        if changes.get("decimal") == schema.dialect.thousands:
+            changes["thousands"] = ""
+        return replace(schema, dialect=replace(schema.dialect, **changes)) if changes else schema
+
+
+UNSAID: Final = Csv()
+
+
+def csv_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of CSV files in the place of its parameter ``csv``."""
+
+    @wraps(command)
+    def with_csv(
+        sep: str | None = None, decimal: str | None = None, encoding: str | None = None, **others: Any
+    ) -> None:
+        given = {"sep": "\t" if sep == "tab" else sep, "decimal": decimal, "encoding": encoding}
+        command(csv=Csv({key: value for key, value in given.items() if value is not None}), **others)
+
+    options = {"sep": Sep, "decimal": Decimal, "encoding": Encoding}
+    parameters: list[Parameter] = []
+    for each in signature(command, eval_str=True).parameters.values():
+        added = [Parameter(name, each.kind, default=None, annotation=kind) for name, kind in options.items()]
+        parameters += added if each.name == "csv" else [each]
+    with_csv.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return with_csv
 
 
 def read_value(text: str) -> Any:

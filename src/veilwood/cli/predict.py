@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from veilwood.cli.options import AsJson, Decimal, Encoding, Force, ModelPath, Sep, check_output, is_quiet, with_dialect
+from veilwood.cli.options import UNSAID, AsJson, Csv, Force, ModelPath, check_output, csv_options, is_quiet
 from veilwood.cli.schema import Table
 from veilwood.data import frames
 from veilwood.data.tables import feature_batches
@@ -21,6 +21,7 @@ from veilwood.privacy.neighbours import RowsOf
 __all__ = ["predict"]
 
 
+@csv_options
 def predict(
     model: ModelPath,
     table: Table,
@@ -29,9 +30,7 @@ def predict(
         list[str] | None, typer.Option("--keep", metavar="COLUMN", help="Carry a column along, such as an id; repeat.")
     ] = None,
     proba: Annotated[bool, typer.Option("--proba", help="Add the probability of each class.")] = False,
-    sep: Sep = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
+    csv: Csv = UNSAID,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -49,7 +48,7 @@ def predict(
     forest: Any = model_file.load(model)
     if proba and not hasattr(forest, "predict_proba"):
         raise UseError(f"{model} predicts numbers, which have no classes. Hint: leave --proba out.")
-    schema, unit = with_dialect(forest.schema_, sep, decimal, encoding), forest.plan_.neighbours.unit
+    schema, unit = csv.declared(forest.schema_), forest.plan_.neighbours.unit
     carried = list(dict.fromkeys(keep or ()))
     if "prediction" in carried:
         raise UseError("--keep prediction would stand beside the prediction itself. Hint: rename the column.")

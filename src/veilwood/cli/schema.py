@@ -12,20 +12,19 @@ import typer
 
 from veilwood.cli.ledger import existing_ledger
 from veilwood.cli.options import (
+    UNSAID,
     AsJson,
-    Decimal,
+    Csv,
     Delta,
-    Encoding,
     Epsilon,
     Force,
-    Sep,
     ShowValues,
     Yes,
     check_output,
     confirm_spend,
+    csv_options,
     read_value,
     say,
-    with_dialect,
 )
 from veilwood.cli.review import walk
 from veilwood.data.check import check_files
@@ -48,6 +47,7 @@ SchemaPath = Annotated[Path, typer.Option("--schema", "-s", metavar="SCHEMA", he
 
 
 @schemas.command("draft")
+@csv_options
 def schema_draft(
     table: Table,
     target: Annotated[str | None, typer.Option(metavar="COLUMN", help="The target; the last column if unsaid.")] = None,
@@ -55,9 +55,7 @@ def schema_draft(
     dates: Annotated[
         str | None, typer.Option(metavar="PARTS", help="Parts of dates to use: year,month,weekday,hour.")
     ] = None,
-    sep: Sep = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
+    csv: Csv = UNSAID,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -75,8 +73,7 @@ def schema_draft(
     if out is not None:
         check_output(out, force)
     parts = [part.strip() for part in (dates or "").split(",") if part.strip()]
-    sep = "\t" if sep == "tab" else sep
-    found = draft(table, target, dates=parts, sep=sep, decimal=decimal, encoding=encoding)
+    found = draft(table, target, dates=parts, **csv.given)
     text = written(found)
     if out is None:
         print(text)
@@ -121,6 +118,7 @@ def schema_review(
 
 
 @schemas.command("discover")
+@csv_options
 def schema_discover(
     table: Table,
     epsilon: Epsilon,
@@ -140,9 +138,7 @@ def schema_discover(
     ] = None,
     bounds_only: Annotated[bool, typer.Option("--bounds-only", help="Numbers alone; delta may then be 0.")] = False,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Where to; else printed.")] = None,
-    sep: Sep = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
+    csv: Csv = UNSAID,
     force: Force = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -160,11 +156,10 @@ def schema_discover(
     """
     if out is not None:
         check_output(out, force)
-    given = {"sep": "\t" if sep == "tab" else sep, "decimal": decimal, "encoding": encoding}
     more = {} if dialect is None else read_value(dialect)
     if not isinstance(more, dict):
         raise UseError('--dialect is not understood. Hint: {"thousands": ".", "nulls": ["NA"], "money": true}.')
-    way = Dialect.from_dict(more | {key: value for key, value in given.items() if value is not None})
+    way = Dialect.from_dict({**more, **csv.given})
     book = None if ledger is None else existing_ledger(ledger)
     confirm_spend(f"epsilon={epsilon:g}", book, yes)
     found = discover(
@@ -188,12 +183,11 @@ def schema_discover(
 
 
 @schemas.command("check")
+@csv_options
 def schema_check(
     table: Table,
     schema: SchemaPath,
-    sep: Sep = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
+    csv: Csv = UNSAID,
     show_values: ShowValues = False,
     as_json: AsJson = False,
 ) -> None:
@@ -207,7 +201,7 @@ def schema_check(
       veilwood schema check visits.csv --schema visits.json
       veilwood schema check visits.csv --schema visits.json --show-values
     """
-    declared = with_dialect(Schema.load(schema), sep, decimal, encoding)
+    declared = csv.declared(Schema.load(schema))
     with showing_values(show_values):
         misfits = check_files(table, declared)
     data = {

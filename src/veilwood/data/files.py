@@ -26,11 +26,10 @@ from veilwood.data.frames import Table
 from veilwood.data.long_rows import GROWTH, MOST_ROW_BYTES, CsvRows
 from veilwood.data.numbers import numbers_of
 from veilwood.data.places import ENDINGS, Place, find_places, place_of
-from veilwood.data.private_text import may_show_values
+from veilwood.data.private_text import failed, may_show_values
 from veilwood.data.problems import Problem
 from veilwood.data.relations import (
     Relation,
-    failed,
     in_batches,
     is_relation,
     relation_of,

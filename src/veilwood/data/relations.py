@@ -16,13 +16,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset
 
-from veilwood.data.private_text import may_show_values
-from veilwood.errors import OutOfSchemaError, UnreadableError, UseError, VeilwoodError
+from veilwood.data.private_text import failed, without_words_of
+from veilwood.errors import OutOfSchemaError, UseError, VeilwoodError
 
 __all__ = [
     "Query",
     "Relation",
-    "failed",
     "in_batches",
     "is_relation",
     "of_delta",
@@ -73,22 +72,8 @@ class Relation:
 
 def _typed(where: str, pieces: Iterable[Piece]) -> Iterator[Piece]:
     """Pass pieces on; what another library raises is told without its words."""
-    try:
+    with without_words_of(where):
         yield from pieces
-    except VeilwoodError:
-        raise
-    except Exception as error:
-        raise failed(where, error) from None
-
-
-def failed(where: str, error: Exception) -> UnreadableError:
-    """Say that another library failed, without its words."""
-    if may_show_values():
-        raise error
-    return UnreadableError(
-        f"{where} could not be read ({type(error).__name__}). Its own words are left out, as they may hold rows. "
-        "Hint: read it by itself, or fit within veilwood.data.private_text.showing_values."
-    )
 
 
 def in_batches(pieces: Iterable[Piece], batch_rows: int) -> Iterator[Piece]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import mmap
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,8 @@ __all__ = ["Spool", "open_spool", "spool"]
 
 _MOST_BYTES: Final = 1 << 50
 _BATCH_ROWS: Final = 65536
+
+_Encoded: TypeAlias = "tuple[Batch, npt.NDArray[np.bool_], Cells | None]"  # and which rows fit, and their ids
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -99,9 +102,16 @@ def open_spool(
     keeps: Keeps | None,
 ) -> Source:
     """Encode all rows into the temporary file, and make a source of it."""
+    encoded = _encode(pieces, encoding, cap, invalid)
     try:
         with tempfile.TemporaryFile(prefix="veilwood-", dir=spooled.folder) as file:
-            kept = _write(file, spooled, pieces, encoding, cap, invalid, batch_rows, keeps)
+            ids = _write(file, encoded, len(encoding.columns), spooled.at_most, batch_rows)
+            if cap is None:
+                deque(ids, maxlen=0)
+                kept = None
+            else:
+                (kept,) = choose_rows([ids], cap, invalid, keeps)
+            file.flush()
             held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # which keeps the file
     except OSError as error:
         raise FileError(f"the temporary file cannot be written ({type(error).__name__}). Hint: folder=...") from None
@@ -122,51 +132,34 @@ def open_spool(
     return Source(read)
 
 
-def _write(
-    file: IO[bytes],
-    spooled: Spool,
-    pieces: Iterator[Any],
-    encoding: Encoding,
-    cap: RowsOf | None,
-    invalid: Invalid,
-    batch_rows: int,
-    keeps: Keeps | None,
-) -> npt.NDArray[np.bool_] | None:
-    """Write all rows, and return which of them a cap by id keeps."""
-    width = len(encoding.columns)
+def _encode(pieces: Iterator[Any], encoding: Encoding, cap: RowsOf | None, invalid: Invalid) -> Iterator[_Encoded]:
+    """Encode piece by piece, with the ids that a cap is by."""
+    for piece in pieces:
+        X, y = piece if isinstance(piece, tuple) and len(piece) == 2 else (piece, None)
+        table = view(X, encoding, invalid)
+        extra = () if cap is None else (cap.id,)
+        batch, fits = encode_rows(encoding, table, y, invalid=invalid, allowed_extra=extra)
+        ids = None if cap is None else table.named(cap.id)
+        if cap is not None and ids is None:
+            raise no_id(cap)
+        yield batch, np.ones(len(batch.target), bool) if fits is None else fits, ids
+
+
+def _write(file: IO[bytes], encoded: Iterator[_Encoded], width: int, at_most: int, batch_rows: int) -> Iterator[Any]:
+    """Write all rows, and hand their ids on."""
     codes = pa.list_(pa.uint16(), width)
     schema = pa.schema([("codes", codes), ("target", pa.int32()), ("fits", pa.bool_())])
-
-    def written() -> Iterator[Cells]:
-        with pa.ipc.new_file(file, schema) as writer:
-            for piece in pieces:
-                X, y = piece if isinstance(piece, tuple) and len(piece) == 2 else (piece, None)
-                table = view(X, encoding, invalid)
-                extra = () if cap is None else (cap.id,)
-                batch, fits = encode_rows(encoding, table, y, invalid=invalid, allowed_extra=extra)
-                fits = np.ones(len(batch.target), bool) if fits is None else fits
-                flat = pa.array(np.ascontiguousarray(batch.codes).reshape(-1))
-                columns = [pa.FixedSizeListArray.from_arrays(flat, width), pa.array(batch.target), pa.array(fits)]
-                writer.write_table(pa.table(columns, schema=schema), max_chunksize=batch_rows)
-                if file.tell() > spooled.at_most:
-                    raise UseError(
-                        f"the rows need a temporary file of more than at_most={spooled.at_most} bytes. "
-                        "Hint: allow more, or write Parquet files and pass their folder."
-                    )
-                if cap is not None:
-                    ids = table.named(cap.id)
-                    if ids is None:
-                        raise no_id(cap)
-                    yield ids
-
-    if cap is None:
-        for _ in written():
-            pass
-        kept = None
-    else:
-        (kept,) = choose_rows([written()], cap, invalid, keeps)
-    file.flush()
-    return kept
+    with pa.ipc.new_file(file, schema) as writer:
+        for batch, fits, ids in encoded:
+            flat = pa.array(np.ascontiguousarray(batch.codes).reshape(-1))
+            columns = [pa.FixedSizeListArray.from_arrays(flat, width), pa.array(batch.target), pa.array(fits)]
+            writer.write_table(pa.table(columns, schema=schema), max_chunksize=batch_rows)
+            if file.tell() > at_most:
+                raise UseError(
+                    f"the rows need a temporary file of more than at_most={at_most} bytes. "
+                    "Hint: allow more, or write Parquet files and pass their folder."
+                )
+            yield ids
 
 
 def _batch(stored: Any, width: int, chosen: npt.NDArray[np.bool_] | None, first_row: int) -> Batch:

@@ -25,11 +25,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood.bounded import is_whole
 from veilwood.data.batches import Count, Source
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema, TaskKind
@@ -45,6 +46,7 @@ from veilwood.trees.forest import Forest
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 Codes: TypeAlias = NDArray[np.uint16]
 Floats: TypeAlias = NDArray[np.float64]
+MOST_ROWS: Final = 10**15  # that can be declared
 
 
 # -- what is asked for, and what follows from it: public -------------------------------------------------------------
@@ -68,6 +70,15 @@ class Parameters:
             value = getattr(self, name)
             if not isinstance(value, str) or value not in words:
                 raise ParameterError(name, value, "is not known", f"one of {', '.join(map(repr, words))}")
+
+
+def check_n_rows(n_rows: object) -> None:
+    """Refuse a declared number of rows that is none."""
+    if n_rows is not None and not is_whole(n_rows, 1, MOST_ROWS):
+        raise ParameterError(
+            "n_rows", n_rows, "must be a whole number of at least 1 and at most 10^15",
+            "the number of rows, or a guess at it, if that is public; leave it out, and a first step tells it",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -11,19 +11,29 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
-from typing import Any, ClassVar, Final, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.bounded import is_whole
 from veilwood.data.batches import Count
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
 from veilwood.data.sql.words import Words
-from veilwood.errors import DomainTooLargeError, ModelFileError, ParameterError
+from veilwood.errors import DomainTooLargeError, ModelFileError
 from veilwood.forests import leaves as cleaning
-from veilwood.forests.method import Arrays, Asked, Codes, Floats, ForestModel, Method, Model, Parameters, least_noise
+from veilwood.forests.method import (
+    Arrays,
+    Asked,
+    Codes,
+    Floats,
+    ForestModel,
+    Method,
+    Model,
+    Parameters,
+    check_n_rows,
+    least_noise,
+)
 from veilwood.forests.scoring_sql import decoded, doubtful
 from veilwood.privacy.entropy import secret_key
 from veilwood.privacy.loss import Loss
@@ -39,7 +49,6 @@ TREES = ("auto", "shared", "disjoint")
 AUTO = "auto"
 MOST_LEAVES = 1 << 20  # of a forest that chooses its size
 POOLED = "counts of all rows"  # the step that tells how many rows there are, and of which classes, before all others
-MOST_ROWS: Final = 10**15  # that can be declared
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -129,12 +138,7 @@ class LeafMethod(Method[L]):
 
     def check(self) -> None:
         """Refuse words that are not known, and a number of rows that is none."""
-        n_rows = self.parameters.n_rows
-        if n_rows is not None and not is_whole(n_rows, 1, MOST_ROWS):
-            raise ParameterError(
-                "n_rows", n_rows, "must be a whole number of at least 1 and at most 10^15",
-                "the number of rows, or a guess at it, if that is public; leave it out, and a first step tells it",
-            )  # fmt: skip
+        check_n_rows(self.parameters.n_rows)
         voting = {"voting": self.votings} if self.task == "classification" else {}
         self.parameters.check_words(trees=self.trees_words, leaves=cleaning.CLEANINGS, **voting)
 

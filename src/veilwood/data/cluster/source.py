@@ -30,10 +30,10 @@ from veilwood.data.cluster.worker import (  # fmt: skip
     of_tables,
 )
 from veilwood.data.encoding import Encoding, check_names
-from veilwood.data.private_text import may_show_values
+from veilwood.data.private_text import without_words_of
 from veilwood.data.problems import Invalid
 from veilwood.data.row_cap import no_id
-from veilwood.errors import FileError, OutOfSchemaError, UnreadableError, UseError, VeilwoodError
+from veilwood.errors import FileError, OutOfSchemaError, UseError
 from veilwood.privacy import entropy
 from veilwood.privacy.neighbours import RowsOf
 
@@ -171,18 +171,8 @@ class Frame:
 
     def checked(self, run: Callable[[], Part]) -> Part:
         """Run something on the cluster and check that rows are where they were in earlier passes."""
-        try:
+        with without_words_of(self.engine.name, "could not compute the frame", "compute the frame by itself"):
             total = run()
-        except VeilwoodError:
-            raise
-        except Exception as error:
-            if may_show_values():
-                raise
-            raise UnreadableError(
-                f"{self.engine.name} could not compute the frame ({type(error).__name__}). Its own words are left out, "
-                "as they may hold rows. Hint: compute the frame by itself, or fit within "
-                "veilwood.data.private_text.showing_values."
-            ) from None
         if total.refusal is not None:
             raise total.refusal
         empty = total.sums is None or not any(rows for rows, _ in total.seen.values())

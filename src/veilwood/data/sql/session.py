@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
-from veilwood.data.private_text import may_show_values
+from veilwood.data.private_text import without_words_of
 from veilwood.data.relations import reads_texts, types_from_rows
 from veilwood.data.sql.words import Engine, Words
-from veilwood.errors import SetupError, UnreadableError, UseError, VeilwoodError
+from veilwood.errors import SetupError, UnreadableError, UseError
 
 __all__ = ["Session", "is_address", "is_ibis", "open_session"]
 
@@ -103,18 +103,9 @@ class Session:
         self.record.append(hashlib.sha256(statement.encode()).hexdigest())
         if self.listening is not None:
             self.listening(statement)
-        try:
+        hint = "check the address, the table and your rights to read it"
+        with without_words_of(self.words.engine, "could not carry out a statement", hint):
             return self._run(statement)
-        except VeilwoodError:
-            raise
-        except Exception as error:
-            if may_show_values():
-                raise
-            raise UnreadableError(
-                f"{self.words.engine} could not carry out a statement ({type(error).__name__}). Its own words are left "
-                "out, as they may hold rows. Hint: check the address, the table and your rights to read it, or fit "
-                "within veilwood.data.private_text.showing_values."
-            ) from None
 
 
 def open_session(X: Any, listening: Callable[[str], None] | None = None) -> Session:
@@ -128,16 +119,8 @@ def open_session(X: Any, listening: Callable[[str], None] | None = None) -> Sess
     if not table:
         raise UseError("the address names no table. Hint: duckdb:///claims.db#visits, with # and the name of a table.")
     relation = _relation(unquote(table), words)
-    try:
+    with without_words_of(engine, "cannot be reached", "check the address and your rights to read it"):
         opened = _CONNECT[engine](scheme, bare)
-    except (SetupError, UseError):
-        raise
-    except Exception as error:
-        if may_show_values():
-            raise
-        raise UnreadableError(
-            f"{engine} cannot be reached ({type(error).__name__}). Hint: check the address and your rights to read it."
-        ) from None
     return _opened(words, relation, *opened, listening)
 
 

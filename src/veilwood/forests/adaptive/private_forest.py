@@ -15,14 +15,14 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.bounded import are_whole, is_whole
+from veilwood.bounded import are_whole
 from veilwood.data.batches import Source
 from veilwood.data.cluster.source import ClusterSource
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
 from veilwood.data.sql.source import SqlSource
 from veilwood.data.sql.words import Words
-from veilwood.errors import ModelFileError, ParameterError, PlanError, UseError
+from veilwood.errors import ModelFileError, PlanError, UseError
 from veilwood.forests.adaptive.cell_forests import Grown, most_leaves, shares_of
 from veilwood.forests.adaptive.cell_tables import Axis, CellTable, grow_tables
 from veilwood.forests.adaptive.cluster_rows import ClusterRows
@@ -55,7 +55,7 @@ from veilwood.forests.adaptive.rows import (
 from veilwood.forests.adaptive.shapes import MOST_TABLE_COLUMNS, division
 from veilwood.forests.adaptive.shrinking import probabilities
 from veilwood.forests.adaptive.sql_rows import SqlRows
-from veilwood.forests.method import Arrays, Asked, Codes, Design, Floats, ForestModel, Method, Parameters
+from veilwood.forests.method import Arrays, Asked, Codes, Design, Floats, ForestModel, Method, Parameters, check_n_rows
 from veilwood.forests.scoring_sql import said_by_scores
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
@@ -66,7 +66,6 @@ from veilwood.trees import gpu
 from veilwood.trees.forest import LEAF, Forest, public_generators
 from veilwood.trees.tabulated import Tabulated
 
-MOST_ROWS: Final = 10**15
 SHOWN_SIZES: Final = (1_000, 30_000, 1_000_000)  # for a plan that does not know the number of rows
 LARGEST_VALUE: Final = 1e6  # that a leaf, or the start, can have; far more than any fit gives
 RICH_WITH_DELTA: Final = 18.0  # the epsilon of one row from which fine cells are better than rounds with a delta
@@ -153,12 +152,7 @@ class PrivateForest(Method[PrivateForestParameters]):
 
     def check(self) -> None:
         """Refuse a number of rows that is none."""
-        given = self.parameters.n_rows
-        if given is not None and not is_whole(given, 1, MOST_ROWS):
-            raise ParameterError(
-                "n_rows", given, "must be a whole number of at least 1 and at most 10^15",
-                "the number of rows, or a guess at it, if that is public; leave it out, and the start tells it",
-            )  # fmt: skip
+        check_n_rows(self.parameters.n_rows)
 
     def design(self, asked: Asked) -> PrivateForestDesign:
         """Plan the start; what follows is planned from what comes out, and told in words."""
