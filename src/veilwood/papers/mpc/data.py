@@ -19,6 +19,7 @@ from sklearn.model_selection import train_test_split
 
 from veilwood.data.encoding import Encoding
 from veilwood.papers.drawing import marked
+from veilwood.papers.exhibit import Job
 from veilwood.papers.plain_id3 import USED, Choice, first_largest, grow
 from veilwood.papers.tables import Table, Tables
 from veilwood.secure.protocols.plans import level_epsilons
@@ -177,3 +178,12 @@ def scores(
     predicted = (2 * votes > n_trees).astype(np.int64)
     truth = data.target[test]
     return float(np.mean(predicted == truth)), float(roc_auc_score(truth, predicted))
+
+
+def splits(quick: bool) -> list[Job]:
+    """A hundred splits of each data set; quick: twenty. The paper has five."""
+    return [
+        Job(f"{panel}, seed {seed}", table, {"panel": panel, "seed": seed}, 0.6 if panel == "Adult" else 0.1)
+        for panel, table in TABLES.items()
+        for seed in range(20 if quick else 100)
+    ]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from veilwood.papers.drawing import lines
 from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Value, Values, above, text_of
-from veilwood.papers.mpc.data import BASELINE, DEPTH, EPSILONS, NO_NOISE, OURS, PUBLISHED, SINGLE, TABLES, load, scores
+from veilwood.papers.mpc.data import BASELINE, DEPTH, EPSILONS, NO_NOISE, OURS, PUBLISHED, SINGLE, load, scores, splits
 from veilwood.papers.published import read
 from veilwood.papers.tables import Tables
 
@@ -17,15 +17,6 @@ ACCURACY, AUC = "accuracy", "AUC"
 def panel_of(panel: str, measure: str) -> str:
     """Name a panel by data set and measure."""
     return f"{panel}, {measure}, depth {DEPTH[panel]}"
-
-
-def jobs(quick: bool) -> list[Job]:
-    """A hundred splits; quick: twenty. The paper has five."""
-    return [
-        Job(f"{panel}, seed {seed}", table, {"panel": panel, "seed": seed}, 0.6 if panel == "Adult" else 0.1)
-        for panel, table in TABLES.items()
-        for seed in range(20 if quick else 100)
-    ]
 
 
 def measure(job: Job, tables: Tables) -> Iterator[Row]:
@@ -57,7 +48,7 @@ def why(cell: Cell) -> str:
     )
 
 
-EXPERIMENT = Experiment("secure-epsilon", jobs, measure)
+EXPERIMENT = Experiment("secure-epsilon", splits, measure)
 EXHIBITS = (
     Exhibit(
         "secure", "figure 2", "Accuracy and AUC of secure trees against epsilon",

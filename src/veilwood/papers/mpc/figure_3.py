@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from veilwood.papers.drawing import lines
 from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, above, all_of, falls, keeps, text_of
-from veilwood.papers.mpc.data import BASELINE, PUBLISHED, SINGLE, TABLES, load, scores
+from veilwood.papers.mpc.data import BASELINE, PUBLISHED, SINGLE, load, scores, splits
 from veilwood.papers.tables import Tables
 
 AT = {"Titanic": 0.2, "Heart": 0.2, "Adult": 0.1}
@@ -17,15 +17,6 @@ DEPTHS = (2, 3, 4, 5)
 def panel_of(panel: str) -> str:
     """Name a panel by data set and epsilon."""
     return f"{panel}, epsilon {AT[panel]:g}"
-
-
-def jobs(quick: bool) -> list[Job]:
-    """A hundred splits; quick: twenty."""
-    return [
-        Job(f"{panel}, seed {seed}", table, {"panel": panel, "seed": seed}, 0.4 if panel == "Adult" else 0.1)
-        for panel, table in TABLES.items()
-        for seed in range(20 if quick else 100)
-    ]
 
 
 def measure(job: Job, tables: Tables) -> Iterator[Row]:
@@ -41,7 +32,7 @@ def measure(job: Job, tables: Tables) -> Iterator[Row]:
 EXHIBITS = (
     Exhibit(
         "secure", "figure 3", "AUC of secure trees against depth", "80:20 splits, AUC of predicted labels, 100 splits.",
-        Experiment("secure-depth", jobs, measure), lines("depth", "AUC of labels"), quick="20 splits.",
+        Experiment("secure-depth", splits, measure), lines("depth", "AUC of labels"), quick="20 splits.",
         claims=(
             Claim("Since Titanic and Heart are smaller datasets, increasing the tree depth greatly lowers the "
                   "accuracy (of the "

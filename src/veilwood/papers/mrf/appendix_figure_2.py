@@ -3,25 +3,18 @@
 
 from __future__ import annotations
 
-from veilwood.papers.drawing import bars
-from veilwood.papers.exhibit import Claim, Exhibit, at
+from veilwood.papers.exhibit import Claim, at
 from veilwood.papers.mrf.methods import TRAIN
-from veilwood.papers.mrf.runtime import EXPERIMENT, FIT, OPTIMISE, SECONDS
-from veilwood.papers.mrf.table_1 import PANELS, SETTINGS, published
+from veilwood.papers.mrf.runtime import FIT, OPTIMISE, SECONDS
+from veilwood.papers.mrf.table_1 import run_times
 
 EXHIBITS = (
-    Exhibit(
-        "mrf", "appendix figure 2", "Run times by phase", f"{SETTINGS} 10 repeats.", EXPERIMENT,
-        bars("seconds", log_y=True), quick="3 repeats.",
-        shows=lambda cell: cell.panel in PANELS and cell.measure == SECONDS,
-        wants=lambda job: job.settings["panel"] in PANELS, published=published,
-        claims=(
-            Claim("The large optimisation cost is seen with Car: more than with any other data set.",
-                  lambda values: _largest(at(values, TRAIN, measure=SECONDS))),
-            Claim("Noise optimisation is the larger part of Car's run time, and fitting a small one (less than half "
-                  "of it).",
-                  lambda values: _small_fit(at(values, TRAIN, panel="Car", measure=SECONDS))),
-        ),
+    run_times(
+        "appendix figure 2", "Run times by phase",
+        Claim("The large optimisation cost is seen with Car: more than with any other data set.",
+              lambda values: _largest(at(values, TRAIN, measure=SECONDS))),
+        Claim("Noise optimisation is the larger part of Car's run time, and fitting a small one (less than half "
+              "of it).", lambda values: _small_fit(at(values, TRAIN, panel="Car", measure=SECONDS))),
     ),
 )  # fmt: skip
 

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from veilwood.papers.drawing import lines
 from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Values, falls, keeps, text_of
 from veilwood.papers.mrf.methods import (
-    DRAWS,
     HARD,
     HARD_EACH,
     ONE_FOREST,
@@ -16,8 +16,8 @@ from veilwood.papers.mrf.methods import (
     WEIGHT,
     WEIGHT_EACH,
     accuracy,
+    by_trees,
     load,
-    repeats,
     split,
     why,
 )  # fmt: skip
@@ -25,14 +25,8 @@ from veilwood.papers.published import mrf_values
 from veilwood.papers.tables import Tables
 
 BY_DEPTH, BY_TREES = "a) against depth, 16 trees", "b) against trees, depth 3"
-DEPTHS, COUNTS, EPSILON = (2, 3, 4, 5), (1, 4, 8, 16, 32, 64, 128), 2.0
+DEPTHS, EPSILON = (2, 3, 4, 5), 2.0
 METHODS = (WEIGHT, WEIGHT_EACH, HARD, HARD_EACH)
-
-
-def jobs(quick: bool) -> list[Job]:
-    """Ten forests; quick: three of two draws, and fewer counts."""
-    counts, draws = (COUNTS[::2], 2) if quick else (COUNTS, DRAWS)
-    return repeats("Car", "car", 3 if quick else 10, 15.0, counts=counts, draws=draws)
 
 
 def measure(job: Job, tables: Tables) -> Iterator[Row]:
@@ -55,7 +49,7 @@ def published() -> Values:
     return by_depth | by_trees
 
 
-EXPERIMENT = Experiment("mrf-subsample-sizes", jobs, measure)
+EXPERIMENT = Experiment("mrf-subsample-sizes", partial(by_trees, weight=15.0), measure)
 EXHIBITS = (
     Exhibit(
         "mrf", "appendix figure 5", "Votes of subsample-and-aggregate against depth and number of trees",

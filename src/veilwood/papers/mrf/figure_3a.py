@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from veilwood.papers.drawing import lines
 from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Value, Values, falls, keeps, text_of
 from veilwood.papers.mrf.methods import (
     DISJOINT,
-    DRAWS,
     EXTRA,
     FLOATING,
     LAPLACE,
@@ -18,22 +18,16 @@ from veilwood.papers.mrf.methods import (
     PUBLISHED_AS,
     TRAIN,
     accuracy,
+    by_trees,
     load,
-    repeats,
     split,
     why,
 )  # fmt: skip
 from veilwood.papers.published import mrf_values, read
 from veilwood.papers.tables import Tables
 
-COUNTS, EPSILON, DEPTH = (1, 4, 8, 16, 32, 64, 128), 2.0, 4
+EPSILON, DEPTH = 2.0, 4
 METHODS = (TRAIN, LAPLACE, DISJOINT, FLOATING, PREDICT, EXTRA)
-
-
-def jobs(quick: bool) -> list[Job]:
-    """Ten forests; quick: three of two draws, and fewer counts."""
-    counts, draws = (COUNTS[::2], 2) if quick else (COUNTS, DRAWS)
-    return repeats("Car", "car", 3 if quick else 10, 5.0, counts=counts, draws=draws)
 
 
 def measure(job: Job, tables: Tables) -> Iterator[Row]:
@@ -57,7 +51,7 @@ def published() -> Values:
     }
 
 
-EXPERIMENT = Experiment("mrf-trees", jobs, measure)
+EXPERIMENT = Experiment("mrf-trees", partial(by_trees, weight=5.0), measure)
 EXHIBITS = (
     Exhibit(
         "mrf", "figure 3a", "Accuracy against the number of trees",

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -42,7 +42,6 @@ from veilwood.papers.tables import Tables
 PANEL = "Car, rows it was trained on"
 QUERIES, EPSILON, TREES = (5, 10, 50, 100, 500, 1000), 2.0, {"n_estimators": 16, "max_depth": 4}
 METHODS = (PREDICT, WEIGHT_EACH, HARD_EACH, WEIGHT, HARD, EXTRA)
-SHOWN = (PREDICT, WEIGHT_EACH, HARD_EACH, EXTRA)
 
 
 def jobs(quick: bool) -> list[Job]:
@@ -85,20 +84,26 @@ SETTINGS = (
     "was published once: one forest and one sample of queries, mean of five draws of noise; 20 repeats."
 )
 EXPERIMENT = Experiment("mrf-queries", jobs, measure)
+
+
+def by_queries(name: str, title: str, shown: Sequence[str], *claims: Claim) -> Exhibit:
+    """Show some of the curves, with what the paper says about them."""
+    return Exhibit(
+        "mrf", name, title, SETTINGS, EXPERIMENT, lines("inference queries", "accuracy", log_x=True),
+        quick="3 repeats of two draws.", published_once=True, shows=lambda cell: cell.curve in shown,
+        published=lambda: {cell: value for cell, value in published().items() if cell.curve in shown}, why=why,
+        claims=claims,
+    )  # fmt: skip
+
+
 EXHIBITS = (
-    Exhibit(
-        "mrf", "figure 3b", "Accuracy against the number of inference queries", SETTINGS, EXPERIMENT,
-        lines("inference queries", "accuracy", log_x=True), quick="3 repeats of two draws.", published_once=True,
-        shows=lambda cell: cell.curve in SHOWN,
-        published=lambda: {cell: value for cell, value in published().items() if cell.curve in SHOWN}, why=why,
-        claims=(
-            Claim("The existing approach reaches 30 % accuracy for 100 samples (between 20 and 40 %).",
-                  all_of(*(between(curve, PANEL, "100", 0.2, 0.4) for curve in (WEIGHT_EACH, HARD_EACH)))),
-            Claim("With DP batch prediction, accuracy remains at 90 % even when predicting 1000 samples (at least 85 "
-                  "%).",
-                  between(PREDICT, PANEL, "1000", 0.85, 1.0)),
-            Claim("DP batch prediction lies above the existing approach at 50 queries and more.",
-                  above(PREDICT, (WEIGHT_EACH, HARD_EACH), only=lambda panel, x: float(x) >= 50)),
-        ),
+    by_queries(
+        "figure 3b", "Accuracy against the number of inference queries", (PREDICT, WEIGHT_EACH, HARD_EACH, EXTRA),
+        Claim("The existing approach reaches 30 % accuracy for 100 samples (between 20 and 40 %).",
+              all_of(*(between(curve, PANEL, "100", 0.2, 0.4) for curve in (WEIGHT_EACH, HARD_EACH)))),
+        Claim("With DP batch prediction, accuracy remains at 90 % even when predicting 1000 samples (at least 85 "
+              "%).", between(PREDICT, PANEL, "1000", 0.85, 1.0)),
+        Claim("DP batch prediction lies above the existing approach at 50 queries and more.",
+              above(PREDICT, (WEIGHT_EACH, HARD_EACH), only=lambda panel, x: float(x) >= 50)),
     ),
 )  # fmt: skip

@@ -186,3 +186,10 @@ def why(cell: Cell) -> str:
 def repeats(name: str, table: str, n: int, weight: float, **settings: Any) -> list[Job]:
     """Return one job for each of so many public seeds."""
     return [Job(f"{name}, seed {seed}", table, {"seed": seed, **settings}, weight) for seed in range(n)]
+
+
+def by_trees(quick: bool, weight: float) -> list[Job]:
+    """Ten forests of each number of trees on Car; quick: three of two draws, and fewer numbers."""
+    counts: tuple[int, ...] = (1, 4, 8, 16, 32, 64, 128)
+    n, counts, draws = (3, counts[::2], 2) if quick else (10, counts, DRAWS)
+    return repeats("Car", "car", n, weight, counts=counts, draws=draws)
