@@ -34,6 +34,7 @@ from veilwood.forests.adaptive.rows import (
     ScoredRows,
     added_up,
     joined_cells,
+    set_apart,
 )
 from veilwood.privacy.entropy import words
 from veilwood.trees import gpu
@@ -149,10 +150,7 @@ class DeviceRows:
 
     def hold_back(self, share: float) -> None:
         """Set rows apart by secret coins, one for each row: no question reaches them but the last one."""
-        for place, rows in enumerate(self._parts):
-            apart = self._drawn(rows, share)
-            self._held_back.append(rows.some(apart))
-            self._parts[place] = rows.some(~apart)
+        self._held_back += set_apart(self._parts, share, self._drawn)
 
     def _drawn(self, rows: _DeviceScores, share: float) -> NDArray[np.bool_]:
         return np.asarray(words(rows.n_rows, 16) < int(share * COINS))

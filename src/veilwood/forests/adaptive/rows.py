@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, Final, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 from joblib import effective_n_jobs
@@ -137,6 +137,23 @@ class AskedRows(Protocol):
         """
 
 
+class _Some(Protocol):
+    def some(self, kept: NDArray[np.bool_]) -> Self: ...
+
+
+Part = TypeVar("Part", bound=_Some)
+
+
+def set_apart(parts: list[Part], share: float, drawn: Callable[[Part, float], NDArray[np.bool_]]) -> list[Part]:
+    """Take the rows that are drawn out of all parts, and return them."""
+    found = []
+    for place, rows in enumerate(parts):
+        apart = drawn(rows, share)
+        found.append(rows.some(apart))
+        parts[place] = rows.some(~apart)
+    return found
+
+
 @runtime_checkable
 class MakesRows(Protocol):
     """A source whose rows are asked where they are, in a way of its own (``secure.protocols.rows_on_shares``)."""
@@ -187,10 +204,7 @@ class HeldRows:
 
     def hold_back(self, share: float) -> None:
         """Set rows apart by secret coins, one for each row: no question reaches them but the last one."""
-        for place, rows in enumerate(self._parts):
-            apart = self._drawn(rows, share)
-            self._held_back.append(rows.some(apart))
-            self._parts[place] = rows.some(~apart)
+        self._held_back += set_apart(self._parts, share, self._drawn)
 
     def _drawn(self, rows: ScoredRows, share: float) -> NDArray[np.bool_]:
         """Draw each row by itself, whatever it is and however many there are."""
