@@ -164,7 +164,10 @@ def find_files(
     dialect = dialect or (DIALECT if schema is None else schema.dialect)
     found: list[File] = []
     for each in X if isinstance(X, list | tuple) else [X]:
-        places = [each] if isinstance(each, Place) else relation_of(each) if is_relation(each) else find_places(each)
+        if isinstance(each, str | PathLike) or not is_relation(each):
+            places = [each] if isinstance(each, Place) else find_places(each)
+        else:
+            places = relation_of(each)
         if isinstance(places, Relation):
             found.append(File(places.where, places, places.names))
         else:
@@ -192,8 +195,8 @@ def _stamp(dataset: Any) -> tuple[tuple[Any, ...], ...]:
 
 
 def _open_file(place: Place, schema: Schema | None, texts: Collection[str], dialect: Dialect, mode: _Mode) -> File:
-    form: Any = place.format
-    if form is None:
+    form: Any = (kind := place.format)
+    if kind is None:
         raise OutOfSchemaError(f"{place.where!r} is not a table. Hint: its name must end in one of {ENDINGS}.")
     if place.is_tsv and dialect.sep == DIALECT.sep:
         dialect = replace(dialect, sep="\t")
@@ -229,7 +232,7 @@ def _open_file(place: Place, schema: Schema | None, texts: Collection[str], dial
             dialect,
             numeric,
             keep_text=mode.as_bytes,
-            is_text=place.format in ("csv", "excel"),
+            is_text=kind in ("csv", "excel"),
         )
     except VeilwoodError:
         raise

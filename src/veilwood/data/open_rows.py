@@ -95,21 +95,22 @@ def open_rows(
     if not isinstance(invalid, str) or invalid not in get_args(Invalid):
         raise ParameterError("invalid", invalid, "is not known", "'refuse' or 'drop'")
     cap = unit if isinstance(unit, RowsOf) else None
-    in_memory = not (is_address(X) or is_ibis(X) or isinstance(X, Spool) or engine_of(X) is not None)
-    in_memory = in_memory and not are_files(X) and (is_frame(X) or stream_of(X) is None)
-    if weights is not None and not in_memory:
+    in_database = is_address(X) or is_ibis(X)
+    in_files = not in_database and are_files(X)
+    engine = None if in_database or in_files else engine_of(X)
+    elsewhere = in_database or in_files or engine is not None or isinstance(X, Spool)
+    if weights is not None and (elsewhere or not (is_frame(X) or stream_of(X) is None)):
         raise UseError("sample_weight goes with a table in memory. Hint: read the file into a dataframe first.")
-    if is_address(X) or is_ibis(X):
+    if in_database:
         if y is not None:
             raise OutOfSchemaError("y was given beside a table of a database. Hint: it holds the target column itself.")
         if keeps is not None:
             raise UseError("units are set aside by id in tables and files only. Hint: write the rows to Parquet files.")
         return open_sql(X, encoding, cap=cap, invalid=invalid)
-    if are_files(X) and not (isinstance(X, list | tuple) and y is not None):
+    if in_files and not (isinstance(X, list | tuple) and y is not None):
         if y is not None:
             raise OutOfSchemaError("y was given beside a file. Hint: files hold the target column themselves.")
         return open_files(X, encoding, cap=cap, invalid=invalid, batch_rows=batch_rows, keeps=keeps)
-    engine = engine_of(X)
     if keeps is not None and (engine is not None or (not is_frame(X) and stream_of(X) is not None)):
         raise UseError("units are set aside by id in tables and files only. Hint: write the rows to Parquet files.")
     if engine is not None:

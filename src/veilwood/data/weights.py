@@ -31,10 +31,8 @@ class Weights(NamedTuple):
     most: int
 
     @classmethod
-    def asked(cls, given: Any, most: object) -> Weights | None:
-        """Return weights with their declared maximum; None where none are given."""
-        if given is None:
-            return None
+    def asked(cls, given: Any, most: object) -> Weights:
+        """Return weights with their declared maximum."""
         if most is None:
             raise UseError(
                 "sample_weight needs a public bound on what one row can do. Hint: max_weight=10, the largest weight "
@@ -73,9 +71,7 @@ class Weights(NamedTuple):
 
 
 def check_weight(most: object) -> int:
-    """Return the declared maximum of weights; 1 where there is none."""
-    if most is None:
-        return 1
+    """Return the declared maximum of weights."""
     if not is_whole(most, 1, MOST_WEIGHT):
         raise ParameterError("max_weight", most, f"must be a whole number from 1 to {MOST_WEIGHT:,}", "max_weight=10")
     return int(most)  # type: ignore[call-overload, no-any-return]

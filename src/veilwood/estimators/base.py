@@ -232,7 +232,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
                 raise UseError("rows of several owners cannot be weighed. Hint: fit without sample_weight.")
             X.teach(self)
             return self
-        weights = Weights.asked(sample_weight, getattr(self, "max_weight", None))
+        weights = None if sample_weight is None else Weights.asked(sample_weight, getattr(self, "max_weight", None))
         schema, not_private = self.declared_schema(X, y)
         method = self.make_method()
         design = self.prepare(schema, plan, method)
@@ -293,7 +293,8 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         if not isinstance(self.invalid, str) or self.invalid not in get_args(Invalid):
             raise ParameterError("invalid", self.invalid, "is not known", "'refuse' or 'drop'")
         check_random_state(self.random_state)
-        unit = weighed(unit_of(self.privacy_unit), check_weight(getattr(self, "max_weight", None)))
+        unit, most = unit_of(self.privacy_unit), getattr(self, "max_weight", None)
+        unit = unit if most is None else weighed(unit, check_weight(most))
         return requested_loss(self.epsilon, self.delta), Neighbours(self.adjacency, unit)
 
     def declared_schema(self, X: Any = None, y: Any = None) -> tuple[Schema, str | None]:
@@ -387,6 +388,8 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
     @staticmethod
     def _loss_of_evaluation(plan: Plan, share: object, epsilon: object) -> Loss | None:
         """Return what an evaluation on units set aside costs beside the fit; None if that is nothing."""
+        if share is None and epsilon is None:
+            return None
         free = costs_the_larger(plan.neighbours)
         if share is None or free:
             if epsilon is not None:
@@ -428,8 +431,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 
     def _warn_of_another_unit(self, schema: Schema) -> None:
         """Say so where the schema names whom to protect, and the estimator was not told."""
-        unit = unit_of(self.privacy_unit)
-        if schema.privacy_unit is not None and schema.privacy_unit != unit:
+        if schema.privacy_unit is not None and schema.privacy_unit != (unit := unit_of(self.privacy_unit)):
             warnings.warn(
                 f"schema {schema.name!r} names {schema.privacy_unit} as whom to protect, and this fit protects {unit}. "
                 "Hint: privacy_unit=schema.privacy_unit.",

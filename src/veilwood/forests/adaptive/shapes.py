@@ -85,7 +85,7 @@ class Shapes:
         self._n, self._k, self._gaussian = n_rows, n_classes, gaussian
         self._effects = 1 / np.arange(1.0, len(columns) + 1) if effects is None else effects
         self._numeric = float(np.mean([column.ordered for column in columns]))
-        self._columns = columns
+        self._sizes = [None if column.ordered else column.n_cells for column in columns]  # None: as many as asked for
         self._shapes = [
             (m, g, b) for b in (GROUPS if self._numeric else GROUPS[:1]) for g in self._tables_of(b)
             for m in sorted({min(len(columns), max(g, round(len(columns) * part))) for part in PARTS} | {g})
@@ -96,19 +96,19 @@ class Shapes:
         """Return the shape of largest worth at a price; ``selecting`` is what is left of it after choosing columns."""
         best = Shape(0.0, 0, 1, GROUPS[0])
         for m, g, b in self._shapes:
-            worth = self._worth(selecting if m < len(self._columns) else price, m, g, b)
+            worth = self._worth(selecting if m < len(self._sizes) else price, m, g, b)
             if worth > best.worth + 1e-9:
                 best = Shape(worth, m, g, b)
         return best
 
     def _tables_of(self, b: int) -> list[int]:
-        sizes = sorted((b if column.ordered else column.n_cells for column in self._columns), reverse=True)
+        sizes = sorted((b if size is None else size for size in self._sizes), reverse=True)
         most = min(MOST_TABLE_COLUMNS, len(sizes))
         fits = [g for g in range(2, most + 1) if math.prod(sizes[:g]) * self._k <= MOST_CELLS]
         return [1, *fits]
 
     def _usual_size(self, b: int) -> float:
-        sizes = [b if column.ordered else min(column.n_cells, LARGEST_SIZE) for column in self._columns]
+        sizes = [b if size is None else min(size, LARGEST_SIZE) for size in self._sizes]
         return float(np.exp(np.log(sizes).mean()))
 
     def _worth(self, price: float, m: int, g: int, b: int) -> float:
