@@ -30,14 +30,16 @@ class GreedyForestClassifier(Classifier, GreedyForestClassifierParameters, Class
         As in ``RandomTreesClassifier``.
     n_estimators, max_depth, n_rows, class_weight, max_weight
         As in ``RandomTreesClassifier``: by default a size is chosen.
-    quality : {"max", "gini", "entropy"}
+    quality : {"auto", "max", "gini", "entropy"}
         Score of a split: rows in the majority class of their child, or minus the children's Gini impurity or entropy,
-        times their rows. Entropy is exact for children of up to 65,536 rows; no bound on its change would hold for
+        times their rows. "auto" is "max", which noise blurs least; without noise, where the size is chosen too, it is
+        "gini". Entropy is exact for children of up to 65,536 rows; no bound on its change would hold for
         more.
     leaf_update : {"laplace", "exponential"}
         Release the class counts of each leaf with noise, or only a label, chosen like the splits.
-    branching : {"multiway", "binary"}
+    branching : {"auto", "multiway", "binary"}
         One child for each value (numbers are cut at the schema's ``cutoffs`` or ``bins``), or two, at a threshold.
+        "auto" is the first; without noise, where the size is chosen too, it is the second.
     split_share : float
         Share of the budget spent on splits, each level getting 1.5 times what the one above it gets.
     candidates : int or None

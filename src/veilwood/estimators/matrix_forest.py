@@ -44,8 +44,8 @@ class MatrixForestClassifier(Classifier, OnePassForest, MatrixForestParameters, 
         Draw the features of each ensemble independently, or cut all features into ``n_ensembles`` disjoint parts.
     voting : {"hard", "weight"}
         Leaves vote for their largest class, or add up their counts.
-    branching : {"multiway", "binary"}
-        One branch per value, or two.
+    branching : {"auto", "multiway", "binary"}
+        One branch per value, or two. "auto" is the first; without noise, where the size is chosen too, the second.
     leaves : {"auto", "plain", "empirical-bayes"}
         How noisy leaves are cleaned; "empirical-bayes" shrinks them along the trees by the known noise, at no cost.
     n_jobs, invalid

@@ -8,7 +8,7 @@ between the bounds and its complement, so that classes and means are treated ali
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ from veilwood.trees.forest import Forest
 Floats: TypeAlias = NDArray[np.float64]
 LeafCleaning: TypeAlias = Literal["auto", "plain", "empirical-bayes"]
 CLEANINGS: tuple[LeafCleaning, ...] = ("auto", "plain", "empirical-bayes")
+FEW_ROWS: Final = 10  # of doubt, where nodes tell how far they differ
+LEAST_APART: Final = 1e-3  # the correlation inside nodes below which they count as parts drawn at random
 
 
 def plain_shares(counts: NDArray[np.int64] | Floats) -> Floats:
@@ -47,7 +49,12 @@ def plain_means(pairs: NDArray[np.int64] | Floats, levels: int) -> Floats:
 
 
 def shrunken_shares(
-    forest: Forest, counts: Floats, noise_variance: float, pooled: tuple[Floats, float] | None = None
+    forest: Forest,
+    counts: Floats,
+    noise_variance: float,
+    pooled: tuple[Floats, float] | None = None,
+    *,
+    fitted: bool = False,
 ) -> Floats:
     """Return class shares of leaves that say no more than the noise lets them: they fall back on what is above them.
 
@@ -58,6 +65,8 @@ def shrunken_shares(
     everything is kept, and where nothing rises above the noise a leaf repeats its ancestors: depth adapts itself.
     Then, from the root down, each node takes over the shares above it as if it had seen that many rows more: one, and
     as many as the noise that is left on its counts. So an empty leaf says what its parent says, and nothing is 0.
+    Where splits were fitted to the rows and no noise blurs them, nodes differ by the chance of a sample as well:
+    there the shares above are worth the more rows, the less nodes of a depth differ beyond that chance.
 
     Two choices follow from averaging over trees. The noise that a prediction feels is that of one tree divided by
     the number of trees. And a signal below the standard error of its own estimate is given the benefit of that
@@ -73,6 +82,8 @@ def shrunken_shares(
         Variance of the noise on each entry of ``counts``.
     pooled : pair, optional
         Counts of all rows that one tree sees, from a measurement of their own, and the variance of their noise.
+    fitted : bool
+        Whether splits follow the rows, and each row adds one to one class, so that chance is known.
 
     Returns
     -------
@@ -105,7 +116,9 @@ def shrunken_shares(
             + contrast * part
         )
         left[nodes] = left[parent] / siblings**2 + noise * part**2
-        seen, above = np.maximum(kept[nodes], 0.0), 1 + np.sqrt(left[nodes])[:, None]
+        seen = np.maximum(kept[nodes], 0.0)
+        worth = _worth(seen, shares[parent], forest.n_trees) if fitted and noise_variance == 0 else 1.0
+        above = worth + np.sqrt(left[nodes])[:, None]
         shares[nodes] = (seen + above * shares[parent]) / (seen.sum(axis=1, keepdims=True) + above)
     return shares[forest.leaf_node]
 
@@ -119,6 +132,26 @@ def _kept_part(energy: Floats, noise: Floats, freedom: int, n_trees: int) -> flo
     standard_error = float(np.sqrt(2 * (noise**2).sum() / freedom))
     signal = max(float(energy.sum()) / freedom - expected, standard_error)
     return signal / (signal + expected / n_trees)
+
+
+def _worth(seen: Floats, above: Floats, n_trees: int) -> float:
+    """Return how many rows the shares above a node are worth, judged by all nodes of its depth.
+
+    Where nodes are like parts drawn at random, the squared distance of their shares from those above, times their rows,
+    is that of a sample on average; where they differ by a correlation r inside nodes, each further row adds r times as
+    much. By r, shares above are worth (1 - r) / r rows. Averaging over trees takes chance off as well, as it does with
+    noise: there the square root is enough. A few rows' weight on r = 1/2 decides where nodes hold single rows.
+    """
+    rows = seen.sum(axis=1)
+    several = rows >= 2
+    rows, shares, above = rows[several], seen[several], above[several]
+    chance = (above * (1 - above)).sum(axis=1)
+    distance = rows * ((shares / rows[:, None] - above) ** 2).sum(axis=1)
+    doubt = FEW_ROWS * (float(chance.mean()) if len(chance) else 1.0)
+    apart = float((distance - chance).sum()) + doubt / 2
+    r = min(max(apart / (float((chance * (rows - 1)).sum()) + doubt), LEAST_APART), 1.0)
+    worth = (1 - r) / r
+    return worth if n_trees == 1 else float(np.sqrt(worth))
 
 
 def with_doubt(shares: Floats, n_trees: int) -> Floats:

@@ -7,7 +7,7 @@ How a family gets its trees is in its own file; the protocol that all families f
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
@@ -130,6 +130,8 @@ class LeafMethod(Method[L]):
     leaf_dtype: ClassVar[type] = np.int64
     votings: ClassVar[tuple[str, ...]] = VOTINGS
     trees_words: ClassVar[tuple[str, ...]] = TREES[1:]
+    fitted: ClassVar[bool] = False  # whether splits follow the rows
+    without_noise: ClassVar[Mapping[str, str]] = {"trees": "shared"}  # what "auto" means where nothing blurs choices
 
     @property
     @abstractmethod
@@ -159,7 +161,7 @@ class LeafMethod(Method[L]):
         What a size costs must be told in no time: a leaf for each row is enough.
         """
         if noiseless:
-            yield 32, 14
+            yield 64, 14
             return
         yield from product((1, 2, 4, 8, 16, 32, 64), (1, 2, 3, 4, 5, 6, 8, 10))
 
@@ -265,7 +267,8 @@ class LeafMethod(Method[L]):
         if self.shrinks:
             rows = 1 if classes else TARGET_LEVELS  # what one row adds to a leaf
             noise = self.leaf_variance(plan) / rows**2
-            return cleaning.shrunken_shares(forest, counts / rows, noise, self._of_one_tree(pooled, plan, forest, rows))
+            above = self._of_one_tree(pooled, plan, forest, rows)
+            return cleaning.shrunken_shares(forest, counts / rows, noise, above, fitted=classes and self.fitted)
         return cleaning.plain_shares(counts) if classes else cleaning.plain_means(counts, TARGET_LEVELS)
 
     def leaf_variance(self, plan: Plan) -> float:

@@ -77,10 +77,17 @@ class Sizing(Method[LeafParameters]):
         self.of_size(*(1 if _is_auto(size) else size for size in (mine.n_estimators, mine.max_depth))).check()
 
     def of_size(self, n_estimators: Any, max_depth: Any, *, noiseless: bool = False) -> LeafMethod[Any]:
-        """Return the method with a size; without noise nothing is gained by giving each row to one tree only."""
-        trees = "shared" if noiseless and _is_auto(self.parameters.trees) else self.parameters.trees
-        sized = replace(self.parameters, n_estimators=n_estimators, max_depth=max_depth, trees=trees)
+        """Return the method with a size, and with the words that suit it."""
+        sized = replace(self._words(noiseless), n_estimators=n_estimators, max_depth=max_depth)
         return self.kind(sized, self.task, sized=True)
+
+    def _words(self, noiseless: bool) -> LeafParameters:
+        """Say what is left open, where no noise makes few choices and few rows in a count better."""
+        open_words = self.kind.without_noise if noiseless else {}
+        said: dict[str, Any] = {
+            name: word for name, word in open_words.items() if _is_auto(getattr(self.parameters, name, None))
+        }
+        return replace(self.parameters, **said)
 
     # -- the plan --------------------------------------------------------------------------------------------------
 
@@ -113,7 +120,8 @@ class Sizing(Method[LeafParameters]):
 
     def _of_rows(self, asked: Asked, n_rows: int | None, known: Any) -> SizingDesign:
         """Design the forest whose size suits so many rows, or that an earlier plan has chosen."""
-        encoding = Encoding(asked.schema, self.of_size(1, 1).numeric)
+        noiseless = asked.loss.epsilon is None
+        encoding = Encoding(asked.schema, self.of_size(1, 1, noiseless=noiseless).numeric)
         found = asked.choices.get("n_estimators"), asked.choices.get("max_depth")
         if None in found:
             found = self._choose(asked, encoding, n_rows)
@@ -121,8 +129,8 @@ class Sizing(Method[LeafParameters]):
             for size in found:
                 if not all(is_whole(each, 1, 1 << 24) for each in (size if isinstance(size, list) else [size])):
                     raise PlanError("the plan does not say how many trees it has, and how high.")
-        method = self.of_size(*found, noiseless=asked.loss.epsilon is None)
-        if asked.loss.epsilon is None:  # without noise leaves tell all that there is to know of the rows
+        method = self.of_size(*found, noiseless=noiseless)
+        if noiseless:  # without noise leaves tell all that there is to know of the rows
             inner = method.design(asked)
             plan = replace(inner.plan, choices={**inner.plan.choices, **_size(method)}, notes=_told(inner.plan, method))
             return SizingDesign(encoding, plan, asked, method, replace(inner, plan=plan))
@@ -159,12 +167,13 @@ class Sizing(Method[LeafParameters]):
             asked = replace(asked, loss=Loss.pure(most))
         rest = replace(asked, loss=asked.loss.part(1 - FIRST_SHARE))
         best: tuple[tuple[float, float], Any, Any] | None = None
+        noiseless = asked.loss.epsilon is None
         epsilon = math.inf if asked.loss.epsilon is None else float(asked.loss.epsilon / asked.neighbours.l1(1))
         refused: DomainTooLargeError | ParameterError | None = None
-        for trees, depth in self.kind.sizes(encoding, self.parameters, noiseless=asked.loss.epsilon is None):
+        for trees, depth in self.kind.sizes(encoding, self._words(noiseless), noiseless=noiseless):
             size = tuple(chosen if _is_auto(asked_for) else asked_for
                          for chosen, asked_for in zip((trees, depth), given, strict=True))  # fmt: skip
-            method = self.of_size(*size, noiseless=asked.loss.epsilon is None)
+            method = self.of_size(*size, noiseless=noiseless)
             try:
                 leaves, noise = method.expected(rest, encoding)
             except (DomainTooLargeError, ParameterError) as error:

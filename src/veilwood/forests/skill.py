@@ -61,7 +61,7 @@ class Setting:
         rows_per_leaf = rows / (leaves_per_tree if mine.trees == "shared" else leaves)
         # Noise on class shares over the variance of k even classes, or of a target even between its bounds.
         scale = len(schema.classes) if schema.task == "classification" else 3
-        multiway = getattr(mine, "branching", "binary") == "multiway"
+        multiway = getattr(mine, "branching", "binary") != "binary"
         prior = expected_skill(
             n_features=n_features,
             max_features=getattr(mine, "max_features", None) or n_features,

@@ -69,6 +69,7 @@ class GrownMethod(LeafMethod[G]):
 
     splits: ClassVar[str]  # in words
     trees_words: ClassVar[tuple[str, ...]] = TREES
+    fitted: ClassVar[bool] = True
 
     # -- what a family defines -----------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ A level of splits is grown in ``greedy``; what happens at leaves is in ``noisy_l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
@@ -22,6 +22,7 @@ from veilwood.errors import ParameterError
 from veilwood.forests.grown.base import GrownMethod, GrownParameters
 from veilwood.forests.grown.greedy import BRANCHINGS, QUALITIES, Branching, Level, Quality, grow_level, plan_level
 from veilwood.forests.method import Asked
+from veilwood.forests.noisy_leaves import AUTO
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
@@ -38,7 +39,7 @@ BUDGET_GROWTH = Fraction(3, 2)
 class GreedyForestParameters(GrownParameters):
     """Parameters for either task."""
 
-    branching: str = "multiway"
+    branching: str = AUTO
     split_share: float = 0.3
     candidates: int | None = None
 
@@ -47,7 +48,7 @@ class GreedyForestParameters(GrownParameters):
 class GreedyForestClassifierParameters(GreedyForestParameters):
     """Parameters for classes."""
 
-    quality: str = "max"
+    quality: str = AUTO
     leaf_update: str = "laplace"
     voting: str = "threshold"
 
@@ -56,22 +57,25 @@ class GreedyForest(GrownMethod[GreedyForestParameters]):
     """Greedy forests for either task."""
 
     splits: ClassVar[str] = "split by private greedy choices"
+    without_noise: ClassVar[Mapping[str, str]] = {"trees": "shared", "branching": "binary", "quality": "gini"}
 
     @property
     def numeric(self) -> Literal["grid", "bins"]:
         """A branch for each value needs few of them."""
-        return "bins" if self.parameters.branching == "multiway" else "grid"
+        return "bins" if self.branching == "multiway" else "grid"
 
     @property
     def branching(self) -> Branching:
-        """How many branches a split has."""
-        return cast(Branching, self.parameters.branching)
+        """How many branches a split has; few choices are blurred less."""
+        return "binary" if self.parameters.branching == "binary" else "multiway"
 
     @property
     def quality(self) -> Quality:
         """The score of a split."""
         mine = self.parameters
-        return cast(Quality, mine.quality) if isinstance(mine, GreedyForestClassifierParameters) else "squared-error"
+        if not isinstance(mine, GreedyForestClassifierParameters):
+            return "squared-error"
+        return "max" if mine.quality == AUTO else cast(Quality, mine.quality)
 
     @property
     def divides(self) -> str | None:
@@ -101,9 +105,9 @@ class GreedyForest(GrownMethod[GreedyForestParameters]):
     def check(self) -> None:
         """Refuse words that are not known or do not go together, and numbers out of range."""
         super().check()
-        self.parameters.check_words(branching=BRANCHINGS)
+        self.parameters.check_words(branching=(AUTO, *BRANCHINGS))
         if self.task == "classification":
-            self.parameters.check_words(quality=QUALITIES, leaf_update=LEAF_UPDATES)
+            self.parameters.check_words(quality=(AUTO, *QUALITIES), leaf_update=LEAF_UPDATES)
         if self.labels_only and self.parameters.leaves == "empirical-bayes":
             raise ParameterError(
                 "leaves", self.parameters.leaves,

@@ -97,7 +97,7 @@ def grow_ensembles(
     width = n_features if division.max_features is None else division.max_features
     n_trees = _per_ensemble("n_estimators", wanted.n_estimators, n_ensembles)
     depths = _per_ensemble("max_depth", wanted.max_depth, n_ensembles)
-    multiway = wanted.branching == "multiway"
+    multiway = wanted.branching != "binary"
     generators = public_generators(seed, n_ensembles + division.disjoint)
     if division.disjoint:
         parts = np.array_split(generators.pop().permutation(n_features), n_ensembles)
@@ -117,7 +117,7 @@ def grow_ensembles(
 def _check_domain(sizes: Sequence[int], n_trees: int, depth: int, branching: str) -> None:
     """Refuse trees whose leaves could not be written down, before they are grown."""
     widest = sorted(sizes, reverse=True)[:depth]
-    multiway = branching == "multiway"
+    multiway = branching != "binary"
     leaves = n_trees * (math.prod(widest) if multiway else 2**depth)
     entries = len(sizes) * 4 if multiway else sum(sizes)  # one value of each feature, or the set of those kept
     if leaves * entries > MOST_BYTES:

@@ -70,6 +70,7 @@ class MatrixForestParameters(EnsembleParameters, LeafParameters):
     n_estimators: Any = AUTO
     max_depth: Any = AUTO
     mechanism: str = "optimized"
+    branching: str = AUTO
     trees: str = "shared"
     voting: str = "hard"
 
@@ -160,11 +161,14 @@ class MatrixForest(LeafMethod[MatrixForestParameters], OnePassMethod[MatrixFores
     numeric: Literal["bins"] = "bins"
     leaf_dtype: ClassVar[type] = np.float64  # reconstructed, not released as they are
     votings: ClassVar[tuple[str, ...]] = VOTINGS
+    without_noise: ClassVar[Mapping[str, str]] = {"trees": "shared", "branching": "binary"}
 
     def check(self) -> None:
         """Refuse words that are not known or do not go together."""
         super().check()
-        self.parameters.check_words(mechanism=MECHANISMS, branching=BRANCHINGS, feature_subsets=FEATURE_SUBSETS)
+        self.parameters.check_words(
+            mechanism=MECHANISMS, branching=(AUTO, *BRANCHINGS), feature_subsets=FEATURE_SUBSETS
+        )
         if self.parameters.trees == "disjoint" and self.parameters.mechanism == "optimized":
             raise UseError(
                 "trees='disjoint' has nothing to optimise: each row is in one tree. Hint: mechanism='laplace'."
@@ -181,7 +185,8 @@ class MatrixForest(LeafMethod[MatrixForestParameters], OnePassMethod[MatrixFores
         """Trees of one ensemble share their noise: many cost little. A path uses each feature once."""
         width = parameters.max_features or len(encoding.columns)
         if noiseless:
-            yield from ((trees, depth) for trees in (32,) for depth in range(1, width + 1))
+            most = 12 if parameters.branching == "binary" else width
+            yield from ((64, depth) for depth in range(1, most + 1))
             return
         yield from ((64, depth) for depth in (1, 2, 3, 4) if depth <= width or parameters.branching == "binary")
 
@@ -205,7 +210,8 @@ class MatrixForest(LeafMethod[MatrixForestParameters], OnePassMethod[MatrixFores
     def design_under(self, asked: Asked) -> MatrixDesign:
         """Grow the trees and choose what to measure, both without data."""
         encoding = Encoding(asked.schema, self.numeric)
-        if self.parameters.mechanism != "optimized":
+        exactly = self.sized and asked.loss.epsilon is None  # then nothing is gained by measuring anything else
+        if self.parameters.mechanism != "optimized" or exactly:
             return self._design_leaves(asked, encoding)
         options = [asked_division(encoding, self.parameters), *other_divisions(encoding, self.parameters)]
         told: dict[str, Any] = {}
