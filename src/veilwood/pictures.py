@@ -184,14 +184,38 @@ def steps(
 def _ticks(groups: Sequence[str], edges: Sequence[float]) -> list[tuple[float, str]]:
     """Where intervals such as "[3, 7)" begin and end; other groups are named in their middle."""
     marks: dict[float, str] = {}
-    for i, group in enumerate(groups):
-        ends = re.fullmatch(r"\[(.+), (.+)[\])]", group)
+    intervals = [re.fullmatch(r"\[(.+), (.+)[\])]", group) for group in groups]
+    places = _places([end for found in intervals if found for end in found.groups()])
+    for i, (group, ends) in enumerate(zip(groups, intervals, strict=True)):
         if ends is None:
             marks[(edges[i] + edges[i + 1]) / 2] = short(group, 12)
             continue
-        marks.setdefault(edges[i], ends[1])
-        marks[edges[i + 1]] = ends[2]
+        marks.setdefault(edges[i], _rounded(ends[1], places))
+        marks[edges[i + 1]] = _rounded(ends[2], places)
     return list(marks.items())
+
+
+def _places(ends: Sequence[str]) -> int | None:
+    """Return how many decimals tell a hundredth of the axis apart; None where something is no plain number."""
+    try:
+        numbers = [float(end) for end in ends]
+    except ValueError:
+        return None
+    span = max(numbers, default=0.0) - min(numbers, default=0.0)
+    return max(0, 2 - math.floor(math.log10(span))) if 0 < span < math.inf else None
+
+
+def _rounded(end: str, places: int | None) -> str:
+    """Write the end of an interval no finer than the axis can show.
+
+    >>> _rounded("46.86", 0), _rounded("0.5", 2), _rounded("2020-01", None)
+    ('47', '0.5', '2020-01')
+    """
+    if places is None:
+        return end
+    plain = f"{float(end):.{places}f}"
+    written = plain.rstrip("0").rstrip(".") if "." in plain else plain
+    return min(end, written, key=len)
 
 
 def heat(rows: Sequence[str], columns: Sequence[str], values: NDArray[np.float64]) -> str:

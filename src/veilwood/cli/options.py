@@ -37,6 +37,7 @@ __all__ = [
     "confirm_spend",
     "csv_options",
     "is_quiet",
+    "log_level",
     "read_number",
     "read_value",
     "say",
@@ -112,6 +113,11 @@ def set_level(level: str) -> None:
     if level not in LEVELS:
         raise UseError(f"--log-level {level!r} is not understood. Hint: one of {', '.join(LEVELS)}.")
     _level.set(level)
+
+
+def log_level() -> str:
+    """Return how much is told, for programs that log: debug, info, warning or error."""
+    return _level.get()
 
 
 def is_quiet() -> bool:

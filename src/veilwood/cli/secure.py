@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from veilwood.cli.options import AsJson, Force, check_output, read_params, say
+from veilwood.cli.options import AsJson, Force, check_output, log_level, read_params, say
 from veilwood.data.schema import Schema
 from veilwood.errors import SetupError, UseError
 from veilwood.secure import NEEDS_EXTRA
@@ -195,7 +195,7 @@ def server(
     from veilwood.secure.roles.server import Server
 
     config = Config.load(folder)
-    log_lines(config.who, verbose)
+    log_lines(config.who, "debug" if verbose else log_level())
     running = Server(config)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())

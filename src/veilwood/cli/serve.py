@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from veilwood.cli.options import log_level
 from veilwood.errors import SetupError
 
 __all__ = ["serve", "service_commands"]
@@ -75,7 +76,7 @@ def serve(
         client_secret=client_secret,
         limits=Limits.named(limit or ()),
     )
-    log_to_standard_error()
+    log_to_standard_error(log_level())
     app = create_app(settings)
     service = app.state.service
     if demo:

@@ -23,7 +23,7 @@ from veilwood.pictures import card
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours, RowsOf, unit_of
 from veilwood.privacy.steps import MOST_CELLS, Step, loss_from_dict, loss_to_dict
-from veilwood.wording import shorten
+from veilwood.wording import amount, shorten
 
 Records: TypeAlias = Literal["all to every tree", "each to one tree"]
 EACH_TO_ONE_TREE: Records = "each to one tree"
@@ -289,7 +289,7 @@ class Plan:
             what = "the votes for one class of a query" if self.layout.queries else "one count of a leaf"
             lines.append(
                 f"Expected noise on {what}: about {self.expected_leaf_mse**0.5:.3g} rows (mean squared error "
-                f"{self.expected_leaf_mse:.4g}). What is smaller than that tells little."
+                f"{amount(float(f'{self.expected_leaf_mse:.4g}'))}). What is smaller than that tells little."
             )
         return "\n".join(lines)
 

@@ -22,7 +22,7 @@ from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAn
 from veilwood.privacy.sparse_noise import SparseLaplace
 from veilwood.privacy.standing_out import StandingOut
 from veilwood.privacy.stopping import RandomStopping
-from veilwood.wording import shorten, shown
+from veilwood.wording import amount, shorten, shown
 
 Noise: TypeAlias = DiscreteLaplace | DiscreteGaussian | SparseLaplace | StandingOut
 
@@ -111,14 +111,15 @@ class Step:
         """The mechanism in words."""
         match self.mechanism:
             case DiscreteLaplace(scale=scale):
-                return f"discrete Laplace, scale {float(scale):.6g}"
+                return f"discrete Laplace, scale {amount(float(scale))}"
             case DiscreteGaussian(sigma_squared=variance):
-                return f"discrete Gaussian, sigma {float(variance) ** 0.5:.6g}"
+                return f"discrete Gaussian, sigma {amount(float(variance) ** 0.5)}"
             case SparseLaplace(scale=scale, gap=gap):
                 chance = -math.expm1(-1 / gap)
-                return f"sparse Laplace, scale {float(scale):.6g}, an empty cell turns up with probability {chance:.3g}"
+                kind = f"sparse Laplace, scale {amount(float(scale))}"
+                return f"{kind}, an empty cell turns up with probability {chance:.3g}"
             case StandingOut(sigma_squared=variance, threshold=threshold):
-                return f"discrete Gaussian, sigma {float(variance) ** 0.5:.6g}, what is above {threshold} comes out"
+                return f"discrete Gaussian, sigma {amount(float(variance) ** 0.5)}, what is above {threshold} comes out"
             case None:
                 return "no noise"
             case selection:

@@ -35,12 +35,12 @@ def _place(error: BaseException) -> str:
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
 
 
-def log_to_standard_error() -> None:
-    """Write what the service and its server say as JSON lines; others, only where something is wrong."""
+def log_to_standard_error(level: str = "info") -> None:
+    """Write what the service and its server say as JSON lines, from a level on; others, where something is wrong."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JSONLines())
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(logging.WARNING)
+    root.setLevel("ERROR" if level == "error" else "WARNING")
     for name in ("veilwood", "uvicorn"):
-        logging.getLogger(name).setLevel(logging.INFO)
+        logging.getLogger(name).setLevel(level.upper())

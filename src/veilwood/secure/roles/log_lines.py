@@ -42,8 +42,8 @@ class Lines(logging.Formatter):
         return json.dumps(words)
 
 
-def log_lines(who: Name, verbose: bool = False) -> None:
-    """Have this process log in such lines, to stderr."""
+def log_lines(who: Name, level: str = "info") -> None:
+    """Have this process log in such lines, to stderr, from a level on."""
     handler = logging.StreamHandler()
     handler.setFormatter(Lines(who))
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
+    logging.basicConfig(level=level.upper(), handlers=[handler])
