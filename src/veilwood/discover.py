@@ -201,7 +201,7 @@ class _Found:
 
 
 def _measure(door: Door, things: Things, columns: Sequence[str], unit: Unit) -> dict[str, _Found]:
-    """Count, and let out what stands out; all that is private stays in here."""
+    """Count, and release what stands out; all that is private stays in here."""
     (step,) = door.plan.steps
     texts, sizes = things.count(columns, unit if isinstance(unit, RowsOf) else None)
     found = {name: _Found({}, {}) for name in columns}

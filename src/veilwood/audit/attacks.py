@@ -280,7 +280,7 @@ class _Overheard(Door):
 
 
 def _fit(estimator: BaseForest, X: pd.DataFrame, y: NDArray[Any]) -> dict[str, Any]:
-    """Fit an estimator, and return what a PrivateForest let out, by step; of others the model holds all of it."""
+    """Fit an estimator, and return what a PrivateForest released, by step; of others the model holds all of it."""
     heard: dict[str, Any] = {}
     if not isinstance(estimator, PrivateForestClassifier | PrivateForestRegressor):
         estimator.fit(X, y)

@@ -264,11 +264,11 @@ class Method(ABC, Generic[P]):
 
     @abstractmethod
     def measure(self, design: Any, source: Source, door: Door, n_jobs: int | None = None) -> Any:
-        """Count the rows, and let the counts out through the door; return what came out."""
+        """Count the rows, and release the counts through the door; return what was released."""
 
     @abstractmethod
     def learn(self, design: Any, plan: Plan, released: Any, n_jobs: int | None = None) -> Model:
-        """Turn what came out into a model. ``plan`` is the door's: refined, if the method refines it."""
+        """Turn what was released into a model. ``plan`` is the door's: refined, if the method refines it."""
 
     @abstractmethod
     def restore(self, schema: Schema, plan: Plan, arrays: Arrays) -> Model:

@@ -115,7 +115,7 @@ class DiPriMe(MedianForest):
         return self.parameters.exact_epsilon() * share / self.trees_per_row
 
     def release_leaves(self, door: Door, step: Step, exact_leaves: NDArray[np.int64]) -> NDArray[Any]:
-        """Let out noisy counts, or the paper's means, for which exact numbers go around the door's noise."""
+        """Release noisy counts, or the paper's means, for which exact numbers go around the door's noise."""
         if self.task == "classification":
             return super().release_leaves(door, step, exact_leaves)
         return means_as_published(exact_leaves, door.noisy(step, np.zeros_like(exact_leaves))[:, 0] / PARTS)

@@ -58,7 +58,7 @@ class RandomTreesAsPrinted(RandomTrees):
         return replace(design, plan=plan)
 
     def release(self, design: ForestDesign, exact: NDArray[np.int64], door: Door) -> NDArray[np.int64]:
-        """Let out parts of counts."""
+        """Release parts of counts."""
         return super().release(design, PARTS * exact, door)
 
     def leaf_values(self, forest: Forest, counts: NDArray[np.int64], plan: Plan, pooled: object = None) -> Floats:

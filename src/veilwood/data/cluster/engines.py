@@ -38,14 +38,9 @@ from veilwood.data.cluster.worker import (  # fmt: skip
 )
 from veilwood.errors import OutOfSchemaError
 
-__all__ = ["Cluster", "anywhere", "engine_of", "on_cluster"]
+__all__ = ["Cluster", "anywhere", "engine_of"]
 
 Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def on_cluster(X: Any) -> bool:
-    """Whether rows stay on a cluster, where they can be counted and not collected."""
-    return engine_of(X) is not None
 
 
 def anywhere(method: Method) -> Method:

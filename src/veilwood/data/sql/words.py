@@ -128,7 +128,7 @@ class Words:
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
-            raise UseError(f"{self.engine!r} is no engine that is known here. Hint: one of {', '.join(ENGINES)}.")
+            raise UseError(f"{self.engine!r} is not a known engine. Hint: one of {', '.join(ENGINES)}.")
 
     # -- names and constants -----------------------------------------------------------------------------------------
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An ordinary forest, or an additive model, learned by scikit-learn from cells that came out and written as ours.
+"""An ordinary forest, or an additive model, learned by scikit-learn from released cells and written as ours.
 
 Everything here is computed from what was released: which kind it is, how large its leaves, how it is judged. The
 exception is ``RightAnswers``, a question to the rows that were held back.

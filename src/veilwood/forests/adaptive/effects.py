@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a PrivateForest learned, for people: main effects and the strongest interactions, with error bars.
 
-Computed from released values only; how, is in ``estimates``. Plots are in ``plots``.
+Computed from released values only, as ``estimates`` says. Plots are in ``plots``.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ Features = tuple[int, ...]
 
 
 class Seen(NamedTuple):
-    """What a step let out about the cells of a table.
+    """What a step released about the cells of a table.
 
     Attributes
     ----------

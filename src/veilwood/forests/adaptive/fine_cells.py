@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For rich budgets: cells so fine that most rows have one of their own, chosen, counted sparsely and let out.
+"""For rich budgets: cells so fine that most rows have one of their own, chosen, counted sparsely and released.
 
 With epsilon e, a table of n * exp(e) cells turns up about as many empty cells by chance as it has rows
 (``sparse_noise``). At e = 20 that is 28 bits beyond log2(n) to tell rows apart by: enough for a forest nearly as good
@@ -49,7 +49,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class FineCells:
-    """The cells that came out; public.
+    """The released cells; public.
 
     Attributes
     ----------
@@ -97,9 +97,9 @@ def measure(
     purse: Purse,
     rng: np.random.Generator,
 ) -> FineCells:
-    """Let classes by column out, choose cells by them, and let out those that hold rows, and some that do not.
+    """Release classes by column, choose cells by them, and release those that hold rows, and some that do not.
 
-    Of very many cells that came out some are kept, by public chance.
+    Where very many cells were released, some are kept, by public chance.
     """
     step = purse.counting(
         "classes by column", (sum(column.n_cells for column in columns), n_classes), COLUMN_PART * CELL_SHARE,

@@ -134,7 +134,7 @@ def grow_level(
 
 
 def _select_slots(door: Door, level: Level, slots: Slots, open_: Longs, merit: Counts, candidates: int) -> Longs:
-    """Let out one slot for each open node that has any, by the merit of its slots."""
+    """Release one slot for each open node that has any, by the merit of its slots."""
     assert level.attributes is not None
     slot, present = slots.by_node(open_, candidates)
     return slots.first[open_] + door.select(level.attributes, np.where(present, merit[slot], 0), present)

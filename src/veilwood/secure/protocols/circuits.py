@@ -74,12 +74,6 @@ def either(engine: Engine, which: Bits, x: Bits, y: Bits) -> Bits:
     return y ^ engine.land(which.broadcast_to(x.shape), x ^ y)
 
 
-def widened(x: Bits, n_digits: int) -> Bits:
-    """Return a signed number in more digits."""
-    top = x[-1:].broadcast_to((n_digits - len(x), *x.shape[1:]))
-    return concatenate([x, top]) if n_digits > len(x) else x
-
-
 def capped(engine: Engine, x: Bits, n_digits: int) -> Bits:
     """Return a number that is not negative in fewer digits, the largest that they hold where it is larger."""
     if len(x) <= n_digits:

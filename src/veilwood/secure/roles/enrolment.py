@@ -62,7 +62,7 @@ def sign_request(authority: Authority, request: bytes, name: Name, *, days: int 
         names = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         asked = names.get_values_for_type(x509.DNSName)
     except (ValueError, x509.ExtensionNotFound):
-        raise UseError("this is no request for a certificate. Hint: veilwood secure request makes one.") from None
+        raise UseError("this is not a request for a certificate. Hint: veilwood secure request makes one.") from None
     public = read.public_key()
     if not read.is_signature_valid or not isinstance(public, ec.EllipticCurvePublicKey):
         raise UseError("the request is not signed by the key it is for. Hint: ask for it once more.")
@@ -80,7 +80,7 @@ def install_certificate(folder: Path, certificate: bytes, name: Name, secret: by
     try:
         read = x509.load_pem_x509_certificate(certificate)
     except ValueError:
-        raise SetupError("this is no certificate. Hint: what sign wrote.") from None
+        raise SetupError("this is not a certificate. Hint: give the file that veilwood secure sign wrote.") from None
     if name_of(read) != name.dns or read.public_key() != open_key(new, secret).public_key():
         raise SetupError(f"the certificate is not the one that {name} asked for here. Hint: compare requests.")
     (folder / "certificate.new.pem").write_bytes(certificate)

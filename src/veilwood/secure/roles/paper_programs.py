@@ -132,7 +132,7 @@ def _first(numbers: Ints, count: int, below: int) -> tuple[Ints, Ints]:
     """Return the first numbers, which must be places below a bound, and the rest."""
     first = numbers[:count]
     if len(first) < count or first.min() < 0 or first.max() >= below:
-        raise PartyError("what the servers released are no trees of the task.")
+        raise PartyError("what the servers released does not fit the trees of the task.")
     return first, numbers[count:]
 
 
