@@ -221,11 +221,11 @@ def test_other_rows_do_not_go_on_where_others_stopped(here: Place) -> None:
 
 def test_an_owner_is_missing_until_its_last_part_is_whole(tmp_path: Path) -> None:
     study = Study(TASK, program_of(TASK), Checkpoint(Safe(tmp_path, b"secret", "server 0"), "scale"))
-    study.state.parts["north"] = {"a": {"upload": "x", "rows": 10, "held": 0, "more": False}}
+    study.state.parts["north"] = {"a": {"upload": "x", "rows": 10, "held": [], "more": False}}
     assert study.missing == ["north", "south"]
-    study.state.parts["north"]["a"]["held"] = 1
-    assert study.rows == {"north": ("a:x", 10)}
-    study.state.parts["north"]["b"] = {"upload": "y", "rows": 5, "held": 1, "more": True}
+    study.state.parts["north"]["a"]["held"] = ["z"]
+    assert study.rows == {"north": ("a:x:z", 10)}
+    study.state.parts["north"]["b"] = {"upload": "y", "rows": 5, "held": ["z"], "more": True}
     assert study.missing == ["north", "south"]
     study.training = True
     with pytest.raises(VeilwoodError, match="is being trained"):

@@ -116,18 +116,21 @@ class Checkpoint:
         Where it is kept.
     task : str
         The task's name.
+    subject : str
+        What the owners agree to by sending rows. What is on disk for something else is forgotten.
 
     Notes
     -----
     Guarantee
 
-    A number is counted up with every change and told to the other servers, which keep the highest they heard: a
-    server that comes back with older files is refused. Every opening is recorded by all three before it happens
-    (proofs/secure-crash.md, attacked by tests/secure/roles/test_server_crashes.py).
+    Rows and openings serve the subject they came for, and no other that goes by the same name. A number is counted up
+    with every change and told to the other servers, which keep the highest they heard: a server that comes back with
+    older files is refused. Every opening is recorded by all three before it happens (proofs/secure-crash.md, attacked
+    by tests/secure/roles/test_server_crashes.py and tests/secure/roles/test_uploads.py).
     """
 
-    def __init__(self, safe: Safe, task: str) -> None:
-        self._safe, self._task = safe, task
+    def __init__(self, safe: Safe, task: str, subject: str = "") -> None:
+        self._safe, self._task, self.subject = safe, task, subject
         data = safe.read(f"{task}/state")
         facts: dict[str, Any] = {} if data is None else read_json(data)
         self.counter: int = facts.get("counter", 0)
@@ -145,6 +148,16 @@ class Checkpoint:
         if not self.ticket:
             self.renew_ticket()
             self._write()
+        if data is not None and facts.get("subject") != subject:  # the spend of what was under way stays in the ledger
+            self.end()
+            self.forget_rows()
+            self.renew_ticket()
+            self.save()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to go on with."""
+        return not self.parts and self.attempt is None and not self.intents
 
     def renew_ticket(self) -> None:
         """Give the next charge a name of its own; owners agree to be charged under the names of all three servers."""
@@ -160,7 +173,7 @@ class Checkpoint:
         self._write()
 
     def _write(self) -> None:
-        keys = ("counter", "heard", "parts", "attempt", "intents", "approvals", "ledger_entries", "ticket")
+        keys = ("subject", "counter", "heard", "parts", "attempt", "intents", "approvals", "ledger_entries", "ticket")
         self._safe.write(f"{self._task}/state", json.dumps({key: getattr(self, key) for key in keys}).encode())
 
     def hear(self, counters: Sequence[Any], *, several: bool = False) -> None:
@@ -181,6 +194,24 @@ class Checkpoint:
         if self.heard != highest:
             self.heard = highest
             self._write()
+
+    @property
+    def standing(self) -> tuple[int, bool, list[int]]:
+        """What the others are told before an owner is admitted."""
+        return self.counter, self.is_empty, self.heard
+
+    def meet(self, standings: Sequence[tuple[int, bool, list[int]]], party: int) -> None:
+        """Hear the standings of all three; if none has anything to go on with, nothing of theirs can be older.
+
+        Then each goes on from the highest number that anybody heard of it, so that what it had before stays older.
+        """
+        counters, empty, heard = zip(*standings, strict=True)
+        if not all(empty) or not self.is_empty:
+            self.hear(counters, several=True)
+            return
+        self.heard = [max(numbers) for numbers in zip(self.heard, counters, *heard, strict=True)]
+        self.counter = max(self.counter, self.heard[party])
+        self._write()
 
     # -- rows ----------------------------------------------------------------------------------------------------
 

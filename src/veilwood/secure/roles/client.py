@@ -110,8 +110,7 @@ class Client:
         """
         Name("client", part)  # a plain name
         pieces = Pieces(self._program, self.config.name, X, y, pad_to)
-        about = f"{self.task.fingerprint()} {part}"
-        upload = pieces.token(self.config.identity.secret, about)
+        upload = pieces.token(self.config.identity.secret, self.task.fingerprint())
         until, again = time.monotonic() + patience, False
         while True:
             try:

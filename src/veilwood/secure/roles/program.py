@@ -84,8 +84,11 @@ class Program(ABC):
 
     def approval(self, tickets: Sequence[str]) -> str:
         """What an owner signs before its rows are used: task, plan (with loss and schema), version, and one charge."""
-        plan = self.plan.fingerprint()
-        return f"veilwood: train task {self.task.fingerprint()} by plan {plan} with {__version__}, {' '.join(tickets)}"
+        return f"veilwood: train {self.subject()}, {' '.join(tickets)}"
+
+    def subject(self) -> str:
+        """What rows are used for: the task, by one plan, carried out by one version."""
+        return f"task {self.task.fingerprint()} by plan {self.plan.fingerprint()} with {__version__}"
 
     def check_rows(self, engine: Engine, owner: str, shares: Shares) -> None:
         """Refuse, by name, an owner whose shares do not fit together or are not rows; nothing else is learned."""

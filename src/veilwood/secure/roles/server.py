@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import secrets
 import threading
 import time
 from collections.abc import Mapping
@@ -33,7 +34,7 @@ from veilwood.secure.roles.storage import Stored, Vault
 from veilwood.secure.roles.studies import Study
 from veilwood.secure.roles.training import Training
 from veilwood.secure.roles.transport import Channel, LostError, TlsLinks
-from veilwood.secure.roles.uploads import cut, piece_rows, size_of_shares
+from veilwood.secure.roles.uploads import Piece, cut, piece_rows, size_of_shares
 
 __all__ = ["Server"]
 
@@ -47,8 +48,6 @@ FIRST_SECONDS: Final = 10.0
 
 WATCH_SECONDS: Final = 0.5
 """How often a server looks for a new configuration and certificate."""
-MOST_ON_DISK: Final = 1 << 36
-"""Bytes of shares of one part of an owner's rows."""
 
 Pairs = dict[str, Pair]
 
@@ -163,9 +162,12 @@ class Server(Training, Operated):
     def _add(self, task: Task) -> None:
         """Begin to serve a task; one that cannot be served harms no other."""
         try:
-            study = Study(task, program_of(task), Checkpoint(self._safe, task.name))
+            program = program_of(task)
+            study = Study(task, program, Checkpoint(self._safe, task.name, program.subject()))
             if task.name in self._vault.names():
-                study.model = self._vault.load(task.name)
+                stored = self._vault.load(task.name)
+                if stored.facts.get("task") == task.fingerprint():  # not one that others agreed to under this name
+                    study.model = stored
             self._settle_leftovers(study)
         except Exception as error:
             known = isinstance(error, VeilwoodError)
@@ -255,43 +257,46 @@ class Server(Training, Operated):
         if program.attended:
             raise UseError(f"the owners of task {task.name!r} answer while it is trained. Hint: attend.")
         rows, part, upload = _count(words.get("rows")), str(words.get("part")), str(words.get("upload"))
+        Name("client", part)  # a plain name, which the folder of the rows gets
+        study.refuse_too_many(owner, part, rows)
         counts = piece_rows(program, owner, rows)
         shapes = [program.shapes_of_rows(owner, count) for count in (counts[0], counts[-1])]
-        if 2 * sum(map(math.prod, shapes[0].values())) * np.dtype(program.ring).itemsize * len(counts) > MOST_ON_DISK:
-            raise DomainTooLargeError("these are more rows than this server takes. Hint: fewer rows.")
-        Name("client", part)  # a plain name, which the folder of the rows gets
         there = study.state.parts.get(owner, {}).get(part)
-        held = there["held"] if there and (there["upload"], there["rows"]) == (upload, rows) else 0
+        held = there["held"] if there and (there["upload"], there["rows"]) == (upload, rows) else []
+        study.refuse_same_rows(owner, part, upload)
         self._approved(channel, study, words)
         channel.limit = self.config.largest_message
-        channel.say(send=list(shapes[0]), held=held)
+        channel.say(send=list(shapes[0]), held=len(held))
         start = channel.hear("start")["start"]
         with self._meetings.session(str(words["session"]), task.name) as links:
             facts = {
                 "task": task.fingerprint(), "owner": owner, "rows": rows, "part": part, "upload": upload,
                 "start": start, "more": bool(words.get("more")),
             }  # fmt: skip
-            self._admit(channel, study, links, facts)
-            if not isinstance(start, int) or not 0 <= start <= held:
+            name = self._admit(channel, study, links, facts)
+            if not isinstance(start, int) or not 0 <= start <= len(held):
                 raise PartyError(f"{channel.peer} goes on where nothing is.", party=str(channel.peer))
             with study.lock:
+                study.refuse_if_busy()
                 study.refuse_other_length(owner, part, rows)
                 if start == 0:
                     study.state.drop(owner, part)
-                kept = {"upload": upload, "rows": rows, "held": start, "more": facts["more"]}
-                study.state.parts.setdefault(owner, {})[part] = kept
+                kept = {"upload": upload, "rows": rows, "held": held[:start], "more": facts["more"]}
+                study.state.parts.setdefault(owner, {})[part] = kept  # whoever else sends this part has lost it
                 self._drop_attempt(study)  # of a training on other rows
                 study.state.save()
             engine = ReplicatedEngine(links, ring=program.ring)
             try:
                 for number in range(start, len(counts)):
-                    self._take_piece(channel, study, links, engine, (part, number, shapes[number + 1 == len(counts)]))
+                    due = Piece(part, kept, name, number, shapes[number + 1 == len(counts)])
+                    self._take_piece(channel, study, links, engine, due)
             except LostError:
                 raise
             except VeilwoodError:
                 with study.lock:
-                    study.state.drop(owner, part)
-                    study.state.save()
+                    if study.holds(owner, part, kept):
+                        study.state.drop(owner, part)
+                        study.state.save()
                 raise
             agree(links, {"accepted": upload})  # so that no server is asked to train before it has the rows
         log.info("%s: accepted the shares of client %s", task.name, owner)
@@ -299,10 +304,19 @@ class Server(Training, Operated):
         channel.say(accepted=True)
 
     def _take_piece(
-        self, channel: Channel, study: Study, links: TlsLinks, engine: ReplicatedEngine, piece: tuple[str, int, Shapes]
+        self, channel: Channel, study: Study, links: TlsLinks, engine: ReplicatedEngine, due: Piece
     ) -> None:
-        """Take a piece of an owner's rows, check it together with the other servers, and write it down."""
-        (part, number, shapes), program, owner = piece, study.program, channel.peer.name
+        """Take a piece of an owner's rows, check it together with the other servers, and write it down.
+
+        Notes
+        -----
+        Guarantee
+
+        What is written down is what was checked: servers that kept pieces of different sessions, of an owner that
+        sends one part several times at once, do not train on them (proofs/secure-crash.md, attacked by
+        tests/secure/roles/test_uploads.py).
+        """
+        (part, kept, session, number, shapes), program, owner = due, study.program, channel.peer.name
         data = b""
         for shape in shapes.values():
             size = size_of_shares(self.party, shape, program.ring)
@@ -314,8 +328,10 @@ class Server(Training, Operated):
         program.check_rows(engine, owner, shares)
         with study.lock:
             study.refuse_if_busy()
+            if not study.holds(owner, part, kept):
+                raise LostError(f"{channel.peer} sends this part once more.", party=str(channel.peer))
             study.state.keep(owner, part, number, data)
-            study.state.parts[owner][part]["held"] = number + 1
+            kept["held"].append(session)
             study.state.save()
         said = agree(links, {"piece": number}, also=study.state.counter)
         with study.lock:
@@ -349,12 +365,15 @@ class Server(Training, Operated):
             channel.hear("go")
             self._begin(study)
 
-    def _admit(self, channel: Channel, study: Study, links: TlsLinks, facts: dict[str, Any]) -> None:
-        """Agree with the other servers that an owner may bring rows now, and forget a model that not all have."""
+    def _admit(self, channel: Channel, study: Study, links: TlsLinks, facts: dict[str, Any]) -> str:
+        """Agree with the other servers that an owner may bring rows now, and forget a model that not all have.
+
+        Return a name of the session that server 0 drew, so that no owner can give it to two.
+        """
         held = study.model.facts["training"] if study.model else None
-        said = agree(links, facts, blame=str(channel.peer), also=[held, study.state.counter])
+        said = agree(links, facts, blame=str(channel.peer), also=[held, study.state.standing, secrets.token_hex(8)])
         with study.lock:
-            study.state.hear([one[1] for one in said], several=True)
+            study.state.meet([one[1] for one in said], self.party)
         if held is not None and all(one[0] == held for one in said):
             with suppress(PartyError):  # all three say so themselves, and none because another did
                 agree(links, {"trained": held})
@@ -364,6 +383,7 @@ class Server(Training, Operated):
             study.failure = None
             if study.model is not None:  # of a training that did not end at all three servers: nobody can ask it
                 self._discard(study)
+        return str(said[0][2])
 
     def _attend(self, channel: Channel, study: Study, words: Mapping[str, Any]) -> None:
         """Hold the line of an owner that answers while the servers train, until they have done so."""
@@ -383,6 +403,7 @@ class Server(Training, Operated):
         with self._meetings.session(session, study.task.name) as links:
             self._admit(channel, study, links, {"task": study.task.fingerprint(), "owner": owner})
             with study.lock:
+                study.refuse_if_busy()
                 study.attending[owner], study.present[owner], ended = (session, 1), channel, study.ended
             agree(links, {"accepted": session})
         channel.say(accepted=True)

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from veilwood.errors import PartyError, UseError
+import numpy as np
+
+from veilwood.errors import DomainTooLargeError, PartyError, UseError
 from veilwood.secure.mpc.engine import Shared
 from veilwood.secure.mpc.replicated import ReplicatedEngine
 from veilwood.secure.roles.checkpoints import Checkpoint
@@ -19,6 +22,13 @@ from veilwood.secure.roles.transport import Channel
 from veilwood.secure.roles.uploads import cut, joined, piece_rows, rows_of_piece
 
 __all__ = ["Study"]
+
+MOST_ON_DISK: Final = 1 << 36
+"""Bytes of shares of one owner's rows, in all parts."""
+MOST_PARTS: Final = 1000
+"""Parts of one owner's rows."""
+MOST_ROWS: Final = 1 << 26
+"""Rows of all owners where words have 32 bits: scores, with the noise that a plan may have, stay below 2^31."""
 
 
 @dataclass
@@ -50,7 +60,7 @@ class Study:
                 and all(self.whole(owner, part) for part in parts.values())
                 and not list(parts.values())[-1]["more"]
             ):
-                names = " ".join(f"{name}:{part['upload']}" for name, part in parts.items())
+                names = " ".join(f"{name}:{part['upload']}:{'-'.join(part['held'])}" for name, part in parts.items())
                 found[owner] = names, sum(part["rows"] for part in parts.values())
         return found
 
@@ -69,12 +79,37 @@ class Study:
 
     def whole(self, owner: str, part: Mapping[str, Any]) -> bool:
         """Whether all pieces of a part have arrived."""
-        return bool(part["held"] == len(piece_rows(self.program, owner, part["rows"])))
+        return len(part["held"]) == len(piece_rows(self.program, owner, part["rows"]))
+
+    def refuse_same_rows(self, owner: str, part: str, upload: str) -> None:
+        """One owner's rows under two names would count twice; what they are called is told to their owner alone."""
+        for name, other in self.state.parts.get(owner, {}).items():
+            if name != part and other["upload"] == upload:
+                raise UseError(
+                    f"these rows are there already, as part {name!r}. Hint: send each row in one part; tables of a few "
+                    "rows that are alike, in one together."
+                )
+
+    def holds(self, owner: str, part: str, kept: Mapping[str, Any]) -> bool:
+        """Whether a part is still the one that somebody began to send."""
+        return self.state.parts.get(owner, {}).get(part) is kept
 
     def refuse_if_busy(self) -> None:
         """Refuse changes while the servers train."""
         if self.training:
             raise UseError(f"task {self.task.name!r} is being trained. Hint: wait for the result.")
+
+    def refuse_too_many(self, owner: str, part: str, rows: int) -> None:
+        """Refuse rows, before any is read, that a disk or the words of a protocol do not hold.
+
+        Every owner may have its part of the rows of all, whatever others sent: a refusal tells nothing of them.
+        """
+        own, word = self.state.parts.get(owner, {}), np.dtype(self.program.ring).itemsize
+        total = rows + sum(one["rows"] for name, one in own.items() if name != part)
+        most = MOST_ROWS if self.task.by_columns else MOST_ROWS // len(self.task.owners)
+        size = 2 * word * sum(map(math.prod, self.program.shapes_of_rows(owner, total).values()))
+        if size > MOST_ON_DISK or len({*own, part}) > MOST_PARTS or (word == 4 and total > most):
+            raise DomainTooLargeError("these are more rows, or parts, than this server takes. Hint: fewer.")
 
     def refuse_other_length(self, owner: str, part: str, rows: int) -> None:
         """Owners of columns hold the same rows, in the same order: their number at least can be checked.

@@ -279,7 +279,7 @@ class Training:
         training = agree(links, {}, also=secrets.token_hex(8))[0]  # the one server 0 drew
         statement = study.program.statement(f"server {self.party}, {self._ledger.name}", entry)
         facts = {"training": training, "entry": entry, "statement": statement.to_dict()}
-        facts["approvals"] = dict(study.state.approvals)
+        facts |= {"task": study.task.fingerprint(), "approvals": dict(study.state.approvals)}
         arrays = {f"released.{name}": array for name, array in outcome.released.items()}
         for name, share in outcome.hidden.items():
             arrays[f"first.{name}"], arrays[f"second.{name}"] = engine.pair(share)

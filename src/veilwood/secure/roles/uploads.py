@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from veilwood.secure.mpc.replicated import KeyStream
 from veilwood.secure.mpc.shares import Pair
 from veilwood.secure.roles.programs import Program, Shapes
 
-__all__ = ["Pieces", "joined", "seeded_shares", "size_of_shares", "unseeded"]
+__all__ = ["Piece", "Pieces", "joined", "seeded_shares", "size_of_shares", "unseeded"]
 
 PIECE_BYTES: Final = 1 << 22
 """How large one share of a piece is, about."""
@@ -30,6 +30,16 @@ _ROWS: Final = 64  # pieces hold whole words of packed rows
 _SEED: Final = 32
 
 Ring = type[np.unsignedinteger[Any]]
+
+
+class Piece(NamedTuple):
+    """A piece that is due: of which part, what is kept of it, in which session, its number and its shapes."""
+
+    part: str
+    kept: dict[str, Any]
+    session: str
+    number: int
+    shapes: Shapes
 
 
 def rows_of_piece(program: Program, owner: str) -> int | None:

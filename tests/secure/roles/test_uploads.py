@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What servers keep of owners' rows: what was checked, for what was signed, once, and no more than words can count.
+
+Pieces and their resumption are in test_server_crashes.py, rows that are none in test_contributions.py.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fixtures.places import ROWS, TASK, Place, X, Y, place
+from veilwood.errors import DomainTooLargeError, PartyError, VeilwoodError
+from veilwood.secure.mpc.shares import reconstruct
+from veilwood.secure.roles.calls import Call
+from veilwood.secure.roles.checkpoints import Checkpoint, Safe
+from veilwood.secure.roles.programs import HiddenForest, program_of
+from veilwood.secure.roles.server import Server
+from veilwood.secure.roles.studies import MOST_ROWS, Study
+from veilwood.secure.roles.uploads import cut, seeded_shares
+
+
+def contribute(here: Place, *owners: str) -> None:
+    for owner in owners or ROWS:
+        here.client(owner).contribute(X[ROWS[owner]], Y[ROWS[owner]])
+
+
+def put_in_place(here: Place, task: Any) -> None:
+    """Give every role another task under the same name, and start the servers again."""
+    here.stop()
+    for folder in [*here.folder.glob("server-*"), *here.folder.glob("client-*"), *here.folder.glob("user-*")]:
+        replace(here.config(folder.name), tasks=(task,)).save()
+    here.start()
+
+
+def entries(here: Place) -> list[list[str]]:
+    return [[str(entry.state) for entry in server._ledger.entries()] for server in here.servers]
+
+
+# -- what was checked --------------------------------------------------------------------------------------------------
+
+
+def test_servers_keep_pieces_of_one_session_when_a_part_is_sent_twice_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers that keep a piece of this session and a piece of that one hold numbers that nobody has checked."""
+    check, slow, go_on = HiddenForest.check_rows, threading.Event(), threading.Event()
+
+    def slowly(own: HiddenForest, engine: Any, owner: str, shares: Any) -> None:
+        check(own, engine, owner, shares)
+        if engine.party == 1 and not slow.is_set():
+            slow.set()
+            assert go_on.wait(60)
+
+    monkeypatch.setattr(HiddenForest, "check_rows", slowly)
+    with place(tmp_path, timeout=60.0) as here:
+        north, (arrays, rows) = here.client("north"), HiddenForest(TASK).encode_rows("north", X[:20], Y[:20])
+
+        def send() -> None:
+            words = {"rows": rows, "part": "rows", "upload": "0" * 32, "more": False, "approval": north.approval()}
+            with Call(north.config, TASK, "contribute", **words) as call:
+                call.hear("send")
+                call.say(start=0)
+                for array in arrays.values():
+                    call.send_parts(seeded_shares(array, np.uint32))
+                call.hear("piece")
+                call.hear("accepted")
+
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(send)
+            assert slow.wait(60)
+            send()
+            go_on.set()
+            assert isinstance(first.exception(60), PartyError)
+        studies = [server._studies["scale"] for server in here.servers]
+        shapes = studies[0].program.shapes_of_rows("north", rows)
+        pieces = [study.state.piece("north", "rows", 0) or b"" for study in studies]
+        pairs = [cut(party, piece, shapes, np.uint32) for party, piece in enumerate(pieces)]
+        for name, array in arrays.items():
+            assert np.array_equal(reconstruct([pair[name] for pair in pairs]), array)
+        assert len({study.rows["north"] for study in studies}) == 1
+
+
+def test_rows_are_not_changed_once_a_training_has_begun(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is its charge taken back: it may begin while an owner is admitted."""
+    contribute(here, "north")
+    admit, server = Server._admit, here.servers[1]
+    study, held = server._studies["scale"], dict(server._studies["scale"].rows)
+
+    def admitted(own: Server, channel: Any, its_study: Study, links: Any, facts: Any) -> Any:
+        found = admit(own, channel, its_study, links, facts)
+        if its_study is study:
+            plan = study.program.plan
+            spend = server._ledger.reserve(
+                plan.loss, what="a training", neighbours=str(plan.neighbours), plan=plan.fingerprint()
+            )
+            study.state.begin("training", spend.id)
+            study.training = True
+        return found
+
+    monkeypatch.setattr(Server, "_admit", admitted)
+    with pytest.raises(PartyError, match="is being trained"):
+        here.client("north").contribute(X[:30], Y[:30])
+    assert study.rows == held
+    assert entries(here)[1] == ["reserved"]
+
+
+# -- what was signed ---------------------------------------------------------------------------------------------------
+
+
+def test_rows_that_were_signed_for_one_task_are_not_used_for_another(here: Place) -> None:
+    contribute(here, "north")
+    put_in_place(here, replace(TASK, epsilon="20"))
+    contribute(here, "south")
+    assert here.client("north").status()[0]["missing"] == ["north"]
+    assert entries(here) == [[]] * 3
+    contribute(here, "north")  # who agrees
+    assert here.client("north").wait(60).epsilon == 20
+
+
+def test_a_model_is_not_served_to_the_users_of_another_task(here: Place) -> None:
+    here.train()
+    here.settle()
+    put_in_place(here, replace(TASK, users=("guest",)))
+    assert [server["phase"] for server in here.client("north").status()] == ["waiting"] * 3
+    with pytest.raises(PartyError, match="there is no model"):
+        here.user("guest").predict(X[:3])
+
+
+def test_openings_of_another_plan_are_not_gone_on_with(tmp_path: Path) -> None:
+    safe = Safe(tmp_path, b"secret", "server 0")
+    state = Checkpoint(safe, "scale", "task 1 by plan 1")
+    state.begin("training", 1)
+    state.about_to_open(0)
+    state.has_opened(np.arange(3))
+    assert len(Checkpoint(safe, "scale", "task 1 by plan 1").opened) == 1
+    other = Checkpoint(safe, "scale", "task 1 by plan 2")
+    assert (other.opened, other.attempt, other.intents) == ([], None, 0)
+    assert Checkpoint(safe, "scale", "task 1 by plan 1").opened == []
+    assert (other.counter, other.ledger_entries) == (state.counter + 1, 1)
+
+
+# -- once, and no more than there is room for --------------------------------------------------------------------------
+
+
+def test_the_same_rows_under_two_names_are_refused(here: Place) -> None:
+    north = here.client("north")
+    north.contribute(X[:100], Y[:100], part="first", more=True)
+    with pytest.raises(VeilwoodError, match="these rows are there already, as part 'first'"):
+        north.contribute(X[:100], Y[:100], part="second")
+    north.contribute(X[100:250], Y[100:250], part="second")
+    assert here.servers[0]._studies["scale"].rows["north"][1] == 250
+
+
+@pytest.mark.slow
+def test_a_task_that_was_retired_begins_anew_also_at_a_server_that_was_set_back(here: Place) -> None:
+    contribute(here, "north")
+    here.stop()
+    checkpoints, backup = here.folder / "server-1" / "checkpoints", here.folder / "backup"
+    shutil.copytree(checkpoints, backup)
+    here.start()
+    here.client("north").contribute(X[:30], Y[:30])
+    here.stop()
+    shutil.rmtree(checkpoints)
+    shutil.copytree(backup, checkpoints)
+    here.start()
+    with pytest.raises(PartyError, match="server 1 came back with older files"):
+        contribute(here, "south")
+    here.client("north").retire()
+    contribute(here, "north")
+    here.stop()
+    shutil.rmtree(checkpoints)  # and is found out when it is set back once more
+    shutil.copytree(backup, checkpoints)
+    here.start()
+    with pytest.raises(PartyError, match="server 1 came back with older files"):
+        contribute(here, "south")
+    here.client("north").retire()
+    contribute(here)
+    assert here.client("north").wait(60).epsilon == 2
+
+
+def test_more_rows_than_words_can_count_are_refused_whatever_others_sent(tmp_path: Path) -> None:
+    study = Study(TASK, program_of(TASK), Checkpoint(Safe(tmp_path, b"secret", "server 0"), "scale"))
+    most = MOST_ROWS // len(TASK.owners)
+    study.refuse_too_many("north", "rows", most)
+    study.state.parts["north"] = {"rows": {"upload": "x", "rows": most, "held": [], "more": True}}
+    study.refuse_too_many("north", "rows", most)  # in its place
+    study.refuse_too_many("south", "rows", most)
+    with pytest.raises(DomainTooLargeError, match="more rows"):
+        study.refuse_too_many("north", "others", 1)
+    study.state.parts["south"] = {str(part): {"upload": str(part), "rows": 1, "held": []} for part in range(1000)}
+    with pytest.raises(DomainTooLargeError, match="or parts"):
+        study.refuse_too_many("south", "more", 1)
