@@ -128,6 +128,48 @@ class _Plain:
         return getattr(self._plain, name)
 
 
+def _messages(far: socket.socket, count: int, length: int) -> threading.Thread:
+    data = b"".join(struct.pack("!BIQ", 0, number, length) + b"x" * length for number in range(count))
+
+    def send() -> None:
+        with suppress(OSError):
+            far.sendall(data)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    return sender
+
+
+@pytest.mark.parametrize(("count", "length", "why"), [(40, 10, "without being asked"), (3, 90_000, "more at once")])
+def test_messages_that_nobody_asked_for_do_not_fill_a_server(count: int, length: int, why: str) -> None:
+    far, near = socket.socketpair()
+    room, one = Room(4 * 200_000), Name("user", "one")
+    channel = Channel(_Plain(near), one, 20, limit=1 << 20, room=room)  # type: ignore[arg-type]
+    sender = _messages(far, count, length)
+    with pytest.raises(PartyError, match=f"user one .*{why}"):  # before the first of them is read
+        while True:
+            channel._read()
+            assert len(channel._incoming) < count
+    channel.close()
+    assert room._taken[one] == 0
+    far.close()
+    sender.join(20)
+
+
+def test_messages_that_are_read_make_room_for_others() -> None:
+    far, near = socket.socketpair()
+    room, one = Room(4 * 200_000), Name("user", "one")
+    channel = Channel(_Plain(near), one, 20, limit=1 << 20, room=room)  # type: ignore[arg-type]
+    for number in range(5):
+        sender = threading.Thread(target=far.sendall, args=(struct.pack("!BIQ", 0, number, 150_000) + b"x" * 150_000,))
+        sender.start()
+        assert len(channel.receive()) == 150_000
+        sender.join(20)
+    assert room._taken[one] == 0
+    channel.close()
+    far.close()
+
+
 def test_somebody_that_sends_byte_after_byte_gets_no_more_time(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener_module, "HANDSHAKE_SECONDS", 0.5)
     address = here.config("server-0").servers[0]

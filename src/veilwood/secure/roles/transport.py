@@ -39,6 +39,7 @@ _HANDSHAKE_SECONDS: Final = 10.0
 _SLOWEST: Final = 1 << 15  # bytes a second below which a message counts as not coming at all
 _FAREWELL_SECONDS: Final = 1.0
 _BLOCK: Final = 1 << 18  # memory follows what has arrived, not what was announced
+_MOST_UNREAD: Final = 16  # messages of a person that nobody has asked for yet; two are usual
 
 
 class LostError(PartyError):
@@ -53,7 +54,7 @@ class _Silence(LostError):
 
 
 class Room:
-    """Bytes of messages on their way in at one port: so many from all parties, and a quarter of them from one."""
+    """Bytes of messages on their way in, or not read yet, at one port: so many from all, a quarter from one party."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -118,7 +119,7 @@ class Channel:
         """
         last = None if within is None else time.monotonic() + within
         wait(among or [self], self, lambda: bool(self._incoming), last=last)
-        return self._incoming.popleft()
+        return self._next()
 
     def receive_large(self, length: int) -> bytearray:
         """Return a message of about this length, which must come at a tolerable speed."""
@@ -158,7 +159,10 @@ class Channel:
     def close(self) -> None:
         """Close the connection."""
         self._ended = self._ended or "was closed"
-        self._end_message()
+        self._give_back(self._held)
+        self._held = 0
+        while self._incoming:
+            self._next()
         with suppress(OSError):
             self._socket.close()
         done, self.on_close = self.on_close, None
@@ -233,27 +237,37 @@ class Channel:
             if length > (self.limit if kind == _DATA else FIRST_WORDS):
                 # How long is not said: it may tell the number of rows, and errors are passed on.
                 raise self._lies("it announced a message longer than is allowed")
-            if self._room is not None and length > FIRST_WORDS:
-                self._room.take(self.peer, length)
-                self._held = length
+            if self._room is not None:
+                if len(self._incoming) >= _MOST_UNREAD:
+                    raise self._lies("it goes on without being asked")
+                if length > FIRST_WORDS:
+                    self._room.take(self.peer, length)
+                    self._held = length
             self._kind, self._received = kind, self._received + 1
             self._partial, self._length = bytearray(min(length, _BLOCK)), length
         else:
             message = self._partial
-            self._end_message()
+            if self._kind == _DATA:
+                self._incoming.append(message)
+            else:
+                self._give_back(self._held)
+            self._held = 0
             if self._kind == _FAILURE:
                 raise self._reported(message)
             self.waits_for = message.decode(errors="replace")[:100] if self._kind == _WAITING else None
-            if self._kind == _DATA:
-                self._incoming.append(message)
             self._partial, self._length = bytearray(_HEADER.size), _HEADER.size
         self._filled, self._in_header = 0, not self._in_header
 
-    def _end_message(self) -> None:
-        """Give the room of a message back: it has arrived, or never will."""
-        if self._room is not None and self._held:
-            self._room.give_back(self.peer, self._held)
-            self._held = 0
+    def _next(self) -> bytearray:
+        """Return the message that has waited longest, and give its room back."""
+        message = self._incoming.popleft()
+        self._give_back(len(message))
+        return message
+
+    def _give_back(self, count: int) -> None:
+        """Give the room of a message back: it was read, or never will be."""
+        if self._room is not None and count > FIRST_WORDS:
+            self._room.give_back(self.peer, count)
 
     def _reported(self, message: bytearray) -> PartyError:
         """Turn what the other side gave as its reason into an error of this side."""
