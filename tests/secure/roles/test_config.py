@@ -35,6 +35,18 @@ def test_configurations_are_read_as_written(tmp_path: Path) -> None:
     assert late.servers == made[0].servers  # where they are was said once
 
 
+def test_whom_a_server_refuses_is_read_as_tools_write_it_and_never_as_nobody(tmp_path: Path) -> None:
+    digest = "0123456789abcdef" * 4
+    written = ":".join(digest.upper()[at : at + 2] for at in range(0, 64, 2))  # openssl x509 -fingerprint
+    config = set_up(tmp_path, TASK, addresses=[Address("host", 1, 2)] * 3)[0]
+    replace(config, refused=(digest, written, f"{digest}  -", "user analyst")).save()
+    assert Config.load(config.folder).refused == (digest, digest, digest, "user analyst")
+    for nobody in ("analyst", "users analyst", digest[1:], "user Analyst", ""):
+        replace(config, refused=(nobody,)).save()
+        with pytest.raises(VeilwoodError, match=r"neither a role and name|is not a name"):
+            Config.load(config.folder)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

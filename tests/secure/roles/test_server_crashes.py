@@ -242,6 +242,7 @@ def test_parts_are_added_and_the_same_part_is_not_added_twice(here: Place) -> No
     assert [server._studies["scale"].rows["north"][1] for server in here.servers] == [400] * 3
     contribute(here, "south")
     assert north.wait(60).epsilon == 2
+    here.settle()
     with pytest.raises(VeilwoodError, match="is not a name"):
         north.contribute(X[:9], Y[:9], part="../up")
 

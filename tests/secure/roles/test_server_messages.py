@@ -72,7 +72,7 @@ class Servers:
 
 def without_names(text: str) -> str:
     """Leave out the random names of sessions and trainings."""
-    return re.sub(r'\b([0-9a-f]{128}|[0-9a-f]{32}|[0-9a-f]{16})(?=\\*")', "random", text)
+    return re.sub(r'\b([0-9a-f]{128}|[0-9a-f]{32}|[0-9a-f]{16})(?=\\*[":-])', "random", text)
 
 
 def session(folder: Path, task: Task, tables: dict[str, Any], pad_to: int | None, servers: Servers) -> Heard:

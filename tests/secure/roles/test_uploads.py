@@ -64,7 +64,7 @@ def test_servers_keep_pieces_of_one_session_when_a_part_is_sent_twice_at_once(
         north, (arrays, rows) = here.client("north"), HiddenForest(TASK).encode_rows("north", X[:20], Y[:20])
 
         def send() -> None:
-            words = {"rows": rows, "part": "rows", "upload": "0" * 32, "more": False, "approval": north.approval()}
+            words = {"rows": rows, "part": "rows", "upload": "0" * 32, "more": False, **north.consent()}
             with Call(north.config, TASK, "contribute", **words) as call:
                 call.hear("send")
                 call.say(start=0)

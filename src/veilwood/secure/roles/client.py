@@ -21,7 +21,7 @@ from veilwood.secure.roles.config import Config
 from veilwood.secure.roles.identity import Name, signed_by
 from veilwood.secure.roles.programs import JointForest, Program, program_of
 from veilwood.secure.roles.transport import LostError
-from veilwood.secure.roles.uploads import Pieces, seeded_shares
+from veilwood.secure.roles.uploads import Pieces, order_key, seeded_shares
 
 __all__ = ["Client"]
 
@@ -109,8 +109,10 @@ class Client:
             Told after each piece which share of the rows has arrived.
         """
         Name("client", part)  # a plain name
-        pieces = Pieces(self._program, self.config.name, X, y, pad_to)
-        upload = pieces.token(self.config.identity.secret, self.task.fingerprint())
+        secret, about = self.config.identity.secret, f"{self.task.fingerprint()} {part}"
+        order = order_key(secret, about) if self._program.mixes_rows else None
+        pieces = Pieces(self._program, self.config.name, X, y, pad_to, order)
+        upload = pieces.token(secret, self.task.fingerprint())
         until, again = time.monotonic() + patience, False
         while True:
             try:

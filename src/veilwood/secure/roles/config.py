@@ -242,7 +242,7 @@ class Config:
             data = read_json(read_text(file))
             data["servers"] = tuple(Address(**address) for address in data["servers"])
             data["tasks"], data["faulty"] = _sorted_out(data["tasks"])
-            data["refused"] = tuple(data.get("refused", ()))
+            data["refused"] = tuple(map(_refusal, data.get("refused", ())))
             found = cls(folder=file.parent, **data)
         except FileNotFoundError:
             raise SetupError(f"there is no configuration {str(file)!r}. Hint: veilwood secure setup.") from None
@@ -269,6 +269,16 @@ class Config:
         new = self.folder / f"{CONFIG}.new"
         new.write_text(text, encoding="utf-8")
         new.replace(self.folder / CONFIG)  # a server may be reading it
+
+
+def _refusal(who: str) -> str:
+    """Read whom a server refuses: a hash as tools write it, or a role and name; anything else would refuse nobody."""
+    if (digits := re.sub(r"[:\s]|-$", "", who).lower()) and re.fullmatch(r"[0-9a-f]{64}", digits):
+        return digits
+    role, _, name = who.partition(" ")
+    if role not in ("server", *_PEOPLE):
+        raise ValueError(f'{who!r} in "refused" is neither a role and name nor the SHA-256 of a certificate')
+    return str(Name(role, name))
 
 
 def _sorted_out(found: Sequence[Any]) -> tuple[tuple[Task, ...], tuple[tuple[Any, str], ...]]:

@@ -30,6 +30,7 @@ class OneHotRows(Program):
     def __init__(self, task: Task) -> None:
         self.task, self.schema = task, task.public
         self.domain = Domain.of(self.schema)
+        self.mixes_rows = not task.by_columns  # owners of columns must keep to one order
         self.servers = ByServers("sampled", "columns" if task.by_columns else "rows")
 
     def part_of_schema(self, owner: str) -> Schema:

@@ -51,6 +51,8 @@ class Program(ABC):
     task: Task
     attended: bool = False
     """Whether owners stay while the servers train, and answer them."""
+    mixes_rows: bool = False
+    """Whether an owner sends its rows in a secret order, because what becomes of a row depends on its place."""
     not_private: str | None = None
     """Why nothing is guaranteed, for protocols that follow a paper to the letter."""
     plan: Plan

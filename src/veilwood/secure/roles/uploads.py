@@ -22,7 +22,7 @@ from veilwood.secure.mpc.replicated import KeyStream
 from veilwood.secure.mpc.shares import Pair
 from veilwood.secure.roles.programs import Program, Shapes
 
-__all__ = ["Piece", "Pieces", "joined", "seeded_shares", "size_of_shares", "unseeded"]
+__all__ = ["Piece", "Pieces", "joined", "order_key", "seeded_shares", "size_of_shares", "unseeded"]
 
 PIECE_BYTES: Final = 1 << 22
 """How large one share of a piece is, about."""
@@ -72,15 +72,28 @@ class Pieces:
         The rows.
     pad_to : int or None
         How many rows servers see.
+    order : bytes or None
+        The key of the order in which rows, and those that fill up, are sent; None for the order of the table.
+
+    Notes
+    -----
+    Guarantee
+
+    Under a key that servers do not have, the place of a row says nothing of the rows before it: to take a row out has
+    the law of putting padding in its place (proofs/secure.md, attacked by
+    tests/secure/roles/test_order_of_rows.py).
     """
 
-    def __init__(self, program: Program, owner: str, X: Any, y: Any, pad_to: int | None) -> None:
+    def __init__(
+        self, program: Program, owner: str, X: Any, y: Any, pad_to: int | None, order: bytes | None = None
+    ) -> None:
         self._program, self._owner, self._tables = program, owner, (X, y)
         self._pad_to, self._most = pad_to, rows_of_piece(program, owner)
         there = len(X) if hasattr(X, "__len__") else None
         self._whole = self._most is None or there is None or max(there, pad_to or 0) <= self._most
         if self._whole:
             self._encoded, self.rows = program.encode_rows(owner, X, y, pad_to)
+            self._order = _permutation(order, self.rows)
             return
         assert there is not None
         if y is not None and len(y) != there:
@@ -88,6 +101,7 @@ class Pieces:
         if pad_to is not None and pad_to < there:
             raise UseError(f"{there} rows cannot be padded to {pad_to}. Hint: a larger public number.")
         self._there, self.rows = there, pad_to or there
+        self._order = _permutation(order, self.rows)
 
     @property
     def counts(self) -> list[int]:
@@ -98,40 +112,76 @@ class Pieces:
         return (self.encoded(number) for number in range(len(self.counts)))
 
     def encoded(self, number: int) -> dict[str, NDArray[Any]]:
-        """Return the arrays of a piece."""
+        """Return the arrays of a piece, as they are sent."""
+        if self._order is None:
+            return self._in_order(number)
+        if self._whole:
+            return {name: array[..., self._order] for name, array in self._encoded.items()}
+        assert self._most is not None
+        return self._mixed(self._order[number * self._most : number * self._most + self.counts[number]])
+
+    def _in_order(self, number: int) -> dict[str, NDArray[Any]]:
+        """Return the arrays of a piece, in the order of the table."""
         if self._whole:
             return self._encoded
         assert self._most is not None
         start, count = number * self._most, self.counts[number]
         if start < self._there:
-            X, y = (_rows(table, start, start + count) for table in self._tables)
+            X, y = (_rows(table, slice(start, start + count)) for table in self._tables)
             return self._program.encode_rows(self._owner, X, y, count if self._pad_to else None)[0]
         return self._padding(count)
+
+    def _mixed(self, places: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Return a piece of rows from all over the table; places behind its end are padding."""
+        real = places < self._there
+        if not real.any():
+            return self._padding(len(places))
+        X, y = (_rows(table, places[real]) for table in self._tables)
+        encoded = self._program.encode_rows(self._owner, X, y, len(places))[0]  # padding comes last
+        back = np.argsort(np.argsort(~real, kind="stable"))
+        return {name: array[..., back] for name, array in encoded.items()}
 
     def _padding(self, count: int) -> dict[str, NDArray[Any]]:
         """Return rows that count nowhere."""
         shapes = self._program.shapes_of_rows(self._owner, count)
         if all(shape[-1] == count for shape in shapes.values()):
-            X, y = (_rows(table, 0, 1) for table in self._tables)
+            X, y = (_rows(table, slice(0, 1)) for table in self._tables)
             one = self._program.encode_rows(self._owner, X, y, count + 1)[0]
             return {name: array[..., 1:] for name, array in one.items()}
-        some = self.encoded(0)
+        some = self._in_order(0)
         return {name: np.zeros(shape, some[name].dtype) for name, shape in shapes.items()}
 
     def token(self, secret: bytes, about: str) -> str:
         """Return a name of this upload: the same for the same rows, and of no use to whoever lacks the secret."""
         digest = hmac.new(secret, about.encode(), hashlib.sha256)
-        for piece in self:
-            for name, array in piece.items():
+        for number in range(len(self.counts)):
+            for name, array in self._in_order(number).items():
                 digest.update(f"{name} {array.dtype} {array.shape}".encode())
                 digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()[:32]
 
 
-def _rows(table: Any, start: int, end: int) -> Any:
+def order_key(secret: bytes, about: str) -> bytes:
+    """Return the key of an order: the same whatever the rows, so that an upload can go on."""
+    return hmac.new(secret, f"order of rows: {about}".encode(), hashlib.sha256).digest()
+
+
+def _permutation(key: bytes | None, count: int) -> NDArray[np.int64] | None:
+    if key is None:
+        return None
+    return np.argsort(KeyStream(key).words((count,), np.dtype(np.uint64)), kind="stable")
+
+
+def _rows(table: Any, places: slice | NDArray[np.int64]) -> Any:
     if table is None:
         return None
-    return table.iloc[start:end] if hasattr(table, "iloc") else table[start:end]
+    if hasattr(table, "iloc"):
+        return table.iloc[places]
+    if isinstance(places, slice) or isinstance(table, np.ndarray):
+        return table[places]
+    if isinstance(table, Sequence):
+        return [table[place] for place in places]
+    return table.take(places) if hasattr(table, "take") else table[places]
 
 
 def seeded_shares(array: NDArray[Any], ring: Ring) -> list[bytes]:
