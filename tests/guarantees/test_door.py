@@ -411,7 +411,7 @@ MAY_IMPORT_SAMPLERS = {"privacy.noise", "privacy.selection", "privacy.sparse_noi
 MAY_DRAW_OR_CHARGE = {
     "privacy.door",
     "privacy.ledger",
-    "secure.roles.server",
+    "secure.roles.answers",
     "secure.roles.books",
     "secure.roles.client",
     "secure.roles.training",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from veilwood.errors import PartyError
 from veilwood.secure.roles.calls import Call
 from veilwood.secure.roles.identity import Name, tls_context
 from veilwood.secure.roles.programs import HiddenForest
-from veilwood.secure.roles.transport import dial
+from veilwood.secure.roles.transport import Channel, dial
 from veilwood.secure.roles.uploads import seeded_shares
 
 UPLOAD = {"part": "rows", "upload": "0" * 32, "more": False}
@@ -75,7 +76,7 @@ def test_an_owner_that_tells_servers_different_things_is_blamed(here: Place) -> 
     good, rows = HiddenForest(TASK).encode_rows("north", X[:20], Y[:20])
     fewer, _ = HiddenForest(TASK).encode_rows("north", X[:19], Y[:19])
     context = tls_context(config.identity, config.servers_authority, listens=False)
-    channels = []
+    lines = []
     for party, address in enumerate(config.servers):
         name = Name("server", str(party))
         channel = dial(address.host, address.people, context, name, timeout=30, limit=1 << 20)
@@ -83,14 +84,20 @@ def test_an_owner_that_tells_servers_different_things_is_blamed(here: Place) -> 
         about = {"task": "scale", "fingerprint": TASK.fingerprint(), "session": "cheat"}
         channel.say(do="contribute", **about, rows=count, **here.client("north").consent(), **UPLOAD)
         channel.hear("send")
+        lines.append((channel, [seeded_shares(array, np.uint32)[party] for array in arrays.values()]))
+
+    def go_on(channel: Channel, parts: list[bytes]) -> None:
         channel.say(start=0)
-        for array in arrays.values():
-            channel.send(seeded_shares(array, np.uint32)[party])
-        channels.append(channel)
-    for channel in channels:
-        with pytest.raises(PartyError, match="different facts about") as caught:
-            channel.hear("accepted")
-        assert caught.value.party == "client north"
+        for part in parts:
+            channel.send(part)
+        channel.hear("accepted")
+
+    with ThreadPoolExecutor(3) as pool:
+        for ended in [pool.submit(go_on, *line) for line in lines]:
+            error = ended.exception(60)
+            assert isinstance(error, PartyError)
+            assert "different facts about" in str(error)
+            assert error.party == "client north"
 
 
 def test_an_owner_may_replace_its_rows_until_training_begins(here: Place) -> None:
