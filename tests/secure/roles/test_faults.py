@@ -14,10 +14,12 @@ import random
 import re
 import shutil
 import signal
+import struct
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -33,11 +35,14 @@ from veilwood.errors import PartyError, VeilwoodError
 from veilwood.secure.mpc.shares import reconstruct
 from veilwood.secure.protocols.public_tree import PlainTree
 from veilwood.secure.protocols.records import Domain
+from veilwood.secure.roles.calls import Call
 from veilwood.secure.roles.client import Client
 from veilwood.secure.roles.config import Config
 from veilwood.secure.roles.local import LocalServers, local_servers
 from veilwood.secure.roles.server import Server
 from veilwood.secure.roles.storage import Vault
+from veilwood.secure.roles.transport import Channel, wait
+from veilwood.secure.roles.uploads import piece_rows, size_of_shares
 from veilwood.secure.roles.user import User
 
 pytestmark = pytest.mark.slow
@@ -313,3 +318,51 @@ def test_three_namespaces_with_latency_and_a_capture_without_plaintext() -> None
     assert result["captured"] > 1_000_000
     # A round cannot be faster than the latency where a server needs what another computes from its message.
     assert result["train_s"] > 0.5 * result["rounds"] * 0.010
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
+def test_six_unfinished_uploads_take_little_memory(tmp_path: Path) -> None:
+    """Six owners announce a million rows each, send all of a piece but its last byte, and stay; a seventh is served."""
+    owners = [f"owner-{number}" for number in range(7)]
+    with local_servers(
+        SCHEMA, epsilon=2, folder=tmp_path / "roles", owners=owners, protocol="forest-on-shares"
+    ) as here:
+        process = here.processes[1]  # server 1 gets a whole share, server 0 seeds
+        assert process is not None
+        before, calls = resident(process.pid), []
+        try:
+            for owner in owners[:6]:
+                client = here.client(owner)
+                program = client._program
+                rows = {"rows": 1_000_000, "part": "rows", "upload": "0" * 32, "more": False}
+                call = Call(client.config, client.task, "contribute", **rows, **client.consent())
+                calls.append(call)
+                call.hear("send")
+                call.say(start=0)
+                shape = next(iter(program.shapes_of_rows(owner, piece_rows(program, owner, 1_000_000)[0]).values()))
+                size = size_of_shares(1, shape, program.ring)
+                assert size > 1 << 20
+                send_all_but_one(call.channels[1], size)
+            here.client("owner-6").contribute(X, Y)
+            assert resident(process.pid) - before < 300 << 20
+            with suppress(PartyError):  # the refusal may come before all has left
+                send_all_but_one(calls[0].channels[2], 1 << 29)
+            with pytest.raises(PartyError):
+                calls[0].channels[2].receive()
+            assert "longer than is allowed" in here.log(2)
+        finally:
+            for call in calls:
+                call.close()
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process has ever held at once."""
+    return int(re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[0]) << 10
+
+
+def send_all_but_one(channel: Channel, size: int) -> None:
+    """Announce a message and send it but for its last byte; at most some megabytes of one that nobody will take."""
+    sent = bytes(min(size - 1, 1 << 23))
+    channel._post(0, sent)
+    channel._outgoing[-2] = memoryview(struct.pack("!BIQ", 0, channel._sent - 1 & 0xFFFFFFFF, size))
+    wait([channel], channel, lambda: not channel._outgoing)

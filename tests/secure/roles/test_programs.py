@@ -6,7 +6,9 @@ The three servers run as threads of the test process; tests that start and kill 
 
 from __future__ import annotations
 
+import re
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import pytest
 
 import veilwood as vw
 from fixtures.places import ROWS, SCHEMA, TASK, Place, X, Y, place
+from veilwood import estimators
 from veilwood.data.encoding import Encoding
 from veilwood.errors import PartyError, VeilwoodError
 from veilwood.secure.mpc.plain import PlainEngine
@@ -208,8 +211,58 @@ def test_the_law_of_private_votes() -> None:
         ({"protocol": "magic"}, "there is no protocol 'magic'"),
         ({"settings": {"depth": 2}}, "unknown setting 'depth'"),
         ({"protocol": "public-forest", "settings": {"estimator": "Oak"}}, "cannot be trained by"),
+        ({"protocol": "public-forest", "settings": {"law": "magic"}}, "law 'magic' is not known"),
+        ({"protocol": "public-forest", "settings": {"estimator": "MatrixForestPredictor"}}, "MatrixForestClassifier"),
     ],
 )
 def test_programs_that_do_not_exist_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(VeilwoodError, match=message):
         programs_module.program_of(replace(TASK, **change))
+
+
+DEPLOYMENTS = ("owners of rows stay online", "owners of rows share once and leave", "owners of columns")
+REGRESSION: dict[str, Any] = {
+    "name": "r", "task": "regression", "target": "t",
+    "columns": [{"name": name, "kind": "numeric", "lower": 0, "upper": 1} for name in ("a", "t")],
+}  # fmt: skip
+
+
+def documented() -> list[tuple[str, dict[str, str], tuple[str, ...]]]:
+    """The estimators of the table in docs/secure.md, with their settings and a protocol for each deployment."""
+    text = (Path(__file__).parents[3] / "docs" / "secure.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`[A-Z].*?) \| (.*?) \| (.*?) \| (.*?) \|$", text, flags=re.M)
+    found = []
+    for names, *protocols in rows:
+        settings = dict(re.findall(r'`(\w+)="([\w-]+)"`', names))
+        found += [(name, settings, tuple(protocols)) for name in re.findall(r"`([A-Z]\w+)`", names)]
+    return found
+
+
+@pytest.mark.parametrize(("name", "settings", "protocols"), documented(), ids=lambda value: str(value)[:30])
+def test_every_estimator_can_be_trained_where_the_documentation_says(
+    name: str, settings: dict[str, str], protocols: tuple[str, ...]
+) -> None:
+    schema: dict[str, Any] = REGRESSION if name.endswith("Regressor") else SCHEMA.to_dict()
+    columns = [column["name"] for column in schema["columns"]]
+    of_rows, of_columns = {"north": None, "south": None}, {"north": columns[:1], "south": columns[1:]}
+    size = {} if name.startswith("Private") else {"n_estimators": 2, "max_depth": 2}
+    chosen = {"estimator": name, "parameters": {"random_state": 0, **size, **settings}}
+
+    def made(protocol: str, owners: Any) -> Any:
+        task = replace(TASK, schema=schema, epsilon="1", owners=owners, protocol=protocol, settings=chosen)
+        return programs_module.program_of(task)
+
+    for deployment, protocol in zip(DEPLOYMENTS, protocols, strict=True):
+        owners: Any = of_columns if deployment == "owners of columns" else of_rows
+        if protocol in programs_module.PROTOCOLS:
+            assert made(protocol, owners).attended == deployment.endswith("online")
+        elif protocol == "no":
+            for offered in ("public-forest", "forest-on-shares"):
+                with suppress(VeilwoodError):
+                    attended = made(offered, owners).attended
+                    assert owners is of_rows, offered
+                    assert attended != deployment.endswith("online"), offered
+
+
+def test_the_table_of_estimators_names_all() -> None:
+    assert sorted(name for name, *_ in documented()) == sorted(estimators.__all__)

@@ -85,9 +85,11 @@ def joint_design(estimator: Any) -> Design:
         raise UseError(f"owners must not share rows for a model that is not private: {not_private}.")
     design = estimator.prepare(schema)
     if divides := estimator.make_method().divides:
+        other = "variant='random-attribute'" if "variant" in divides else "quality='max'"
+        other = "PrivateForestRegressor" if "squared-error" in divides else other
         raise UseError(
-            f"{divides} compares quotients, which servers do not compute on shares. Hint: quality='max', or "
-            "variant='random-attribute'."
+            f"{type(estimator).__name__} with {divides} compares quotients, which servers do not compute on shares. "
+            f"Hint: {other}."
         )
     for step in design.plan.steps:
         if not isinstance(step.mechanism, DiscreteLaplace | NoisyMax | PermuteAndFlip):
@@ -127,8 +129,11 @@ def joint_plan(estimator: Any, law: Law) -> Plan:
 
 
 def default_law(estimator: Any) -> Law:
-    """Dealt noise takes one round; where steps follow from one another, choices are needed, which are sampled."""
-    return "sampled" if stays_online(estimator) else "dealt"
+    """Dealt noise takes one round; choices, and noise larger than what is dealt, are sampled."""
+    if stays_online(estimator):
+        return "sampled"
+    wide = any(_scale(step) > noise.LARGEST_DEALT_SCALE for step in joint_design(estimator).plan.steps)
+    return "sampled" if wide else "dealt"
 
 
 def _scale(step: Step) -> Fraction:

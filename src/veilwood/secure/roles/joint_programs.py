@@ -39,17 +39,20 @@ class JointForest(Program):
     settings: ClassVar[Mapping[str, Any]] = {
         "estimator": "PrivateForestClassifier", "parameters": {"random_state": 0}, "law": None,
     }  # fmt: skip
-    offered: ClassVar[tuple[str, ...]] = tuple(estimators.__all__)
+    offered: ClassVar[tuple[str, ...]] = tuple(n for n in estimators.__all__ if n != "MatrixForestPredictor")
+    otherwise: ClassVar[str] = "answers to one batch of questions are no model; MatrixForestClassifier is one"
     takes_columns: ClassVar[bool] = False
 
     def __init__(self, task: Task) -> None:
         self.task = task
         chosen = completed(task, self.settings)
         name, law = chosen["estimator"], chosen["law"]
-        if name not in self.offered or law not in (None, *joint.LAWS):
+        if law not in (None, *joint.LAWS):
+            raise UseError(f"task {task.name!r}: law {law!r} is not known. Hint: {' or '.join(joint.LAWS)}.")
+        if name not in self.offered:
             raise UseError(
-                f"task {task.name!r}: estimator {name!r}, law {law!r} cannot be trained by {task.protocol!r}. Hint: "
-                f"PrivateForestClassifier, law {' or '.join(joint.LAWS)}."
+                f"task {task.name!r}: estimator {name!r} cannot be trained by {task.protocol!r}. Hint: "
+                f"{', '.join(self.offered)}; {self.otherwise}."
             )
         if task.by_columns and not self.takes_columns:
             raise UseError(
@@ -107,6 +110,7 @@ class ForestOnShares(JointForest):
         "estimator": "PrivateForestClassifier", "parameters": {"random_state": 0}, "law": "sampled",
     }  # fmt: skip
     offered: ClassVar[tuple[str, ...]] = ("PrivateForestClassifier", "PrivateForestRegressor")
+    otherwise: ClassVar[str] = "others by protocol 'public-forest', where owners hold whole rows"
     takes_columns: ClassVar[bool] = True
 
     def __init__(self, task: Task) -> None:

@@ -29,7 +29,7 @@ from veilwood.secure.roles.sessions import Meetings, agree
 from veilwood.secure.roles.storage import Vault
 from veilwood.secure.roles.studies import Study
 from veilwood.secure.roles.training import Training
-from veilwood.secure.roles.transport import Channel, LostError, TlsLinks
+from veilwood.secure.roles.transport import FIRST_WORDS, Channel, LostError, TlsLinks
 from veilwood.secure.roles.uploads import Piece, cut, piece_rows, size_of_shares
 
 __all__ = ["Server"]
@@ -256,7 +256,8 @@ class Server(Training, Answering, Operated):
         held = there["held"] if there and (there["upload"], there["rows"]) == (upload, rows) else []
         study.refuse_same_rows(owner, part, upload)
         self._approved(channel, study, words)
-        channel.limit = self.config.largest_message
+        widest = max((size_of_shares(self.party, shape, program.ring) for shape in shapes[0].values()), default=0)
+        channel.limit = min(self.config.largest_message, max(widest, FIRST_WORDS))  # no more is held of an upload
         channel.say(send=list(shapes[0]), held=len(held))
         start = channel.hear("start")["start"]
         with self._meetings.session(str(words["session"]), task.name) as links:
