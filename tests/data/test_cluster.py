@@ -114,7 +114,15 @@ def assert_same(one: Any, other: Any) -> None:
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
     with (
-        dask.config.set({"distributed.logging.distributed": "critical"}),
+        # On a busy machine a worker may be silent for a while, and is no less there.
+        dask.config.set(
+            {
+                "distributed.logging.distributed": "critical",
+                "distributed.scheduler.worker-ttl": None,
+                "distributed.comm.timeouts.connect": "300s",
+                "distributed.comm.timeouts.tcp": "300s",
+            }
+        ),
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as workers,
         distributed.Client(workers) as connection,
     ):
@@ -138,6 +146,7 @@ def test_dask_gives_what_one_process_gives(client: Any, name: str, tmp_path: Pat
 
 
 def test_workers_are_other_processes(client: Any) -> None:
+    client.wait_for_workers(2, timeout=300)
     assert os.getpid() not in client.run(os.getpid).values()
     assert len(client.run(os.getpid)) == 2
 

@@ -175,6 +175,10 @@ class TestClasses:
         forest = vw.RandomTreesClassifier(CAR.schema, **SMALL).fit(CAR.X, CAR.y)
         with pytest.raises(vw.VeilwoodError, match="class_weight"):
             forest.set_params(class_weight=given).predict(CAR.X)
+        ledger = vw.MemoryLedger()
+        with pytest.raises(vw.VeilwoodError, match="class_weight"):  # before anything is spent
+            clone(forest).set_params(ledger=ledger).fit(CAR.X, CAR.y)
+        assert ledger.entries() == []
 
 
 MEMBERS = [

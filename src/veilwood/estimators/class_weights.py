@@ -14,7 +14,7 @@ from veilwood.data.canonical import texts_of
 from veilwood.errors import ParameterError
 from veilwood.forests.method import Codes, Floats, Model
 
-__all__ = ["ClassWeights", "WeighedModel", "weights_of"]
+__all__ = ["ClassWeights", "WeighedModel", "given_weights", "weights_of"]
 
 _HINT = "'balanced', or a number above 0 for some classes: {'yes': 5}"
 
@@ -47,9 +47,17 @@ def weights_of(class_weight: object, classes: NDArray[Any], model: Model) -> Flo
     """Return the weight of each class; None where all count alike."""
     if class_weight is None:
         return None
+    given = given_weights(class_weight, classes)
+    if given is not None:
+        return given
+    found = 1 / np.maximum(model.class_shares(), 1e-6)
+    return np.asarray(found / found.mean())
+
+
+def given_weights(class_weight: object, classes: NDArray[Any]) -> Floats | None:
+    """Return the weights that are given; None where they are to be balanced."""
     if isinstance(class_weight, str) and class_weight == "balanced":
-        found = 1 / np.maximum(model.class_shares(), 1e-6)
-        return np.asarray(found / found.mean())
+        return None
     if not isinstance(class_weight, Mapping):
         raise ParameterError("class_weight", class_weight, "is not understood", _HINT)
     known = texts_of(list(classes))
