@@ -6,16 +6,17 @@ What is counted is in ``forests.scoring``, what the noisy counts say in ``forest
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from os import PathLike
 from typing import Any
 
 from veilwood.bounded import is_whole
 from veilwood.data.open_rows import open_rows
 from veilwood.data.problems import Invalid
-from veilwood.errors import OutOfSchemaError, ParameterError
+from veilwood.errors import ParameterError
 from veilwood.estimators.evaluation import Evaluation, evaluation_plan, measure_quality
 from veilwood.privacy.certificate import PrivacyStatement
-from veilwood.privacy.door import Door
+from veilwood.privacy.door import Door, noting_refusals
 from veilwood.privacy.ledger import Ledger, open_ledger
 from veilwood.privacy.loss import requested_loss
 from veilwood.privacy.neighbours import Neighbours, unit_of
@@ -102,13 +103,8 @@ def evaluate(
     if ledger is not None and loss.is_bounded:
         book.check_affordable(loss)  # first of all: whether rows fit must not be told for nothing
     door = Door(plan, book, not_private=_without_guarantee(model.privacy_), table=handle_of(X))
-    try:
+    with nullcontext() if ledger is None else noting_refusals(lambda: door):
         source = open_rows(X, y, model.model_.encoding, unit=neighbours.unit, invalid=invalid, estimator="evaluate")
-    except OutOfSchemaError:
-        if ledger is not None:  # a refusal must not go unseen
-            with door:
-                raise
-        raise
     return measure_quality(model, source, door, confidence=confidence, n_jobs=n_jobs)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from os import PathLike
@@ -21,14 +22,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from veilwood import progress
 from veilwood.data.open_rows import open_rows
-from veilwood.errors import OutOfSchemaError, ParameterError, UseError
+from veilwood.errors import ParameterError, UseError
 from veilwood.estimators.base import BaseForest, plain_value
 from veilwood.forests.aside import Aside, costs_the_larger
 from veilwood.forests.method import Design, Method
 from veilwood.forests.quality import quality_of
 from veilwood.forests.scoring import Scoring
 from veilwood.privacy.certificate import PrivacyStatement
-from veilwood.privacy.door import INFERRED, Door, TrialDoor
+from veilwood.privacy.door import INFERRED, Door, TrialDoor, noting_refusals
 from veilwood.privacy.ledger import Ledger, open_ledger
 from veilwood.privacy.loss import Loss, exact, requested_loss
 from veilwood.privacy.neighbours import Neighbours
@@ -170,14 +171,9 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             book.check_affordable(plan.loss + after)  # both: a search without a fit is worth nothing
         door = Door(plan, book, not_private=INFERRED if _schema(forest).inferred else None, table=handle_of(X))
         encoding = trials[0].design.encoding
-        try:
+        with nullcontext() if self.ledger is None else noting_refusals(lambda: door):
             source = open_rows(X, y, encoding, unit=neighbours.unit, invalid=forest.invalid, estimator="PrivateSearch")
             source.check_passes(True, "PrivateSearch")
-        except OutOfSchemaError:
-            if self.ledger is not None:
-                with door:
-                    raise
-            raise
         del source
         (step,) = plan.steps
         with door, warnings.catch_warnings(), progress.silent():

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from functools import partial
@@ -314,6 +315,14 @@ def test_what_is_no_frame_is_refused(here: None) -> None:
         vw.MatrixForestPredictor(CLINIC, max_depth=2).fit(frame)
 
 
+def test_frames_that_guess_types_from_rows_are_refused(here: None, tmp_path: Path) -> None:
+    """One row that is no number refused the others, or made texts of them, by where it stands."""
+    table().to_csv(tmp_path / "rows.csv", index=False)
+    with pytest.raises(OutOfSchemaError, match="types from the rows"):
+        fitted("shared", dd.read_csv(tmp_path / "rows.csv").dropna())
+    fitted("shared", dd.read_csv(tmp_path / "rows.csv", dtype=str), invalid="drop")  # where texts are read as numbers
+
+
 def test_parts_add_up_and_stay_as_they_are() -> None:
     first = partitions.Part(np.array([1, 2]), {0: (2, 7)})
     second = partitions.Part(np.array([10, 20]), {1: (3, 8)})
@@ -461,3 +470,26 @@ def test_spark_and_ray_drop_what_does_not_fit(spark: Any, ray: Any) -> None:
     frame, fits = with_misfits()
     assert_drops(spark.createDataFrame(frame), spark.createDataFrame(frame[::7]), fits)
     assert_drops(as_ray(ray, frame), as_ray(ray, frame[::7]), fits)
+
+
+@pytest.mark.slow
+def test_spark_and_ray_frames_that_guess_types_are_refused(spark: Any, ray: Any, tmp_path: Path) -> None:
+    """One row of a CSV file made texts of the numbers of 50 others, so that 007 and 7 were two categories."""
+    table().to_csv(tmp_path / "rows.csv", index=False)
+    table().to_json(tmp_path / "rows.json", orient="records", lines=True)
+    csv, json = str(tmp_path / "rows.csv"), str(tmp_path / "rows.json")
+    guessed = spark.read.csv(csv, header=True, inferSchema=True).filter("age > 0")
+    for frame in (guessed, spark.read.json(json), ray.data.read_csv(csv), ray.data.read_json(json, lines=True)):
+        with pytest.raises(OutOfSchemaError, match="types from the rows"):
+            fitted("shared", frame)
+    fitted("shared", spark.read.csv(csv, header=True), invalid="drop")
+
+
+@pytest.mark.slow
+def test_what_ray_raises_before_rows_are_counted_is_not_shown(ray: Any) -> None:
+    def fail(rows: pd.DataFrame) -> pd.DataFrame:
+        raise ValueError("a secret of a row")
+
+    with pytest.raises(VeilwoodError, match="could not compute the frame") as refusal:
+        fitted("shared", as_ray(ray, table()).map_batches(fail, batch_format="pandas"))
+    assert "secret" not in "".join(traceback.format_exception(refusal.value))

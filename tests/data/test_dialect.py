@@ -68,7 +68,7 @@ def test_a_dialect_is_part_of_the_schema(tmp_path: Path) -> None:
 
 def test_excel_gives_the_same_codes(tmp_path: Path, files: tuple[Path, Path]) -> None:
     pytest.importorskip("python_calamine")
-    pytest.importorskip("openpyxl")
+    openpyxl = pytest.importorskip("openpyxl")
     frame = pd.read_csv(files[0])
     frame.to_excel(tmp_path / "t.xlsx", index=False)
     for invalid in ("refuse", "drop"):
@@ -81,6 +81,15 @@ def test_excel_gives_the_same_codes(tmp_path: Path, files: tuple[Path, Path]) ->
         codes_of(tmp_path / "odd.xlsx", SCHEMA)
     assert "viel" not in str(caught.value)
     assert codes_of(tmp_path / "odd.xlsx", SCHEMA, "drop") == [[], []]
+    # A duration that Python cannot hold had the whole workbook refused.
+    book = openpyxl.load_workbook(tmp_path / "t.xlsx")
+    book.active.append([1e300] * frame.shape[1])
+    for cell in book.active[len(frame) + 2]:
+        cell.number_format = "[h]:mm:ss"
+    book.save(tmp_path / "long.xlsx")
+    assert codes_of(tmp_path / "long.xlsx", SCHEMA, "drop") == codes_of(files[0], SCHEMA, "drop")
+    with pytest.raises(OutOfSchemaError):
+        codes_of(tmp_path / "long.xlsx", SCHEMA)
     (tmp_path / "no.xlsx").write_bytes(b"PK nothing")
     with pytest.raises(OutOfSchemaError, match="damaged"):
         codes_of(tmp_path / "no.xlsx", SCHEMA)

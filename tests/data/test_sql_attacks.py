@@ -17,10 +17,11 @@ import pytest
 import veilwood as vw
 from fixtures.databases import counts_there, put, rows_of, schema_of, schema_with
 from veilwood.data.sql.source import open_sql
-from veilwood.errors import OutOfSchemaError
+from veilwood.errors import OutOfSchemaError, UnreadableError
 from veilwood.forests.adaptive.cell_tables import CellTable
 from veilwood.forests.adaptive.questions import GradientSums
 from veilwood.forests.adaptive.sql_rows import SqlRows
+from veilwood.privacy.ledger import MemoryLedger
 from veilwood.privacy.neighbours import RowsOf
 
 NUMBER = {"kind": "numeric", "lower": 0, "upper": 10, "bins": 10}
@@ -136,6 +137,53 @@ def test_no_decimal_becomes_zero_where_that_is_an_error(server: str) -> None:
             "INSERT INTO tiny VALUES (%s, 0)", [(number,) for number in (half, f"-{half}", half[:-6] + "1e-324", "3")]
         )
     assert counts_there(f"{server}#tiny", schema_with(NUMBER)).sum() == 4
+
+
+def test_values_of_an_enum_are_in_no_message_and_decide_nothing(tmp_path: Path) -> None:
+    """A type can be made of rows: its values were told, and one with a bracket had the table refused."""
+    with duckdb.connect(str(tmp_path / "t.duckdb")) as database:
+        database.execute("CREATE TYPE made AS ENUM (SELECT unnest(['1', '2', 'secret)']))")
+        database.execute("CREATE TABLE t AS SELECT '1'::made AS x, 0::BIGINT AS y")
+    address = f"duckdb:///{tmp_path}/t.duckdb#t"
+    with pytest.raises(OutOfSchemaError, match="type ENUM, and") as refusal:
+        counts_there(address, schema_with(NUMBER))
+    assert "secret" not in str(refusal.value)
+    assert counts_there(address, schema_with({"kind": "categorical", "values": ["1", "2"]})).sum() == 1
+
+
+def test_a_collation_that_cannot_be_searched_refuses_nothing(server: str) -> None:
+    """Nulls were fine; the first row with a text made the statement fail, and the fit with it."""
+    column = {"kind": "categorical", "values": ["1", "rest"], "other": "rest", "nullable": True}
+    with psycopg.connect(server, autocommit=True) as connection:
+        try:
+            connection.execute(
+                "CREATE COLLATION alike (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+            )
+        except psycopg.errors.FeatureNotSupported:
+            pytest.skip("this PostgreSQL has no ICU")
+        connection.execute("CREATE TABLE odd (x TEXT COLLATE alike, y BIGINT, id TEXT COLLATE alike)")
+        for n, row in enumerate([(None, 0, "a"), ("1.0", 1, "A"), ("x", 1, "b")], 1):
+            connection.execute("INSERT INTO odd VALUES (%s, %s, %s)", row)
+            assert counts_there(f"{server}#odd", schema_with(column), ONE_EACH).sum() == n
+        connection.execute("CREATE TABLE lists (x TEXT[], y BIGINT)")
+        with pytest.raises(OutOfSchemaError, match=r"type text\[\], which cannot be read"):
+            counts_there(f"{server}#lists", schema_with(column))
+
+
+def test_a_table_that_cannot_be_read_is_noted_in_the_ledger(tmp_path: Path) -> None:
+    """A cell that makes a view fail is told for nothing: whoever keeps the ledger must see that."""
+    with duckdb.connect(str(tmp_path / "t.duckdb")) as database:
+        database.execute("CREATE TABLE s AS SELECT 'x' AS x, 0 AS y; CREATE VIEW t AS SELECT x::DOUBLE AS x, y FROM s")
+    ledger, address = MemoryLedger(), f"duckdb:///{tmp_path}/t.duckdb#t"
+    forest = vw.RandomTreesClassifier(schema_with(NUMBER), n_estimators=1, max_depth=1, ledger=ledger)
+    with pytest.raises(UnreadableError):
+        forest.fit(address)
+    assert [entry.state for entry in ledger.entries()] == ["cancelled"]
+    good = vw.RandomTreesClassifier(schema_with(NUMBER), n_estimators=1, max_depth=1).fit([[1.0]], [0])
+    with pytest.raises(UnreadableError):
+        vw.evaluate(good, address, epsilon=1.0, ledger=ledger)
+    assert [entry.state for entry in ledger.entries()] == ["cancelled", "cancelled"]
+    assert ledger.spent.epsilon == 0
 
 
 @pytest.mark.parametrize("read", ["read_csv('{0}')", "'{0}'", "read_json('{0}')"])

@@ -36,10 +36,11 @@ from fixtures.neighbour_pairs import (
     Row,
     discovery_of,
     pair_of,
+    weighed_pair_of,
     write_csv,
 )  # fmt: skip
 from veilwood import atomic_file
-from veilwood.audit.noninterference import forced, interference, outcome, trace, visible
+from veilwood.audit.noninterference import compare, forced, interference, outcome, trace, visible
 from veilwood.cli.main import main
 from veilwood.estimators.base import BaseForest
 from veilwood.privacy.door import Door
@@ -90,6 +91,39 @@ def test_whether_there_was_any_row_cannot_be_seen(trees: str, form: str) -> None
     params = SMALL | {"trees": trees, "invalid": "drop", "random_state": 0, "n_jobs": 1}
     pair = Pair("RandomTreesClassifier", params, form, False, [row], [], "first", 0, 0, [row])
     assert found_in(pair) == []
+
+
+@pytest.mark.parametrize("number", [0, 3, 14, 18, 26])
+def test_neighbours_whose_rows_are_weighed_leave_the_same_traces(number: int) -> None:
+    """A forest that counts rows where they are replaced took the exact sum of their weights into its plan."""
+    for drop in (False, True):
+        pair = weighed_pair_of(number, drop=drop)
+        trace, lines = compare(pair.run, pair.one, pair.other, draw=pair.draw)
+        assert isinstance(trace.visible["returned"], dict), trace.visible["returned"][-1]
+        assert lines == [], pair
+
+
+@pytest.mark.parametrize("Forest", [vw.PrivateForestClassifier, vw.PrivateForestRegressor])
+def test_how_many_rows_replaced_weights_make_is_not_seen(Forest: Any) -> None:
+    task = Forest.task
+
+    def fit(weight: float, folder: Path) -> Any:
+        rows = [{"age": 37.5, "income": 5, "city": "Lima", "grade": 1, "ill": 1}] * 40
+        forest = Forest(SCHEMAS[task], adjacency="replace-one", max_weight=5, random_state=0, n_jobs=1)
+        forest.fit(pd.DataFrame(rows), sample_weight=[1.0] * 39 + [weight])
+        shown = visible(forest)
+        return shown | {"loaded": str(vw.load("model.veilwood").plan_)}
+
+    assert interference(fit, 1.0, 5.0) == []
+
+
+@pytest.mark.parametrize("setting", [1, 3, 13, 15, 18])
+def test_neighbours_of_forests_that_choose_their_size_leave_the_same_traces(setting: int) -> None:
+    for number in (setting, setting + len(SETTINGS)):
+        pair = pair_of(number, drop=True, form="frame", sized=True)
+        trace, lines = compare(pair.run, pair.one, pair.other, draw=pair.draw)
+        assert isinstance(trace.visible["returned"], dict), trace.visible["returned"][-1]
+        assert lines == [], pair
 
 
 @pytest.mark.parametrize("form", ["address", "query", "spool"])  # of HANDED_OVER; all are in the slow tests

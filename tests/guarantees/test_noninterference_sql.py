@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fixtures.neighbour_pairs import SETTINGS, Pair, pair_of
-from veilwood.audit.noninterference import interference, trace
+import veilwood as vw
+from fixtures.neighbour_pairs import SCHEMAS, SERVERS, SETTINGS, Pair, Row, as_sqlite, pair_of
+from fixtures.postgres import running
+from veilwood.audit.noninterference import interference, trace, visible
 from veilwood.data.sql.source import SqlSource
 
 MANY = 8  # pairs of each setting, in the slow run
@@ -23,6 +27,43 @@ def test_neighbours_in_a_database_get_the_same_statements(setting: int) -> None:
     """Hashes of all statements are an attribute of the forest, so that they are among the traces."""
     check(pair_of(setting, form="duckdb"))
     check(pair_of(setting + 2 * len(SETTINGS), drop=True, form="duckdb"))
+
+
+@pytest.mark.parametrize("setting", [3, 21], ids=lambda setting: f"{setting} {SETTINGS[setting][0]}")
+def test_neighbours_in_sqlite_leave_the_same_traces(setting: int) -> None:
+    check(pair_of(setting, form="sqlite"))
+    check(pair_of(setting + 2 * len(SETTINGS), drop=True, form="sqlite"))
+
+
+def test_how_many_rows_are_set_aside_is_not_seen_where_one_is_replaced() -> None:
+    """In a database contents draw the parts: their exact sizes, which a plan may hold elsewhere, are private there."""
+    common: Row = {"income": 5.0, "city": "Lima", "grade": "1", "ill": "1"}
+    rows: list[Row] = [common | {"age": float(age)} for age in range(12)]
+
+    def fit(table: list[Row], folder: Path) -> Any:
+        forest = vw.PrivateForestClassifier(SCHEMAS["classification"], adjacency="replace-one", random_state=0)
+        X, _ = as_sqlite(table, "classification", folder)
+        return visible(forest.fit(X, evaluate_share=0.5, evaluate_epsilon=0.5))
+
+    for age in (20, 21, 22, 23):  # of which some change sides, by a key that is the same in every audit
+        assert interference(fit, rows, [*rows[:-1], common | {"age": float(age)}]) == []
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[None]:
+    with running() as address:
+        SERVERS.append(address)
+        yield
+        SERVERS.pop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("drop", [False, True])
+@pytest.mark.parametrize("form", ["sqlite", "postgres"])
+@pytest.mark.parametrize("setting", range(len(SETTINGS)), ids=lambda setting: f"{setting} {SETTINGS[setting][0]}")
+def test_neighbours_in_other_databases_leave_the_same_traces(setting: int, form: str, drop: bool, server: None) -> None:
+    for number in (setting, setting + len(SETTINGS)):
+        check(pair_of(number, drop=drop, form=form))
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -64,11 +64,15 @@ class Source:
         The exception: an iterator of batches, which is gone after one pass.
     n_partitions : int
         Partitions are numbered below this.
+    one_for_one : bool
+        Whether each row of the table is one row here, whatever it holds: where weights make copies of rows, or contents
+        decide which part of the table a row is in, a replaced row changes how many there are.
     """
 
     _read: Callable[[], Iterator[Callable[[], Batch]]]  # batches yet to be encoded, by whoever takes them
     once: bool = False
     n_partitions: int = 1
+    one_for_one: bool = field(default=True, kw_only=True)
 
     def batches(self) -> Iterator[Batch]:
         """Read all rows once."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.dataset
@@ -16,6 +16,8 @@ from veilwood.errors import OutOfSchemaError, SetupError
 
 __all__ = ["excel_dataset"]
 
+_UNREAD: Final = "a row that cannot be read"
+
 
 def excel_dataset(place: Place, nulls: Collection[str] = ()) -> Any:
     """Read the first sheet of a workbook whole; each cell becomes its text, whatever stands in other rows."""
@@ -25,7 +27,7 @@ def excel_dataset(place: Place, nulls: Collection[str] = ()) -> Any:
         raise SetupError("spreadsheets need an extra. Hint: pip install 'veilwood[excel]', or save as CSV.") from None
     try:
         with place.open() as file, CalamineWorkbook.from_filelike(io.BytesIO(file.read())) as book:
-            rows = book.get_sheet_by_index(0).to_python(skip_empty_area=False)
+            rows = _rows(book.get_sheet_by_index(0))
     except CalamineError:  # its words may hold cells
         raise OutOfSchemaError(f"cannot read {place.where!r}: it is damaged or of another format.") from None
     names = [str(name) for name in rows[0]] if rows else []
@@ -38,6 +40,20 @@ def excel_dataset(place: Place, nulls: Collection[str] = ()) -> Any:
     columns = [[_text(row[place], nulls) for row in rows[1:]] for place in range(len(names))]
     table = pa.table([pa.array(cells, pa.string()) for cells in columns], names=names)
     return pa.dataset.dataset(table)
+
+
+def _rows(sheet: Any) -> list[list[Any]]:
+    """Read each row by itself: one with a cell that Python cannot hold, as a duration of ages, has no usable cells."""
+    left = [""] * (sheet.start or (0, 0))[1]
+    rows: list[list[Any]] = []
+    unread = sheet.iter_rows()
+    while True:
+        try:
+            rows.append([*left, *next(unread)])
+        except StopIteration:
+            return rows
+        except (OverflowError, ValueError):
+            rows.append([_UNREAD] * (len(left) + sheet.width))
 
 
 def _text(cell: Any, nulls: Collection[str]) -> str | None:

@@ -55,4 +55,4 @@ def open_memory(
             rows = slice(start, start + batch_rows)
             yield partial(Batch, codes[rows], target[rows], 0, start)
 
-    return Source(read)
+    return Source(read, one_for_one=weights is None)

@@ -37,7 +37,8 @@ Piece: TypeAlias = "pa.RecordBatch | pa.Table | pd.DataFrame"
 
 _TEXT_READERS: Final = ("CSVStreamingReader", "TextFileReader", "JsonReader")  # of Arrow and pandas
 # How the plans of DuckDB and polars name what reads files of text.
-_TEXTS: Final = re.compile(r"READ_(CSV|JSON|NDJSON)|^\W*(Csv|NDJson|LazyJsonLineReader) SCAN", re.M)
+_TEXTS: Final = re.compile(r"READ_(CSV|JSON|NDJSON|XLSX)|^\W*(Csv|NDJson|LazyJsonLineReader) SCAN", re.M)
+_OBJECTS: Final = "PANDAS_SCAN"  # of numpy's arrays too
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -158,8 +159,14 @@ def stream_of(X: Any) -> Iterator[Any] | None:
 
 
 def _of_duckdb(relation: Any) -> Relation:
-    if reads_texts(relation.explain()):
+    plan = relation.explain()
+    if reads_texts(plan):
         raise types_from_rows("a DuckDB relation")
+    if _OBJECTS in plan:
+        raise OutOfSchemaError(
+            "DuckDB takes the types of a pandas frame's objects from some of its rows. Hint: pass the frame itself, or "
+            "a relation of an Arrow table."
+        )
     running: list[Any] = []
 
     def start(columns: list[str], batch_rows: int) -> Iterator[Piece]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from os import PathLike
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias, get_args, runtime_checkable
 
@@ -30,7 +31,6 @@ from veilwood.data.schema import Schema, TaskKind
 from veilwood.data.sql.source import SqlSource
 from veilwood.data.weights import Weights, check_weight, weighed
 from veilwood.errors import (
-    OutOfSchemaError,
     ParameterError,
     PlanError,
     PrivacyWarning,
@@ -45,7 +45,7 @@ from veilwood.forests.method import Asked, Design, Method, Model, Parameters
 from veilwood.forests.sizes import method_of
 from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.privacy.covered import CoveredDoor
-from veilwood.privacy.door import INFERRED, Door
+from veilwood.privacy.door import INFERRED, Door, noting_refusals
 from veilwood.privacy.ledger import Ledger, open_ledger
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf, unit_of
@@ -416,13 +416,9 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
     @contextmanager
     def _noting_refusals(self, plan: Plan, not_private: str | None, table: Handle) -> Iterator[None]:
         """Write into the ledger that rows were refused: it tells something for nothing, so it must not go unseen."""
-        try:
+        door = partial(Door, plan, open_ledger(self.ledger), not_private=not_private, table=table)
+        with nullcontext() if self.ledger is None else noting_refusals(door):
             yield
-        except OutOfSchemaError:
-            if self.ledger is not None:
-                with Door(plan, open_ledger(self.ledger), not_private=not_private, table=table):
-                    raise
-            raise
 
     def _encode(self, encoding: Encoding, X: Any) -> NDArray[np.uint16]:
         unit = unit_of(self.privacy_unit)

@@ -84,7 +84,7 @@ class Aside:
             for unread in source._read():
                 yield partial(_then, unread, kept)
 
-        return Source(read, source.once, source.n_partitions)
+        return Source(read, source.once, source.n_partitions, one_for_one=source.one_for_one)
 
 
 def costs_the_larger(neighbours: Neighbours) -> bool:

@@ -6,7 +6,8 @@ Everything private goes through the few lines of ``Door``; what it hands out is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Literal, NoReturn, Self, TypeVar
@@ -14,7 +15,7 @@ from typing import Literal, NoReturn, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.errors import OutOfSchemaError, PlanError, UseError
+from veilwood.errors import OutOfSchemaError, PlanError, UnreadableError, UseError
 from veilwood.privacy import entropy, spending
 from veilwood.privacy.certificate import ByServers, PrivacyStatement, Spend, certify
 from veilwood.privacy.ledger import Ledger, MemoryLedger, NoLedger, Reservation
@@ -212,6 +213,23 @@ class Door:
         entry = next(entry for entry in self._ledger.entries() if entry.id == self._reservation.id)
         spend = Spend(self._ledger.name, entry.id, entry.loss, kept_by(self._ledger), entry.not_private, entry.plan)
         return certify(self.plan, spend, self._servers)
+
+
+@contextmanager
+def noting_refusals(door: Callable[[], Door]) -> Iterator[None]:
+    """Write into the ledger that rows were refused, or could not be read, before a door was opened.
+
+    It tells something for nothing, so it must not go unseen. The entry is a cancelled one.
+    """
+    try:
+        yield
+    except OutOfSchemaError:
+        with door():
+            raise
+    except UnreadableError as error:
+        with suppress(OutOfSchemaError), door():
+            raise OutOfSchemaError(str(error)) from None
+        raise
 
 
 class TrialDoor(Door):

@@ -147,6 +147,10 @@ def test_joint_fits_refuse_what_servers_cannot_do() -> None:
     for forest, why in refused:
         with pytest.raises(VeilwoodError, match=why):
             forest.fit(parties)
+    weights: dict[str, Any]
+    for weights in ({"sample_weight": [1.0]}, {"sample_weight": [1.0], "evaluate_share": 0.5}):
+        with pytest.raises(VeilwoodError, match=r"cannot be (weighed|set aside)"):
+            vw.RandomTreesClassifier(**good, max_weight=2).fit(parties, **weights)
     assert parties.asked == 0
     with pytest.raises(VeilwoodError, match="law='loud'"):
         Threads(OWNERS, "loud")

@@ -89,6 +89,9 @@ class Cluster(Protocol):
     def columns(self, frame: Any) -> Sequence[str]:
         """Names of the columns."""
 
+    def guesses_types(self, frame: Any) -> bool:
+        """Whether the frame reads files of text, whose types are guessed from rows, so far as its plan tells."""
+
     def project(self, frame: Any, names: list[str]) -> Any:
         """Keep some columns."""
 
@@ -131,6 +134,14 @@ class Dask:
         """Names of the columns."""
         return list(frame.columns)
 
+    def guesses_types(self, frame: Any) -> bool:
+        """Find ``read_csv``, unless every cell stays a text."""
+        readers = (
+            part for node in _expressions(frame) for part in node.operands
+            if isinstance(part, partial) and part.func.__module__ == "dask.dataframe.io.csv"
+        )  # fmt: skip
+        return any(part.keywords.get("kwargs", {}).get("dtype") not in (str, "str", "string") for part in readers)
+
     def project(self, frame: Any, names: list[str]) -> Any:
         """Keep some columns."""
         return frame[names]
@@ -171,6 +182,11 @@ class Dask:
         return frame.map_partitions(_predicted_frame, model, method, meta, meta=meta)
 
 
+def _expressions(frame: Any) -> Iterator[Any]:
+    """What a frame is computed by; older versions do not tell."""
+    return iter(()) if getattr(frame, "expr", None) is None else frame.expr.walk()  # type: ignore[no-any-return]
+
+
 def _on_buckets(work: Any, partition: int, rows: pd.DataFrame) -> Part:
     return Part.total(_hold_buckets(work, partition, rows))
 
@@ -205,6 +221,13 @@ class Spark:
     def columns(self, frame: Any) -> Sequence[str]:
         """Names of the columns."""
         return list(frame.columns)
+
+    def guesses_types(self, frame: Any) -> bool:
+        """Find JSON, and CSV with ``inferSchema``; frames of Spark Connect have no plan that can be read here."""
+        if not hasattr(frame, "_jdf"):
+            return False
+        leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
+        return any(_guesses(leaves.apply(place)) for place in range(leaves.size()))
 
     def project(self, frame: Any, names: list[str]) -> Any:
         """Keep some columns."""
@@ -269,6 +292,17 @@ class Spark:
         return frame.mapInArrow(run, StructType([*frame.schema.fields, *added.fields]))
 
 
+def _guesses(leaf: Any) -> bool:
+    if leaf.getClass().getSimpleName() != "LogicalRelation":
+        return False
+    relation = leaf.relation()
+    if relation.getClass().getSimpleName() != "HadoopFsRelation":
+        return False
+    options = str(relation.options().toString()).lower()
+    kind = str(relation.fileFormat().toString()).upper()
+    return kind == "JSON" or (kind in ("CSV", "XML") and "inferschema -> true" in options)
+
+
 def _cell(row: Any) -> bytes:
     return bytes(row.part)
 
@@ -284,6 +318,14 @@ class Ray:
     def columns(self, frame: Any) -> Sequence[str]:
         """Names of the columns."""
         return list(frame.columns())
+
+    def guesses_types(self, frame: Any) -> bool:
+        """Find ``read_csv`` and ``read_json``."""
+        plan = getattr(frame, "_logical_plan", None)  # not public: a later version may hide it
+        operators = [] if plan is None else [plan.dag]
+        for operator in operators:
+            operators += operator.input_dependencies
+        return any(operator.name in ("ReadCSV", "ReadJSON") for operator in operators)
 
     def project(self, frame: Any, names: list[str]) -> Any:
         """Keep some columns, and hold the blocks in Ray's object store: another run could cut them differently."""

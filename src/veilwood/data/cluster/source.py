@@ -7,6 +7,7 @@ What is counted is in ``trees`` and ``forests``; noise is drawn once, by the doo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -32,6 +33,7 @@ from veilwood.data.cluster.worker import (  # fmt: skip
 from veilwood.data.encoding import Encoding, check_names
 from veilwood.data.private_text import without_words_of
 from veilwood.data.problems import Invalid
+from veilwood.data.relations import types_from_rows
 from veilwood.data.row_cap import no_id
 from veilwood.errors import FileError, OutOfSchemaError, UseError
 from veilwood.privacy import entropy
@@ -44,11 +46,21 @@ def open_frame(
     engine: Cluster, frame: Any, encoding: Encoding, *, cap: RowsOf | None, invalid: Invalid
 ) -> ClusterSource:
     """Make a source of a frame of Dask, Spark or Ray, which must hold the target column (``open_rows``)."""
-    names = engine.columns(frame)
+    with _told(engine):
+        if engine.guesses_types(frame):
+            raise types_from_rows(f"a {engine.name} frame")
+        names = engine.columns(frame)
     check_names(encoding.schema, names, allowed_extra=() if cap is None else (cap.id,), target=True)
     if cap is not None and cap.id not in names:
         raise no_id(cap)
-    return ClusterSource.of(engine, engine.project(frame, _wanted(encoding, cap)), encoding, cap, invalid)
+    with _told(engine):
+        wanted = engine.project(frame, _wanted(encoding, cap))
+    return ClusterSource.of(engine, wanted, encoding, cap, invalid)
+
+
+def _told(engine: Cluster) -> AbstractContextManager[None]:
+    """Tell what an engine raises without its words."""
+    return without_words_of(engine.name, "could not compute the frame", "compute the frame by itself")
 
 
 def _wanted(encoding: Encoding, cap: RowsOf | None) -> list[str]:
@@ -171,7 +183,7 @@ class Frame:
 
     def checked(self, run: Callable[[], Part]) -> Part:
         """Run something on the cluster and check that rows are where they were in earlier passes."""
-        with without_words_of(self.engine.name, "could not compute the frame", "compute the frame by itself"):
+        with _told(self.engine):
             total = run()
         if total.refusal is not None:
             raise total.refusal

@@ -164,7 +164,7 @@ def _placed(
     if column.prefix is not None and typed.kind not in ("whole", "text", "as text", "any"):
         raise _wrong_type(column, typed, "texts or whole numbers, of which the beginning counts", "cast it in a view")
     if column.prefix is not None:
-        text = x if typed.kind == "text" else f"CAST({x} AS {words.texts})"
+        text = x if typed.kind == "text" else words.as_text(x)
         placed, kinds = _texts(text, words, known, missing, unknown, column.prefix)
         if typed.kind == "any":
             placed = f"CASE WHEN TYPEOF({x}) IN ('real', 'blob') THEN {-Problem.UNUSABLE} ELSE {placed} END"
@@ -192,7 +192,7 @@ def _placed(
             return _texts(x, words, known, missing, unknown)
         case "as text":
             _refuse_days(column, typed)
-            return _texts(f"CAST({x} AS {words.texts})", words, known, missing, unknown)
+            return _texts(words.as_text(x), words, known, missing, unknown)
         case "any":
             _refuse_days(column, typed)
             texts, _ = _texts(x, words, known, missing, unknown)
@@ -350,7 +350,7 @@ def id_read(name: str, typed: Typed, words: Words) -> Read:
         case "text":
             return as_text(x)
         case "as text":
-            return as_text(f"CAST({x} AS {words.texts})")
+            return as_text(words.as_text(x))
         case "any":
             text = as_text(x)
             most = words.number(2.0**53)

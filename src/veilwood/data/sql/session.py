@@ -166,10 +166,22 @@ def _duckdb(scheme: str, bare: str) -> tuple[Any, Run]:
 def _duckdb_run(connection: Any) -> Run:
     def run(statement: str) -> tuple[list[tuple[str, str]], Rows]:
         cursor = connection.execute(statement)
-        names = [(str(entry[0]), str(entry[1])) for entry in cursor.description or ()]
+        names = [(str(entry[0]), public_type(str(entry[1]))) for entry in cursor.description or ()]
         return names, [tuple(row) for row in cursor.fetchall()]
 
     return run
+
+
+def public_type(name: str) -> str:
+    """Write a type without the values of an ENUM, which may have been made of rows.
+
+    >>> public_type("ENUM('a', 'b)')"), public_type("ENUM('a')[]"), public_type("STRUCT(x ENUM('a'))")
+    ('ENUM', 'ENUM[]', 'STRUCT')
+    """
+    before, found, _ = name.partition("ENUM(")
+    if not found:
+        return name
+    return before.partition("(")[0] or ("ENUM[]" if name.endswith("]") else "ENUM")
 
 
 def _postgres(scheme: str, bare: str) -> tuple[Any, Run]:
@@ -194,6 +206,8 @@ def _postgres_run(connection: Any) -> Run:
 
 def _postgres_type(connection: Any, entry: Any) -> str:
     known = connection.adapters.types.get(entry.type_code)
+    if known is not None and known.oid != entry.type_code:
+        return f"{known.name}[]"
     if known is not None:
         return f"{known.name}({entry.precision},{entry.scale})" if entry.precision is not None else str(known.name)
     found = connection.execute(f"SELECT typname, typtype FROM pg_type WHERE oid = {int(entry.type_code)}").fetchall()

@@ -63,7 +63,9 @@ class EncodedRows:
                     "Hint: cast it in a view.",
                     column=name,
                 )
-            return Typed(f"veilwood_table.{words.name(name)}", kind, type_name)
+            x = f"veilwood_table.{words.name(name)}"
+            # Some collations of PostgreSQL cannot be searched, which would be told by the first row that holds a text.
+            return Typed(words.exactly(x) if kind == "text" else x, kind, type_name)
 
         features = tuple(
             (number_of if column.kind == "numeric" else place_of)(column, typed(column.source), words)
@@ -197,7 +199,8 @@ class SqlSource(Source):
 
     def part(self, key: bytes, thousandths: int, aside: bool) -> SqlSource:
         """Keep the rows that a key sets aside, or the others: by what a row holds, in every pass the same."""
-        return SqlSource(_read=self._read, session=self.session, rows=self.rows, share=(key, thousandths, aside))
+        share = (key, thousandths, aside)
+        return SqlSource(_read=self._read, session=self.session, rows=self.rows, share=share, one_for_one=False)
 
     def writer(self) -> Writer:
         """Writes cells of the encoded rows."""

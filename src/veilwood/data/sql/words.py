@@ -196,6 +196,10 @@ class Words:
         """Let a text be compared by its characters, whatever its column or database says."""
         return _EXACT.get(self.engine, "{x}").format(x=x)
 
+    def as_text(self, x: str) -> str:
+        """Turn what is no text into one."""
+        return self.exactly(f"CAST({x} AS {self.texts})")
+
     def hash(self, x: str) -> str:
         """The hash of a text, as 64 hexadecimal digits."""
         return _HASH[self.engine].format(x=x)

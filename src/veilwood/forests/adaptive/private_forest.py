@@ -189,19 +189,19 @@ class PrivateForest(Method[PrivateForestParameters]):
     def measure(self, design: PrivateForestDesign, source: Source, door: Door, n_jobs: int | None = None) -> Learned:
         """Carry the loop out."""
         rows = _opened(design.columns, source, len(design.encoding.schema.classes), n_jobs)
-        alone = source.alone
+        as_many = source.alone and source.one_for_one
         del source  # rows that are held need it no more
         try:
-            return self._measure(design, rows, door, n_jobs, alone)
+            return self._measure(design, rows, door, n_jobs, as_many)
         finally:
             if isinstance(rows, ClusterRows):
                 rows.close()
 
     def _measure(
-        self, design: PrivateForestDesign, rows: AskedRows, door: Door, n_jobs: int | None, alone: bool
+        self, design: PrivateForestDesign, rows: AskedRows, door: Door, n_jobs: int | None, as_many: bool
     ) -> Learned:
         asked, n_classes = design.asked, len(design.encoding.schema.classes)
-        if design.n_rows is None and alone and _rows_are_public(asked):
+        if design.n_rows is None and as_many and _rows_are_public(asked):
             (n,) = rows.ask(RowCount())
             design = self._design(asked, max(int(n), 1), declared=False, loss=design.plan.loss)
             door.refine(design.plan)
@@ -266,7 +266,8 @@ class PrivateForest(Method[PrivateForestParameters]):
     def replan(self, asked: Asked, plan: Plan) -> Plan:
         """Plan every step that was taken once more, from its name, shape and loss: sensitivity and noise follow."""
         fresh = self.design(asked).plan
-        if _rows_are_public(asked) and self.parameters.n_rows is None and plan.layout.rows_planned is not None:
+        counted = plan.layout.rows_known == "counted" and self.parameters.n_rows is None
+        if counted and _rows_are_public(asked) and plan.layout.rows_planned is not None:
             fresh = self._design(asked, plan.layout.rows_planned, declared=False, loss=fresh.loss).plan
         n_columns, n_classes = len(asked.schema.features), len(asked.schema.classes)
         try:
@@ -300,7 +301,7 @@ def _opened(columns: Sequence[CellColumn], source: Source, n_classes: int, n_job
 
 
 def _rows_are_public(asked: Asked) -> bool:
-    """Whether all neighbours have as many rows: where rows, not people, are replaced, and none can be dropped."""
+    """Whether neighbours have as many rows: where rows, not people, are replaced, and none is dropped or copied."""
     replaced = asked.neighbours.adjacency == "replace-one" and isinstance(asked.neighbours.unit, RowsUnit)
     return replaced and asked.parameters.get("invalid") != "drop"
 
