@@ -184,7 +184,7 @@ class Dask:
 
 def _expressions(frame: Any) -> Iterator[Any]:
     """What a frame is computed by; older versions do not tell."""
-    return iter(()) if getattr(frame, "expr", None) is None else frame.expr.walk()  # type: ignore[no-any-return]
+    return iter(()) if getattr(frame, "expr", None) is None else frame.expr.walk()
 
 
 def _on_buckets(work: Any, partition: int, rows: pd.DataFrame) -> Part:
