@@ -25,6 +25,7 @@ from veilwood.estimators import (
     GreedyForestClassifier,
     GreedyForestRegressor,
     MatrixForestClassifier,
+    MatrixForestPredictor,
     MedianForestClassifier,
     MedianForestRegressor,
     RandomTreesClassifier,
@@ -305,8 +306,11 @@ def _prototype(estimator: Any, schema: Schema) -> Any:
     kind = estimator if inspect.isclass(estimator) else type(estimator)
     if kind not in FAMILIES:
         name = kind.__name__ if kind is not str else repr(estimator)
+        why = ""
+        if kind is MatrixForestPredictor:
+            why = ": its noise follows the queries of each batch, and plan_answer tells it for one"
         raise UseError(
-            f"{name} cannot be tuned without data. Hint: one of {', '.join(known.__name__ for known in FAMILIES)}."
+            f"{name} cannot be tuned without data{why}. Hint: one of {', '.join(known.__name__ for known in FAMILIES)}."
         )
     if kind.task != schema.task:
         raise SchemaError(f"{kind.__name__} does {kind.task}, and schema {schema.name!r} is for {schema.task}.")

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -174,10 +176,14 @@ def test_a_schema_is_discovered_at_a_price(here: Path, capsys: pytest.CaptureFix
 
 
 def test_the_messy_table_from_csv_to_a_signed_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The example itself, on fewer rows; no note, name, id or amount of a patient is in what it prints or writes."""
     monkeypatch.setattr(sys, "argv", ["messy_table.py", str(tmp_path), "1000"])
+    caplog.set_level(logging.DEBUG)
     runpy.run_path(str(ROOT / "examples" / "messy_table.py"), run_name="__main__")
     told = "".join(capfd.readouterr())
     assert "Certificate: epsilon=1" in told
@@ -185,12 +191,19 @@ def test_the_messy_table_from_csv_to_a_signed_report(
     assert "all rows of one patient_id (at most 3 used)" in told
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 1001
     table = pd.read_csv(tmp_path / "visits.csv", sep=";", encoding="cp1252", dtype=str)
-    files = [tmp_path / f"visits.{end}" for end in ("json", "veilwood", "veilwood.sig", "db", "html")]
-    written = told.encode() + b"".join(path.read_bytes() for path in files)
+    own = {"visits.csv", "predictions.csv"}  # the table, and what was asked to keep a column of it
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name not in own]
+    assert {f"visits.{end}" for end in ("json", "veilwood", "veilwood.sig", "db", "html")} <= {f.name for f in files}
+    written = told.encode() + caplog.text.encode() + b"".join(path.read_bytes() for path in files)
     private = {*table["fallnummer"], *table["patient_id"], *table["notiz"], *table["kosten"], *table["name"], *SURNAMES}
     private |= set(table["plz"]) | set(table["geburtsdatum"])
     assert [value for value in private if value.encode() in written and not value.isdigit()] == []
     assert not any(word.encode() in written for word in WORDS if len(word) > 8)
+    # No number that a computer writes begins with 0 and has no point, so that such a postcode would be one.
+    east = {code for code in table["plz"] if code.startswith("0")}
+    assert len(east) > 20
+    words = told + caplog.text + "".join((tmp_path / f"visits.{end}").read_text() for end in ("json", "html"))
+    assert east.isdisjoint(re.findall(r"(?<![\w.,-])0\d{4}(?![\w.,])", words))
 
 
 def test_a_review_by_script_leaves_no_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

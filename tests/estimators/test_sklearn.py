@@ -76,13 +76,49 @@ def cannot_hold(estimator: Any) -> dict[str, str]:
     )
 
 
+def by_default(Forest: Any) -> Any:
+    """No parameter but what checks cannot do without: they have no schema, and weigh rows.
+
+    Matrix forests without noise: with it each of hundreds of fits searches four sizes, up to a minute on wide tables.
+    """
+    noise = {"epsilon": math.inf} if Forest is vw.MatrixForestClassifier else {}
+    return Forest(schema="infer", max_weight=5, **noise)
+
+
+TWO_PASSES = (
+    "partial_fit cannot count the rows before it chooses a size: it needs n_rows or a size, and says so; "
+    "with both the same checks pass above"
+)
+
+
+def cannot_hold_by_default(estimator: Any) -> dict[str, str]:
+    once = hasattr(estimator, "partial_fit") and math.isfinite(estimator.epsilon)
+    names = ["check_fit_score_takes_y", "check_n_features_in_after_fitting", "check_estimators_partial_fit_n_features"]
+    return cannot_hold(estimator) | (dict.fromkeys(names, TWO_PASSES) if once else {})
+
+
 @pytest.fixture
-def _seeded() -> Iterator[None]:
+def _no_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", vw.PrivacyWarning)
         warnings.simplefilter("ignore", vw.UtilityWarning)
-        with seeded_for_tests(0):
-            yield
+        yield
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_no_warnings")
+@parametrize_with_checks(  # type: ignore[untyped-decorator]
+    [by_default(Forest) for Forest in [*CLASSES, vw.PrivateForestClassifier, vw.PrivateForestRegressor]],
+    expected_failed_checks=cannot_hold_by_default,
+)
+def test_scikit_learn_checks_with_default_parameters_and_fresh_noise(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.fixture
+def _seeded(_no_warnings: None) -> Iterator[None]:
+    with seeded_for_tests(0):
+        yield
 
 
 @pytest.mark.usefixtures("_seeded")
