@@ -7,10 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import veilwood as vw
 from veilwood.atomic_file import cache_folder
+from veilwood.errors import PlanError
 from veilwood.forests.matrix import kept, measurement
 from veilwood.privacy.loss import Loss
 
@@ -90,6 +92,37 @@ def test_a_changed_strategy_costs_accuracy_and_no_privacy(folder: Path) -> None:
     fitted = forest().fit(X, Y)
     assert fitted.privacy_.is_private
     assert fitted.plan_.loss == first.loss
+
+
+WRAPPING = {  # factors whose columns, or the squares in them, add up to 1 beyond the end of an int64
+    "sums": [*np.diag([2**58 + 1, 1, 1, 1, 1]).tolist(), *[[2**58, 0, 0, 0, 0]] * 63],
+    "squares": [*np.eye(5, dtype=int).tolist(), [2**32] * 5],
+    "more of both": [*np.eye(5, dtype=int).tolist(), [2**62] * 5, [2**62] * 5, [2**62] * 5, [2**62] * 5],
+}
+
+
+@pytest.mark.parametrize(("wrapping", "delta"), [("sums", 0.0), ("squares", 1e-6), ("more of both", 0.0)])
+def test_a_strategy_whose_sensitivity_would_wrap_around_is_no_strategy(
+    wrapping: str, delta: float, folder: Path, tmp_path: Path
+) -> None:
+    """One row moves it by 2**64 and more, which int64 counts as 1: exact counts came out of a fit at epsilon 1."""
+    columns = [column for column in SCHEMA.to_dict()["columns"] if column["name"] in ("left_weight", "class")]
+    schema = vw.Schema.from_dict({**SCHEMA.to_dict(), "columns": columns})
+    asked: dict[str, Any] = {"delta": delta, "schema": schema, "n_estimators": 1, "max_depth": 1}
+
+    def one_column() -> vw.MatrixForestClassifier:
+        return vw.MatrixForestClassifier(epsilon=1, random_state=3, **asked)
+
+    first = one_column().plan()
+    (file,) = folder.iterdir()
+    choices = json.loads(file.read_text()) | {"strategies": [{"factors": [WRAPPING[wrapping]]}]}
+    choices |= {"law": "zcdp"} if delta else {}
+    file.write_text(json.dumps(choices))
+    assert one_column().plan() == first
+    forged = first.to_dict() | {"choices": choices}
+    (tmp_path / "plan.json").write_text(json.dumps(forged))
+    with pytest.raises(PlanError):
+        one_column().fit(X[["left_weight"]], Y, plan=tmp_path / "plan.json")
 
 
 def test_old_files_go_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

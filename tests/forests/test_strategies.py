@@ -333,6 +333,13 @@ def test_bad_input_is_named() -> None:
         Marginals(workload, {(0,): 0})
     with pytest.raises(VeilwoodError, match="factor"):
         Factors(workload, [np.ones((6, 6), int)])
+    with pytest.raises(VeilwoodError, match="adds up to more"):
+        Factors(workload, [np.vstack([np.eye(6, dtype=int), np.full((1, 6), 2**32)])])
+    with pytest.raises(VeilwoodError, match="product of factors"):
+        Factors(
+            PathWorkload.from_leaves((2,) * 3, [[0, 1, 2]] * 8, list(np.ndindex(2, 2, 2))),
+            [np.eye(2, dtype=int) << 20] * 3,
+        )
     with pytest.raises(VeilwoodError, match="budget"):
         expected_error(workload, identity, budget=Fraction(0))
     with pytest.raises(DomainTooLargeError, match="max_depth"):

@@ -46,6 +46,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 NoiseName = Literal["laplace", "gaussian"]
 
+# Of a factor's columns, and of the entries of a product of factors. So sums of columns and of their squares are exact,
+# and counts times entries come near the end of an int64 only where the door refuses them.
+_LARGEST_COLUMN, _LARGEST_ENTRY = 1 << 20, 1 << 40
 _LEAST_VARIANCE = 1e-200  # keeps precisions finite when epsilon is so large that the noise is surely zero
 
 
@@ -359,6 +362,10 @@ class Factors(Strategy):
                 or (square != np.diag(np.diag(square))).any()
             ):
                 raise MechanismError("a factor is not a positive diagonal on non-negative rows.")
+            if (factor > _LARGEST_COLUMN).any() or (factor.sum(axis=0) > _LARGEST_COLUMN).any():
+                raise MechanismError(f"a column of a factor adds up to more than {_LARGEST_COLUMN:,}.")
+        if math.prod(int(factor.max()) for factor in self.factors) > _LARGEST_ENTRY:
+            raise MechanismError(f"an entry of a product of factors is above {_LARGEST_ENTRY:,}.")
         self.name = "p-identity" if len(columns) == 1 else "kronecker p-identity"
         self.tables = (tuple(len(factor) for factor in self.factors),)
         self.l1 = math.prod(int(factor.sum(axis=0).max()) for factor in self.factors)
