@@ -294,3 +294,51 @@ def test_names_and_resolutions_out_of_place_are_found(tmp_path: Path) -> None:
             connection.commit()
         with pytest.raises(LedgerError, match=r"altered|damaged"):
             _ = SQLiteLedger(path).spent
+
+
+# -- keys and texts ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [({"what": "x", "key": "a] [b"}, "b"), ({"what": "x [b]"}, "b"), ({"what": "x [b]", "key": "a"}, "b")],
+)
+def test_a_spend_is_not_taken_for_one_of_another_key(first: dict[str, str], second: str) -> None:
+    """Keys stood at the end of the text: one that ended like another was not charged, and a second release was free."""
+    ledger = MemoryLedger(epsilon=1)
+    facts = {"neighbours": ROW, "plan": "1f3a"}
+    ledger.reserve(pure("0.5"), **first, **facts).commit()  # type: ignore[arg-type]
+    assert ledger.find(second) is None
+    assert ledger.reserve(pure("0.5"), what="y", key=second, **facts).is_new  # type: ignore[arg-type]
+    assert ledger.spent.epsilon == 1
+    assert not ledger.reserve(pure("0.5"), what="y", key=second, **facts).is_new  # type: ignore[arg-type]
+    assert ledger.find("") is None
+
+
+def test_keys_of_older_records_are_known_where_they_stand(tmp_path: Path) -> None:
+    """Versions before had a key at the end of the text: a retry of such a spend is not charged twice."""
+    ledger = SQLiteLedger(tmp_path / "spends.db", epsilon=1)
+    event = {"event": "reserved", "loss": {"epsilon": "1/2", "delta": "0", "rho": "1/8"}, "not_private": None}
+    event |= {"what": "leaf counts [59ab]", "neighbours": ROW, "plan": "1f3a", "table": "", "schema": ""}
+    with ledger._transaction(write=True) as connection:
+        before = ledger._chain.read(connection)
+        _, head = chain.append(connection, before.head, event)
+        chain.keep(connection, chain.Balance(before.budget, pure("1/2"), ROW, head))
+    again = SQLiteLedger(tmp_path / "spends.db")
+    assert [entry.key for entry in again.entries()] == ["59ab"]
+    assert not spend(again, pure("0.5"), key="59ab").is_new
+    assert spend(again, pure("0.5"), key="9ab").is_new
+    again.verify()
+
+
+@pytest.mark.parametrize("name", ["what", "table", "plan", "schema"])
+def test_half_of_a_pair_of_code_units_does_not_spoil_the_ledger(name: str, tmp_path: Path) -> None:
+    """A schema of such a name had made the ledger unreadable, for everybody and for good."""
+    ledger = SQLiteLedger(tmp_path / "spends.db", epsilon=1)
+    facts = {"what": "leaf counts", "neighbours": ROW, "plan": "1f3a", name: "x\ud800"}
+    ledger.reserve(pure("0.5"), **facts).commit()  # type: ignore[arg-type]
+    spend(ledger, pure("0.25")).cancel("\udc80")
+    assert SQLiteLedger(tmp_path / "spends.db", of="people \ud83d").spent == pure("0.5")
+    ledger.verify()
+    with pytest.raises(LedgerError, match="key"):  # nothing is put in its place: two keys could become one
+        spend(ledger, pure("0.25"), key="\ud800")

@@ -57,6 +57,6 @@ def test_64_clients_never_overspend_and_pay_once_for_one_batch(settings: Setting
     with serving(settings.folder, database=settings.database) as running:
         ledger = running.get("auditor", "/v1/datasets/cars/ledger")
         assert (ledger["spent"], ledger["remaining"]) == (f"epsilon={PRICE * (AFFORDABLE + 1):g}", "epsilon=0")
-        counted = [entry["what"] for entry in ledger["entries"] if entry["state"] == "committed"]
+        counted = [entry["key"] for entry in ledger["entries"] if entry["state"] == "committed"]
         assert len(counted) == len(set(counted)) == AFFORDABLE + 1
         running.post("auditor", "/v1/datasets/cars/ledger/verify")

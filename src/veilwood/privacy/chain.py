@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -24,7 +25,10 @@ State = Literal["reserved", "committed", "cancelled", "resolved"]
 
 PARTS = {("table", "events"), ("index", "events_of_entry"), ("table", "balance")}  # no view or trigger runs code
 APPLICATION_ID = 0x5645494C  # "VEIL", in the file header: tells a ledger from any other database
-_VERSION = 2  # of the records; 1 knew neither tables, schemas nor whom the ledger protects
+_VERSION = 3  # of the records; 1 knew neither tables, schemas nor whom the ledger protects, 2 no keys of their own
+_OLDER_KEY = re.compile(
+    r" \[([^\[\]]+)\]"
+)  # where records of versions 1 and 2 have it: at the end of what was released
 _TABLES = f"""
     BEGIN IMMEDIATE;
     PRAGMA application_id = {APPLICATION_ID};
@@ -73,6 +77,8 @@ class Entry:
         The public handle of the rows (a path, or the kind of object) and the hash of the schema; empty where not said.
     resolution : str or None
         The custodian's reason; of a cancelled entry, why the rows were refused: columns and kinds of problems.
+    key : str
+        Under which a retry is known and charged no second time; empty for a spend that is not tried again.
     """
 
     id: int
@@ -86,6 +92,7 @@ class Entry:
     table: str = ""
     schema: str = ""
     resolution: str | None = None
+    key: str = ""
 
     @property
     def counts(self) -> bool:
@@ -210,7 +217,7 @@ class Chain:
             loss = read_loss(event.pop("loss"))
             if not isinstance(entry, int) or not all(isinstance(fact, str | None) for fact in event.values()):
                 raise TypeError("a fact of an entry is not text")
-            made = Entry(id=entry, state=state, loss=loss, **event)
+            made = Entry(id=entry, state=state, loss=loss, **{"key": _older_key(event["what"]), **event})
             self._charged = None if self._charged is None else Loss.total((self._charged, loss))
             self._unbounded += [] if made.not_private is None else [entry]
             self.entries[entry] = made
@@ -288,6 +295,12 @@ def _read_budget(parts: Mapping[str, Any] | None) -> Loss | None:
     if budget is not None and budget.epsilon is not None:
         check_budget(budget.epsilon, budget.delta)
     return budget
+
+
+def _older_key(what: str) -> str:
+    """The key of a record that does not say it by itself."""
+    found = _OLDER_KEY.search(what, max(what.rfind(" ["), 0))
+    return found[1] if found and found.end() == len(what) else ""
 
 
 def _text(value: object) -> str | None:

@@ -19,7 +19,7 @@ from veilwood.privacy.chain import Balance, Chain, Connection, Entry
 from veilwood.privacy.loss import Loss, exact, requested_loss
 from veilwood.wording import shorten, shown
 
-__all__ = ["Ledger", "Reservation", "checked", "checked_budget", "fact"]
+__all__ = ["Ledger", "Reservation", "checked", "checked_budget", "fact", "readable"]
 
 _LONGEST_FACT = 1000  # characters that a person gives: whom a ledger protects, why an entry is settled
 
@@ -41,7 +41,7 @@ class Reservation:
 
         A refusal tells something about the rows and costs nothing, so it must not go unseen.
         """
-        self.ledger._settle(self.id, "cancelled", None if reason is None else shorten(reason, _LONGEST_FACT))
+        self.ledger._settle(self.id, "cancelled", None if reason is None else readable(shorten(reason, _LONGEST_FACT)))
 
 
 class Ledger(ABC):
@@ -98,7 +98,7 @@ class Ledger(ABC):
         table, schema : str
             The public handle of the rows, such as a path, and the hash of the schema.
         key : str
-            Under which a retry is known. It stands at the end of ``what``.
+            Under which a retry is known.
 
         Raises
         ------
@@ -108,7 +108,10 @@ class Ledger(ABC):
             If there is a budget, and the release carries no guarantee.
         """
         loss = checked(loss)
-        what = f"{what} [{key}]" if key else what
+        what, neighbours, plan, table, schema = map(readable, (what, neighbours, plan, table, schema))
+        not_private = None if not_private is None else readable(not_private)
+        if not isinstance(key, str) or len(key) > _LONGEST_FACT or key != readable(key):
+            raise LedgerError(f"key={shown(key)} is not understood. Hint: a text of up to {_LONGEST_FACT} letters.")
         with self._transaction(write=True) as connection:
             before = self._chain.read(connection)
             if key and (known := self._under(key)) is not None:
@@ -132,7 +135,7 @@ class Ledger(ABC):
                     f"{neighbours!r} cannot be added to them. Hint: use another ledger."
                 )
             facts = {"what": what, "neighbours": neighbours, "plan": plan, "not_private": not_private}
-            facts |= {"table": table, "schema": schema}
+            facts |= {"table": table, "schema": schema, "key": key}
             try:
                 charged = Loss.total((before.charged, loss))
             except VeilwoodError as error:
@@ -143,7 +146,7 @@ class Ledger(ABC):
 
     def _under(self, key: str) -> Entry | None:
         """Return what counts under a key, of the entries read last."""
-        return next((e for e in self._chain.entries.values() if e.counts and e.what.endswith(f"[{key}]")), None)
+        return next((e for e in self._chain.entries.values() if key and e.counts and e.key == key), None)
 
     def find(self, key: str) -> Entry | None:
         """Return the spend that counts under a key, if there is one."""
@@ -378,4 +381,9 @@ def fact(text: object, name: str) -> str:
     """Return what a person says about a ledger or an entry: one line that is not empty."""
     if not isinstance(text, str) or not text.strip() or len(text) > _LONGEST_FACT:
         raise LedgerError(f"{name}={shown(text)} is not understood. Hint: a line of up to {_LONGEST_FACT} letters.")
-    return shorten(text, _LONGEST_FACT)
+    return readable(shorten(text, _LONGEST_FACT))
+
+
+def readable(text: str) -> str:
+    """Return a text as it can be read back: half of a pair of code units is no text, and would spoil the record."""
+    return text.encode(errors="replace").decode()

@@ -96,7 +96,7 @@ class Books:
 
     def open_keys(self) -> list[str]:
         """Return the keys of this task's charges that are not settled in the role's own ledger."""
-        return [key_of(entry) for entry in self.entries() if entry.state == "reserved"]
+        return [entry.key for entry in self.entries() if entry.state == "reserved"]
 
     def entries(self) -> list[Entry]:
         """Return what the role's own ledger has about this task."""
@@ -104,19 +104,14 @@ class Books:
 
     def drop_halves(self) -> None:
         """Take back what a crash left in narrower ledgers and not in the role's own, which comes last."""
-        known = {key_of(entry) for entry in self.entries() if entry.counts}
+        known = {entry.key for entry in self.entries() if entry.counts}
         for ledger in self.narrower:
             for entry in ledger.entries():
                 ours = entry.state == "reserved" and entry.what.startswith(what(self._program.task))
-                if ours and key_of(entry) not in known:
+                if ours and entry.key not in known:
                     Reservation(ledger, entry.id).cancel()
 
 
 def what(task: Task) -> str:
     """Return how a training stands in a ledger."""
     return f"secure training of {task.name} ({task.fingerprint()[:12]})"
-
-
-def key_of(entry: Entry) -> str:
-    """Return the key of a charge, which stands at its end."""
-    return entry.what.partition(" [")[2].removesuffix("]")

@@ -16,7 +16,7 @@ from typing import Final
 from veilwood.errors import PartyError, UseError, VeilwoodError
 from veilwood.privacy.ledger import SQLiteLedger
 from veilwood.secure.mpc.replicated import ReplicatedEngine
-from veilwood.secure.roles.books import Books, key_of
+from veilwood.secure.roles.books import Books
 from veilwood.secure.roles.checkpoints import RecordedEngine, level_openings
 from veilwood.secure.roles.config import Config
 from veilwood.secure.roles.operation import Figures
@@ -73,9 +73,9 @@ class Training:
             if entry.state != "reserved":
                 continue
             if entry.id == kept:
-                books.commit(key_of(entry))
+                books.commit(entry.key)
             elif entry.id != going_on or not study.program.reveals:
-                self._refund(study, books, key_of(entry))
+                self._refund(study, books, entry.key)
         books.drop_halves()
 
     def _books(self, study: Study) -> Books:
