@@ -36,6 +36,17 @@ pytestmark = [
 ]
 
 
+@pytest.mark.parametrize("name", ["n_estimators", "max_depth"])
+@pytest.mark.parametrize("Forest", [*CLASSIFIERS, *REGRESSORS])
+def test_a_size_that_is_none_is_refused_beside_one_that_is_chosen(Forest: Any, name: str) -> None:
+    """The other size is chosen, so that this one was computed with before anything had looked at it."""
+    schema = LINE if Forest in REGRESSORS else CAR.schema
+    wrong: list[Any] = [math.nan, math.inf, None, "many", {}, [], [[]], [math.nan], ["auto"], 0, -1, 10**12, 10**25]
+    for size in [*wrong, True]:
+        with pytest.raises(vw.VeilwoodError, match=name):
+            Forest(schema, **{name: size}).plan()
+
+
 @pytest.mark.parametrize("Forest", CLASSIFIERS)
 def test_a_size_is_chosen_told_and_kept(Forest: Any, tmp_path: Path) -> None:
     forest = Forest(CAR.schema, epsilon=2.0, random_state=0)

@@ -258,6 +258,14 @@ def test_other_files_are_refused(content: bytes, path: Path) -> None:
     refused(path, "not a Veilwood model")
 
 
+def test_a_file_with_holes_costs_no_memory(tmp_path: Path) -> None:
+    """It says that it has a tebibyte, and has nothing on the disk: all of it was asked for at once."""
+    path = tmp_path / "holes.veilwood"
+    path.write_bytes((1 << 40).to_bytes(8, "little"))
+    os.truncate(path, 1 << 40)
+    refused(path, "more than any model")
+
+
 def test_missing_files_and_folders_are_refused(tmp_path: Path) -> None:
     refused(tmp_path / "none", "no such file")
     refused(tmp_path, "readable model file")

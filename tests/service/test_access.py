@@ -122,6 +122,18 @@ def test_a_token_can_do_no_more_than_it_says(running: Running) -> None:
         running.service.accounts.issue_token(custodian, "wider", ["accounts"], 1)
 
 
+def test_a_token_makes_and_changes_no_accounts(running: Running) -> None:
+    """What it made would outlive its end: an account with every role, or a password that somebody else knows."""
+    made = {"name": "mallory", "roles": list(ROLES), "password": PASSWORD}
+    for method, path, body in (
+        ("POST", "/v1/accounts", made),
+        ("PATCH", "/v1/accounts/operator", {"password": "another long password"}),
+    ):
+        found = running.ask("operator", method, path, json=body)
+        assert (found.status_code, "log in" in found.text) == (403, True)
+    assert "mallory" not in [one["name"] for one in running.get("operator", "/v1/accounts")]
+
+
 def caller(running: Running, role: str) -> Any:
     accounts = running.service.accounts
     return accounts.who(accounts.open_session(role)[0], "session")
@@ -150,8 +162,10 @@ def test_who_loses_a_role_loses_every_token(running: Running) -> None:
     token, _ = accounts.issue_token(accounts.who(word, "session"), "t", ["data"], 1)
     headers = {"Authorization": f"Bearer {token}"}
     assert running.test_client.get("/v1/datasets", headers=headers).status_code == 200
+    session, csrf = accounts.open_session("operator")
+    page = {"Cookie": f"veilwood_session={session}", "X-CSRF-Token": csrf}
     body = {"roles": ["auditor"]}
-    assert running.ask("operator", "PATCH", "/v1/accounts/eve", json=body).status_code == 200
+    assert running.test_client.patch("/v1/accounts/eve", json=body, headers=page).status_code == 200
     assert running.test_client.get("/v1/datasets", headers=headers).status_code == 401
 
 

@@ -19,3 +19,13 @@ def test_requests_are_counted_by_route_and_only_predictions_are_timed() -> None:
     assert answers in text
     assert "veilwood_prediction_seconds_count 1.0" in text
     assert "veilwood_prediction_seconds_sum 0.002" in text
+
+
+def test_methods_that_clients_invent_are_counted_as_one() -> None:
+    metrics = Metrics()
+    before = len(metrics.text())
+    for number in range(50):
+        metrics.count(f"BREW{number}", "none", 405, 0.001)
+    text = metrics.text().decode()
+    assert 'method="other",route="none",status="405"} 50.0' in text
+    assert len(text) < before + 400

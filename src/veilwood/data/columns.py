@@ -160,6 +160,8 @@ class Column:
         if isinstance(self.values, str) or not isinstance(self.values, Iterable):
             raise self._error(f"'values' is {shown(self.values)}, not a list", 'write ["a", "b", ...]')
         values = list(self.values)
+        if len(values) > MAX_CATEGORIES:
+            raise self._error(f"{len(values)} values, more than {MAX_CATEGORIES}", "group rare ones under an 'other'")
         if any(not isinstance(v, str | int | float | np.generic) for v in values):
             raise self._error(
                 "'values' holds something that is neither text nor number", "for missing values set nullable"
@@ -172,8 +174,6 @@ class Column:
         if not texts:
             raise self._error("no values", "list every category that can occur, whether or not the data has it")
         self._check_distinct(values, texts)
-        if len(texts) > MAX_CATEGORIES:
-            raise self._error(f"{len(texts)} values, more than {MAX_CATEGORIES}", "group rare ones under an 'other'")
         object.__setattr__(self, "values", texts)
         label_type, labels = _labels(values, texts)
         object.__setattr__(self, "label_type", label_type)

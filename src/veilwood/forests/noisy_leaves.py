@@ -128,6 +128,7 @@ class LeafMethod(Method[L]):
     sized: bool = False  # whether the size was chosen, not set by hand
 
     leaf_dtype: ClassVar[type] = np.int64
+    takes_lists: ClassVar[bool] = False  # of sizes, one for each ensemble
     votings: ClassVar[tuple[str, ...]] = VOTINGS
     trees_words: ClassVar[tuple[str, ...]] = TREES[1:]
     fitted: ClassVar[bool] = False  # whether splits follow the rows

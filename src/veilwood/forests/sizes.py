@@ -29,6 +29,7 @@ from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import Step, counting_step
+from veilwood.trees.forest import check_counts
 
 FIRST_SHARE: Final = Fraction(1, 20)  # of the budget, for the counts of all rows
 DROWNED: Final = 0.3  # noise over the rows of a leaf, averaged over trees: beyond it less is better, whatever the score
@@ -74,6 +75,12 @@ class Sizing(Method[LeafParameters]):
     def check(self) -> None:
         """Refuse parameters that cannot be used."""
         mine = self.parameters
+        for name in ("n_estimators", "max_depth"):
+            given = getattr(mine, name)
+            several = isinstance(given, list | tuple) and len(given) > 0 and self.kind.takes_lists
+            for size in given if several else [given]:
+                if not _is_auto(size) or several:
+                    check_counts(**{name: size})
         self.of_size(*(1 if _is_auto(size) else size for size in (mine.n_estimators, mine.max_depth))).check()
 
     def of_size(self, n_estimators: Any, max_depth: Any, *, noiseless: bool = False) -> LeafMethod[Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -60,6 +61,7 @@ Arrays: TypeAlias = dict[str, NDArray[Any]]
 _FAMILIES: Final[dict[str, type[BaseForest]]] = {name: getattr(estimators, name) for name in estimators.__all__}
 # The schema has an entry of its own; a ledger belongs to a place, and the certificate names it.
 _NOT_PARAMETERS: Final = ("schema", "ledger")
+_MOST_BYTES: Final = 1 << 33  # a forest as large as can be grown
 _MOST_TOLD: Final = 1000  # characters of what is wrong with a file
 _MOST_CHARACTERS: Final = 10_000  # of a text that is a parameter
 _DAMAGED: Final = "the file is damaged or was edited: {}. Hint: copy or save it again."
@@ -189,13 +191,20 @@ class _Parts(NamedTuple):
 
 def _read(path: Path) -> bytes:
     try:
-        return read_file(path)
+        size = os.stat(path).st_size
+        if size > _MOST_BYTES:  # a file with holes may say so and be nothing on the disk
+            raise ModelFileError(f"it has {size:,} bytes, more than any model.")
+        return read_file(path, size)
     except FileNotFoundError:
         raise ModelFileError("there is no such file. Hint: check the path.") from None
     except UnreadableError as error:
         raise ModelFileError(f"{error}. Hint: give the path of a model file.") from None
     except OSError as error:
         raise ModelFileError(f"{error.strerror or error}. Hint: give the path of a readable model file.") from None
+    except MemoryError:
+        raise ModelFileError("there is not enough memory for it. Hint: use a larger machine.") from None
+    except ModelFileError:
+        raise
     except ValueError:
         raise ModelFileError("that is not a path. Hint: give the path of a model file.") from None
 

@@ -15,7 +15,8 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -45,6 +46,7 @@ _KNOWN_SECONDS: Final = 2.0  # a token that another process takes back works tha
 _MOST_KNOWN: Final = 10_000
 _NAMES_A_PLACE: Final = 5  # times as many wrong passwords for all names together, from one place
 _MOST_HASHING: Final = 2  # passwords at once, so that guesses leave room for other work
+_MOST_WAITING: Final = 8  # for their turn; each of them holds a thread that others need
 _HASHING_SECONDS: Final = 5.0
 
 
@@ -75,6 +77,11 @@ class Caller:
         if scope not in self.scopes:
             raise DeniedError(f"this needs the right {scope!r}, which the account or the token lacks.", known=True)
 
+    def require_session(self, what: str) -> None:
+        """Refuse tokens: what they make would outlive their end, and outlive being taken back."""
+        if self.kind != "session":
+            raise DeniedError(f"a token cannot {what}. Hint: log in on the page and do it there.", known=True)
+
 
 class Accounts:
     """The accounts in a store."""
@@ -83,6 +90,7 @@ class Accounts:
         self._records, self._wrong_a_minute = records, wrong_a_minute
         self._tries = Throttle(60.0)
         self._hashing = threading.BoundedSemaphore(_MOST_HASHING)
+        self._waiting = threading.BoundedSemaphore(_MOST_HASHING + _MOST_WAITING)
         self._known: dict[tuple[str, str], tuple[Caller, float]] = {}
 
     def create(self, name: str, password: str | None, roles: Iterable[str], subject: str | None = None) -> None:
@@ -132,17 +140,23 @@ class Accounts:
             self._tries.count(who)  # before the password is looked at: many at once are counted, too
         found = self._records.find(store.accounts, name=name) if _NAME.fullmatch(name) else None
         kept = None if found is None or found["disabled"] else found["password"]
-        if not self._hashing.acquire(timeout=_HASHING_SECONDS):
-            raise TooManyError("too many people log in at this moment. Hint: try again.")
-        try:
+        with self._turn():
             right = _matches(password, kept)  # takes the same time for a name that is not known
-        finally:
-            self._hashing.release()
         if not right:
             raise DeniedError("the name or the password is wrong.", known=False)
         for who in limits:
             self._tries.forget(who)
         return self.open_session(name)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait until a password can be hashed, or refuse where many wait already."""
+        with ExitStack() as held:
+            for place, seconds in ((self._waiting, 0.0), (self._hashing, _HASHING_SECONDS)):
+                if not place.acquire(timeout=seconds):
+                    raise TooManyError("too many people log in at this moment. Hint: try again.")
+                held.callback(place.release)
+            yield
 
     def open_session(self, name: str) -> tuple[str, str]:
         """Start a session of the page for somebody whose identity was checked."""
@@ -151,12 +165,8 @@ class Accounts:
         return word, csrf
 
     def issue_token(self, caller: Caller, name: str, scopes: Iterable[str], days: int) -> tuple[str, str]:
-        """Return a new token, which is shown this once, and its number. It can do no more than who asks for it.
-
-        Tokens make no tokens: one that leaked would outlive its end, and outlive being taken back.
-        """
-        if caller.kind != "session":
-            raise DeniedError("a token cannot make tokens. Hint: log in on the page and make it there.", known=True)
+        """Return a new token, which is shown this once, and its number. It can do no more than who asks for it."""
+        caller.require_session("make tokens")
         wanted = frozenset(scopes)
         if not wanted or not wanted <= caller.scopes:
             raise ParameterError("scopes", sorted(wanted), "are more than you have", ", ".join(sorted(caller.scopes)))

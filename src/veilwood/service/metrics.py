@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 
 __all__ = ["Metrics"]
 
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 
 
@@ -27,7 +28,8 @@ class Metrics:
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count one request. Times are kept for predictions alone: those of fits and answers tell sizes."""
-        self._requests.labels(method, route, str(status)).inc()
+        named = method if method in _METHODS else "other"  # a client may invent any, and each would be kept
+        self._requests.labels(named, route, str(status)).inc()
         if route.endswith("/predict"):
             self._seconds.observe(seconds)
 

@@ -11,6 +11,7 @@ from fastapi.responses import FileResponse, RedirectResponse
 
 router = APIRouter(include_in_schema=False)
 
+_LONGEST: Final = 64
 _PAGES: Final = Path(__file__).parent / "pages"
 _KINDS: Final = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml",
                  ".json": "application/json"}  # fmt: skip
@@ -26,6 +27,6 @@ def start() -> RedirectResponse:
 def page(name: str) -> FileResponse:
     """Return one file of the page."""
     path = _PAGES / name
-    if path.parent != _PAGES or path.suffix not in _KINDS or not path.is_file():
+    if len(name) > _LONGEST or path.parent != _PAGES or path.suffix not in _KINDS or not path.is_file():
         raise HTTPException(404, "there is no such page.")
     return FileResponse(path, media_type=_KINDS[path.suffix])

@@ -111,16 +111,18 @@ def list_accounts(request: Request, caller: WhoAsks) -> list[dict[str, Any]]:
 
 @router.post("/accounts", status_code=201)
 def add_account(request: Request, caller: WhoAsks, asked: NewAccount) -> dict[str, str]:
-    """Make an account."""
+    """Make an account, in a session."""
     caller.require("accounts")
+    caller.require_session("make accounts")
     service_of(request).accounts.create(asked.name, asked.password, asked.roles, asked.subject)
     return {"name": asked.name}
 
 
 @router.patch("/accounts/{name}")
 def change_account(request: Request, caller: WhoAsks, name: str, asked: ChangedAccount) -> dict[str, str]:
-    """Change an account; its tokens and sessions end."""
+    """Change an account, in a session; its tokens and sessions end."""
     caller.require("accounts")
+    caller.require_session("change accounts")
     service_of(request).accounts.change(name, password=asked.password, roles=asked.roles, disabled=asked.disabled)
     return {"name": name}
 

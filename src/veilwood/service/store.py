@@ -7,15 +7,17 @@ privacy, but for the answers: they are what a batch was charged for.
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Column, Integer, String, Text, UniqueConstraint
 
+from veilwood.errors import ParameterError
 from veilwood.service.settings import Settings
 
 __all__ = ["Record", "Store", "new_id", "now"]
@@ -146,6 +148,10 @@ class Store:
             url = "postgresql+psycopg://" + settings.database.split("://", 1)[1]
             self._engine = sa.create_engine(url, pool_pre_ping=True, pool_size=10, max_overflow=20)
         else:
+            with suppress(
+                FileExistsError, FileNotFoundError
+            ):  # it holds hashes of passwords, whatever the folder's rights
+                os.close(os.open(settings.folder / "service.db", os.O_CREAT | os.O_EXCL, 0o600))
             self._engine = sa.create_engine(
                 f"sqlite:///{settings.folder / 'service.db'}", connect_args={"timeout": 60, "check_same_thread": False}
             )
@@ -163,8 +169,13 @@ class Store:
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
         """All or nothing."""
-        with self._engine.begin() as connection:
-            yield connection
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+        except sa.exc.DataError:  # of PostgreSQL, which has limits of length and no null characters
+            raise ParameterError(
+                "request", "...", "holds a text that cannot be kept", "shorter, without null characters"
+            ) from None
 
     def add(self, table: sa.Table, **values: Any) -> bool:
         """Insert a record; return whether it was new. One that exists already is left as it is."""

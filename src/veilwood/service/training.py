@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -18,16 +19,19 @@ from veilwood.estimators.evaluation import evaluation_plan
 from veilwood.estimators.planned import from_plan, named
 from veilwood.forests.matrix.answering import AnsweringParameters
 from veilwood.models.file import load
-from veilwood.privacy.loss import requested_loss
+from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.plan import Plan
 from veilwood.service import store
+from veilwood.service.accounts import TooManyError
 from veilwood.service.settings import Settings
 from veilwood.service.store import Record, Store, new_id, now
 
 __all__ = ["Asked", "Plans", "answering_fingerprint", "digest_of", "estimator_of", "model_path", "predictor_of"]
 
 Kind = Literal["train", "answer", "evaluate"]
-_DECIDED_HERE: Final = frozenset({"schema", "ledger", "n_jobs", "invalid", "epsilon", "delta"})
+# Classes are weighed after the release, by whoever loads the model: a plan does not hold that.
+_DECIDED_HERE: Final = frozenset({"schema", "ledger", "n_jobs", "invalid", "epsilon", "delta", "class_weight"})
+_MOST_AT_ONCE: Final = 4  # plans: some take minutes to make, and each holds a thread that others need
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class Plans:
 
     def __init__(self, settings: Settings, records: Store) -> None:
         self._settings, self._records = settings, records
+        self._free = threading.BoundedSemaphore(_MOST_AT_ONCE)
 
     def dataset(self, name: str) -> tuple[Record, Schema]:
         """Return a data set that has a table and a schema that somebody has reviewed."""
@@ -72,9 +77,12 @@ class Plans:
         given = _checked_parameters(kind, asked)
         if kind is MatrixForestPredictor:
             return self._propose_answering(account, dataset, schema, asked)
-        plan = kind(schema, epsilon=asked.epsilon, delta=asked.delta, invalid="drop", **given).plan()
-        if not plan.loss.is_bounded:
-            raise UseError("the service releases nothing without a guarantee. Hint: give a finite epsilon.")
+        if not self._free.acquire(blocking=False):
+            raise TooManyError("too many plans are made at this moment. Hint: try again.")
+        try:
+            plan = kind(schema, epsilon=asked.epsilon, delta=asked.delta, invalid="drop", **given).plan()
+        finally:
+            self._free.release()
         return self._add(account, dataset, "train", kind.__name__, asked, plan.to_json(), plan.fingerprint())
 
     def _propose_answering(self, account: str, dataset: str, schema: Schema, asked: Asked) -> Record:
@@ -93,9 +101,7 @@ class Plans:
         self.dataset(found["dataset"])
         forest: Any = load(model_path(self._settings, model))
         loss = requested_loss(asked.epsilon, asked.delta)
-        plan = evaluation_plan(forest, loss, forest.plan_.neighbours, "drop")
-        if not plan.loss.is_bounded:
-            raise UseError("the service releases nothing without a guarantee. Hint: give a finite epsilon.")
+        plan = evaluation_plan(forest, _bounded(loss), forest.plan_.neighbours, "drop")
         fingerprint = plan.fingerprint()
         return self._add(
             account, found["dataset"], "evaluate", "evaluate", asked, plan.to_json(), fingerprint, model=model
@@ -169,10 +175,16 @@ def estimator_of(schema: Schema, plan: Record, ledger: Any) -> tuple[Any, Plan]:
 
 def _checked_parameters(kind: type[Any], asked: Asked) -> dict[str, Any]:
     """Refuse parameters that the estimator does not have, or that are not the analyst's to choose."""
-    given = asked.parameters or {}
+    given: dict[str, Any] = read_json(json.dumps(asked.parameters or {}))  # no NaN, which no answer could show again
     known = [name for name in inspect.signature(kind).parameters if name not in _DECIDED_HERE]
     for name in given:
         if name not in known:
             raise ParameterError("parameters", name, f"is not a parameter of {kind.__name__}", ", ".join(known))
-    requested_loss(asked.epsilon, asked.delta)
+    _bounded(requested_loss(asked.epsilon, asked.delta))
     return given
+
+
+def _bounded(loss: Loss) -> Loss:
+    if not loss.is_bounded:
+        raise UseError("the service releases nothing without a guarantee. Hint: give a finite epsilon.")
+    return loss

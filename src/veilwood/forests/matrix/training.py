@@ -159,6 +159,7 @@ class MatrixForest(LeafMethod[MatrixForestParameters], OnePassMethod[MatrixFores
     """Random trees whose leaves are estimated together."""
 
     numeric: Literal["bins"] = "bins"
+    takes_lists: ClassVar[bool] = True
     leaf_dtype: ClassVar[type] = np.float64  # reconstructed, not released as they are
     votings: ClassVar[tuple[str, ...]] = VOTINGS
     without_noise: ClassVar[Mapping[str, str]] = {"trees": "shared", "branching": "binary"}
