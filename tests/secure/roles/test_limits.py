@@ -176,13 +176,11 @@ def test_messages_that_are_read_make_room_for_others() -> None:
 def test_somebody_that_sends_byte_after_byte_gets_no_more_time(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener_module, "HANDSHAKE_SECONDS", 0.5)
     address = here.config("server-0").servers[0]
-    with socket.create_connection(("127.0.0.1", address.people), timeout=30) as slow:
-        began = time.monotonic()
-        with suppress(OSError):
-            for byte in b"\x16\x03\x01\x02\x00" + bytes(1000):
-                slow.sendall(bytes([byte]))
-                time.sleep(0.05)
-        assert time.monotonic() - began < 40  # it would take 50 s
+    with socket.create_connection(("127.0.0.1", address.people), timeout=30) as slow, suppress(OSError):
+        for byte in b"\x16\x03\x01\x02\x00" + bytes(1000):
+            slow.sendall(bytes([byte]))
+            time.sleep(0.05)
+        pytest.fail("it was never cut off")
 
 
 def test_a_full_server_is_not_called_a_forger(tmp_path: Path) -> None:
