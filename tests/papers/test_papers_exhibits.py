@@ -69,7 +69,9 @@ def cheapest(jobs: list[Job]) -> Job:
 
 
 def first_job(experiment: Experiment, tables: Tables) -> list[Row]:
-    return do_job(experiment, cheapest(list(experiment.jobs(True))), tables)
+    job = cheapest(list(experiment.jobs(True)))
+    few = {name: value[:2] if isinstance(value, tuple) else value for name, value in job.settings.items()}
+    return do_job(experiment, job._replace(settings=few), tables)  # two places of an axis run the code of all
 
 
 @pytest.fixture(scope="module")
