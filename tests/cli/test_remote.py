@@ -13,23 +13,36 @@ from typer.testing import CliRunner
 pytest.importorskip("fastapi")
 
 import veilwood as vw
-from fixtures.serving import CAR, Running, listening, serving
+from fixtures.serving import VISITS, Running, listening, serving
 from veilwood.cli.remote import remote
 
 
-def test_a_script_plans_runs_predicts_and_downloads(tmp_path: Path) -> None:
+def test_a_script_plans_runs_predicts_asks_and_downloads(tmp_path: Path) -> None:
+    rows, saved, file = VISITS[:3].drop(columns="ill"), tmp_path / "visits.veilwood", str(tmp_path / "rows.csv")
+    rows.to_csv(file, index=False)
     with serving(tmp_path / "service") as running, listening(running) as address:
-        running.add_cars()
-        assert call(running, address, "datasets")[0]["name"] == "cars"
-        plan = call(running, address, "plan", "cars", "--estimator", "random-trees", "--param", "n_estimators=2")
-        call(running, address, "sign", plan["id"], plan["fingerprint"], role="custodian")
-        model = call(running, address, "run", plan["id"])["id"]
-        CAR.X[:3].to_csv(tmp_path / "rows.csv", index=False)
-        found = call(running, address, "predict", model, str(tmp_path / "rows.csv"))["predictions"]
-        saved = tmp_path / "cars.veilwood"
+        running.add_visits()
+
+        def run(plan: Any) -> str:
+            call(running, address, "sign", plan["id"], plan["fingerprint"], role="custodian")
+            return str(call(running, address, "run", plan["id"])["id"])
+
+        assert call(running, address, "datasets")[0]["name"] == "visits"
+        few = ["--param", "n_estimators=2", "--param", "max_depth=1"]
+        model = run(call(running, address, "plan", "visits", "--estimator", "random-trees", *few))
+        found = call(running, address, "predict", model, file)["predictions"]
         told = CliRunner().invoke(remote, ["download", model, "-o", str(saved)], env=where(running, address))
         assert told.output == f"Wrote {saved}\n"
-        assert vw.load(saved).predict(CAR.X[:3]).tolist() == found
+        assert vw.load(saved).predict(rows).tolist() == found
+        assert "sensitivity 1" in call(running, address, "evaluate", model, "--epsilon", "0.5")["words"]
+
+        subsample = ["--estimator", "MatrixForestPredictor", "--epsilon", "0.5", "--param", "mode=subsample", *few]
+        predictor = run(call(running, address, "plan", "visits", *subsample))
+        assert call(running, address, "quote", predictor, file)["epsilon"] == "1/2"
+        answers = call(running, address, "ask", predictor, file, "--epsilon", "0.25")
+        assert len(answers["labels"]) == 3
+        assert call(running, address, "ask", predictor, file) == answers
+        assert call(running, address, "datasets")[0]["spent"] == "epsilon=1.25"
 
 
 def where(running: Running, address: str, role: str = "analyst") -> dict[str, str]:

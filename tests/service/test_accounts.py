@@ -125,3 +125,26 @@ def test_the_steps_of_the_database_lead_to_the_tables_of_this_version(accounts: 
             table.to_metadata(with_more)
         sa.Table("more", with_more, sa.Column("id", sa.Integer, primary_key=True))
         assert compare_metadata(MigrationContext.configure(connection), with_more) != []
+
+
+def test_people_change_their_own_password_by_the_one_they_have(accounts: Accounts) -> None:
+    accounts.create("anna", PASSWORD, ["analyst"])
+    accounts.create("otto", None, ["analyst"], subject="otto@provider")
+    assert [accounts.has_password(name) for name in ("anna", "otto", "nobody")] == [True, False, False]
+    word, _ = accounts.log_in("anna", PASSWORD)
+    caller = accounts.who(word, "session")
+    token, _ = accounts.issue_token(caller, "script", ["ask"], 1)
+    for old, new in [("a wrong password", "another password"), (PASSWORD, "short")]:
+        with pytest.raises(ParameterError, match="password"):
+            accounts.change_password(caller, old, new)
+    assert accounts.who(word, "session").name == "anna", "a mistake ends nothing"
+    with pytest.raises(DeniedError, match="token"):
+        accounts.change_password(accounts.who(token, "token"), PASSWORD, "another password")
+    again, _ = accounts.change_password(caller, PASSWORD, "another password")
+    assert accounts.who(again, "session").name == "anna"
+    for gone, kind in [(word, "session"), (token, "token")]:
+        with pytest.raises(DeniedError, match="not known"):
+            accounts.who(gone, kind)
+    with pytest.raises(DeniedError, match="wrong"):
+        accounts.log_in("anna", PASSWORD)
+    accounts.log_in("anna", "another password")

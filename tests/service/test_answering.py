@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from fixtures.serving import CAR, serving
+from fixtures.serving import CAR, VISITS, serving
 from veilwood.service.answering import Answering
 
 ASKED: dict[str, Any] = {
@@ -44,3 +44,55 @@ def test_a_trained_model_does_not_answer_at_a_price(tmp_path: Path) -> None:
         model = running.trained()
         refused = running.ask("analyst", "POST", f"/v1/models/{model}/answers", json={"rows": [{}]})
         assert refused.status_code == 422
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"mode": "subsample"},
+        pytest.param({"mode": "batch"}, marks=pytest.mark.slow),
+        pytest.param({"mode": "subsample", "voting": "hard"}, marks=pytest.mark.slow),
+    ],
+)
+def test_each_kind_of_private_answers_is_quoted_charged_kept_and_refused(
+    tmp_path: Path, parameters: dict[str, str]
+) -> None:
+    """Also subsample-and-aggregate: each start draws its secret key anew, and stored answers stay what they were."""
+    asked = {**ASKED, "parameters": {"n_estimators": 4, "max_depth": 2, **parameters}}
+    rows = VISITS.drop(columns="ill").to_dict("records")
+    with serving(tmp_path) as running:
+        running.add_visits(epsilon=1.25)
+        model = running.run(running.signed("visits", **asked))["id"]
+        quoted = running.post("analyst", f"/v1/models/{model}/quote", {"rows": rows[:3]})
+        assert (quoted["epsilon"], quoted["answered_before"], quoted["remaining"]) == ("1/2", False, "epsilon=1.25")
+        assert quoted["expected_squared_error"] > 0
+        assert running.get("auditor", "/v1/datasets/visits/ledger")["entries"] == []
+        first = running.post("analyst", f"/v1/models/{model}/answers", {"rows": rows[:3]})
+        assert set(first["labels"]) <= {"no", "yes"}
+        assert (first["certificate"]["is_private"], first["certificate"]["epsilon"]) == (True, 0.5)
+        assert running.post("analyst", f"/v1/models/{model}/quote", {"rows": rows[:3]})["answered_before"]
+    with serving(tmp_path) as running:
+        texts = [{name: str(cell) for name, cell in row.items()} for row in rows[:3]]  # as the page sends them
+        assert running.post("analyst", f"/v1/models/{model}/answers", {"rows": texts}) == first
+        running.post("analyst", f"/v1/models/{model}/answers", {"rows": rows[20:24]})
+        refused = running.ask("analyst", "POST", f"/v1/models/{model}/answers", json={"rows": rows[40:43]})
+        assert (refused.status_code, refused.json()["remaining"]) == (409, "epsilon=0.25")
+        cheaper = {"rows": rows[40:43], "epsilon": 0.25}
+        assert len(running.post("analyst", f"/v1/models/{model}/answers", cheaper)["labels"]) == 3
+        assert running.get("auditor", "/v1/datasets/visits/ledger")["remaining"] == "epsilon=0"
+
+
+def test_a_file_with_numbers_is_predicted_for(tmp_path: Path) -> None:
+    with serving(tmp_path) as running:
+        running.add_visits()
+        asked = {"estimator": "random-trees", "parameters": {"n_estimators": 2, "max_depth": 2}}
+        model = running.run(running.signed("visits", **asked))["id"]
+        rows = VISITS[:50].drop(columns="ill")
+        file = {"content": VISITS[:50].to_csv(index=False), "headers": {"Content-Type": "text/csv"}}
+        found = running.ask("analyst", "POST", f"/v1/models/{model}/predict.csv", **file)
+        assert found.status_code == 200, found.text
+        labels = [line.split(",")[0] for line in found.text.splitlines()[1:]]
+        assert (
+            labels
+            == running.post("analyst", f"/v1/models/{model}/predict", {"rows": rows.to_dict("records")})["predictions"]
+        )

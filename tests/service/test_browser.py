@@ -22,11 +22,12 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 
 from fixtures.ports import free_ports
-from fixtures.serving import CAR, PASSWORD, TABLE
+from fixtures.serving import PASSWORD, VISITS
 
 pytestmark = pytest.mark.slow
 CHROMIUM = shutil.which("chromium")
-DESK, PHONE = {"width": 1100, "height": 800}, {"width": 390, "height": 800}
+SIZES = {name: {"width": width, "height": 800} for name, width in (("desk", 1100), ("tablet", 768), ("phone", 390))}
+HIGHEST_HEAD = 120
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ class Person:
 
     def look(self, name: str, anew: bool = False) -> None:
         """Take pictures in all forms, and let axe search each for what keeps people out."""
-        for size, width in (("desk", DESK), ("phone", PHONE)):
+        for size, width in SIZES.items():
             self.page.set_viewport_size(width)
             if size == "phone" and anew:  # charts are drawn for the width that there is
                 self.page.reload(wait_until="networkidle")
@@ -89,13 +90,14 @@ class Person:
                 assert found.violations_count == 0, f"{name} {size} {scheme}: {found.generate_report()}"
             wide = self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
             assert wide <= 0, f"{name} is wider than a {size}"
-        self.page.set_viewport_size(DESK)
+            assert self.page.locator("header").bounding_box()["height"] < HIGHEST_HEAD, f"{name} on a {size}"
+        self.page.set_viewport_size(SIZES["desk"])
         self.page.emulate_media(color_scheme="light")
 
 
 @contextmanager
 def person(browser: Any, address: str, folder: Path, name: str | None = None) -> Iterator[Person]:
-    context = browser.new_context(viewport=DESK)
+    context = browser.new_context(viewport=SIZES["desk"])
     made = Person(context.new_page(), folder)
     made.page.goto(address)
     if name is not None:
@@ -110,9 +112,8 @@ def person(browser: Any, address: str, folder: Path, name: str | None = None) ->
 
 def test_every_role_finds_its_way(demo: str, browser: Any, tmp_path: Path) -> None:
     home = demo.split("/page/")[0]
-    table, schema = tmp_path / "visits.csv", tmp_path / "visits.json"
-    TABLE.to_csv(table, index=False)
-    schema.write_text(json.dumps(CAR.schema.to_dict()))
+    table, questions = tmp_path / "visits.csv", VISITS[:2].drop(columns="ill").to_csv(index=False)
+    VISITS.to_csv(table, index=False)
 
     with person(browser, demo, tmp_path) as first:
         first.look("welcome")
@@ -129,6 +130,16 @@ def test_every_role_finds_its_way(demo: str, browser: Any, tmp_path: Path) -> No
             first.press("Add")
             first.page.get_by_role("cell", name=role, exact=True).first.wait_for()
         first.look("people")
+        first.page.get_by_label("Change: auditor").click()
+        boxes = first.page.get_by_role("row", name="auditor").get_by_role("checkbox")
+        assert [box.is_checked() for box in boxes.all()] == [False, False, True, False]
+        boxes.nth(1).check()
+        first.press("Save")
+        first.page.get_by_role("cell", name="analyst, auditor").wait_for()
+        first.page.get_by_label("Change: auditor").click()
+        boxes.nth(1).uncheck()
+        first.press("Save")
+        first.page.get_by_text("Tokens and sessions of auditor have ended").wait_for()
 
     with person(browser, home, tmp_path, "custodian") as custodian:
         custodian.look("data")
@@ -140,12 +151,20 @@ def test_every_role_finds_its_way(demo: str, browser: Any, tmp_path: Path) -> No
         custodian.press("Draft it from the table")
         custodian.at("Review the schema")
         custodian.look("review")
-        custodian.fill(Categories="vhigh, high, med, low", From_where="the form that is handed out")
+        custodian.at("age")
+        custodian.page.keyboard.press("l")
+        custodian.at("days")
+        custodian.fill(Lowest="0", Highest="30", From_where="the form that is handed out")
         custodian.press("Use this")
-        custodian.page.get_by_text("Column 2 of").wait_for()
-        custodian.page.go_back()
-        custodian.page.get_by_label("Or upload a reviewed").set_input_files(schema)
-        custodian.page.get_by_text("6 columns, target").wait_for()
+        custodian.at("ward")
+        custodian.fill(Categories="A, B", From_where="the sign at the door")
+        custodian.press("Use this")
+        for column in ("ill", "age"):
+            custodian.at(column)
+            custodian.page.keyboard.press("Enter")
+        custodian.page.get_by_text("All columns are reviewed").wait_for()
+        custodian.press("Use this schema")
+        custodian.page.get_by_text("3 columns, target").wait_for()
         custodian.look("set")
 
     with person(browser, home, tmp_path, "analyst") as analyst:
@@ -177,7 +196,7 @@ def test_every_role_finds_its_way(demo: str, browser: Any, tmp_path: Path) -> No
         analyst.page.get_by_role("img", name="Probability").wait_for()
         with analyst.page.expect_download() as download:
             analyst.page.get_by_label("The answer is a CSV file").set_input_files(table)
-        assert Path(download.value.path()).read_text().count("\n") == len(TABLE) + 1
+        assert Path(download.value.path()).read_text().count("\n") == len(VISITS) + 1
         analyst.look("model", anew=True)
         analyst.press("Plan an evaluation")
         analyst.page.get_by_text("Waiting for a custodian's signature.").wait_for()
@@ -189,6 +208,9 @@ def test_every_role_finds_its_way(demo: str, browser: Any, tmp_path: Path) -> No
         analyst.press("Make a token")
         assert "vw_" in analyst.page.locator("pre").inner_text()
         analyst.look("tokens")
+        analyst.fill(Password_now=PASSWORD, New_password=f"{PASSWORD}, newer")
+        analyst.press("Change the password")
+        analyst.page.get_by_text("You have no tokens.").wait_for()
 
     with person(browser, home, tmp_path, "custodian") as custodian:
         custodian.page.goto(evaluation)
@@ -198,18 +220,24 @@ def test_every_role_finds_its_way(demo: str, browser: Any, tmp_path: Path) -> No
         custodian.at("Measured quality")
         custodian.look("evaluation", anew=True)
         custodian.page.goto(f"{home}/page/index.html#/data/visits/plan")
-        custodian.page.get_by_label("Estimator").select_option("MatrixForestPredictor")
+        custodian.page.get_by_label("Estimator").select_option("MatrixForestPredictor subsample")
         custodian.fill(Epsilon="0.5")
         custodian.press("Make the plan")
+        custodian.page.get_by_text('"subsample"').wait_for()
         custodian.press("Sign this hash")
         custodian.press("Run")
         custodian.press("private answers", "link")
-        custodian.fill(Questions=TABLE[:2].drop(columns="class").to_csv(index=False), Epsilon_of="0.5")
+        custodian.fill(Questions=questions)
         custodian.press("Quote")
         custodian.page.get_by_text("Costs epsilon 1/2").wait_for()
         custodian.look("ask")
         custodian.press("Ask and pay")
         custodian.page.get_by_role("listitem").nth(1).wait_for()
+        with custodian.page.expect_download() as saved:
+            custodian.press("Save it as JSON")
+        assert json.loads(Path(saved.value.path()).read_text())["epsilon"] == 0.5
+        custodian.press("Quote")
+        custodian.page.get_by_text("Answered before: free.").wait_for()
 
     with person(browser, home, tmp_path, "auditor") as auditor:
         auditor.press("visits", "link")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -66,6 +67,16 @@ def stuck(running: Running, monkeypatch: pytest.MonkeyPatch) -> str:
     wait_for(lambda: ledger(running) == [("reserved", "epsilon=0.5")])
     monkeypatch.undo()
     return job
+
+
+def test_no_worker_hears_the_key_that_stops_the_service(running: Running) -> None:
+    """Ctrl-C goes to all processes of a terminal: a worker that died of it had failed, and its charge was lost."""
+    process = running.service.jobs._spawn({"id": "0" * 24})
+    try:
+        assert os.getpgid(process.pid) == process.pid
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_job_that_waits_is_cancelled_for_free(running: Running) -> None:

@@ -19,6 +19,8 @@ remote = typer.Typer(help="Plan, run and predict on a running service.", rich_ma
 
 Address = Annotated[str, typer.Option(envvar="VEILWOOD_SERVICE", help="Of the service: https://forest.example")]
 Token = Annotated[str, typer.Option(envvar="VEILWOOD_TOKEN", help="Better given by the environment than typed.")]
+Rows = Annotated[Path, typer.Argument(metavar="TABLE.csv")]
+Price = Annotated[float | None, typer.Option(metavar="E", parser=read_number, help="Of the batch; else as signed.")]
 
 
 def _client(address: str, token: str) -> Any:
@@ -31,6 +33,12 @@ def _client(address: str, token: str) -> Any:
 
 def _print(found: Any) -> None:
     print(json.dumps(found, indent=1))
+
+
+def _read(table: Path) -> list[dict[str, Any]]:
+    """Read the cells of a CSV file as they stand there; the service knows what they mean."""
+    rows = pd.read_csv(table, dtype=str, keep_default_na=False)
+    return [{str(name): cell or None for name, cell in row.items()} for row in rows.to_dict("records")]
 
 
 @remote.command("datasets")
@@ -97,7 +105,7 @@ def remote_run(plan: Annotated[str, typer.Argument(metavar="PLAN")], address: Ad
 @remote.command("predict")
 def remote_predict(
     model: Annotated[str, typer.Argument(metavar="MODEL")],
-    table: Annotated[Path, typer.Argument(metavar="TABLE.csv")],
+    table: Rows,
     address: Address,
     token: Token,
 ) -> None:
@@ -107,10 +115,62 @@ def remote_predict(
     Example:
       veilwood remote predict 09c0c79330a9252dd58c31db new-visits.csv
     """
-    rows = pd.read_csv(table, dtype=str, keep_default_na=False)
-    named = [{name: value or None for name, value in row.items()} for row in rows.to_dict("records")]
     with _client(address, token) as client:
-        _print(client.predict(model, named))
+        _print(client.predict(model, _read(table)))
+
+
+@remote.command("quote")
+def remote_quote(
+    model: Annotated[str, typer.Argument(metavar="MODEL")],
+    table: Rows,
+    address: Address,
+    token: Token,
+    epsilon: Price = None,
+) -> None:
+    """Say what private answers to the rows of a CSV file would cost, and how far off they would be; free.
+
+    \b
+    Example:
+      veilwood remote quote 09c0c79330a9252dd58c31db questions.csv --epsilon 0.25
+    """
+    with _client(address, token) as client:
+        _print(client.quote(model, _read(table), epsilon))
+
+
+@remote.command("ask")
+def remote_ask(
+    model: Annotated[str, typer.Argument(metavar="MODEL")],
+    table: Rows,
+    address: Address,
+    token: Token,
+    epsilon: Price = None,
+) -> None:
+    """Ask for private answers to the rows of a CSV file. Charged first; the same batch again is free.
+
+    \b
+    Example:
+      veilwood remote ask 09c0c79330a9252dd58c31db questions.csv --epsilon 0.25
+    """
+    with _client(address, token) as client:
+        _print(client.answer(model, _read(table), epsilon))
+
+
+@remote.command("evaluate")
+def remote_evaluate(
+    model: Annotated[str, typer.Argument(metavar="MODEL")],
+    address: Address,
+    token: Token,
+    epsilon: Annotated[float, typer.Option(metavar="E", parser=read_number)] = 0.1,
+    delta: Annotated[float, typer.Option(metavar="D", parser=read_number)] = 0.0,
+) -> None:
+    """Plan how good a model is on the private rows; signed and run like a training.
+
+    \b
+    Example:
+      veilwood remote evaluate 09c0c79330a9252dd58c31db --epsilon 0.1
+    """
+    with _client(address, token) as client:
+        _print(client.plan_evaluation(model, epsilon=epsilon, delta=delta))
 
 
 @remote.command("download")

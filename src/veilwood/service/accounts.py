@@ -158,6 +158,23 @@ class Accounts:
                 held.callback(place.release)
             yield
 
+    def has_password(self, name: str) -> bool:
+        """Whether somebody has one here, or comes from an OpenID provider alone."""
+        found = self._records.find(store.accounts, name=name)
+        return found is not None and found["password"] is not None
+
+    def change_password(self, caller: Caller, old: str, new: str, address: str = "") -> tuple[str, str]:
+        """Change one's own password, by the one that was; return a new session, as all others and all tokens end."""
+        if caller.kind != "session":
+            raise DeniedError("a token cannot change a password. Hint: log in on the page.", known=True)
+        _checked_password(new)
+        try:
+            self.log_in(caller.name, old, address)
+        except DeniedError:
+            raise ParameterError("old", "...", "is not the password", "type the one that you logged in with") from None
+        self.change(caller.name, password=new)
+        return self.open_session(caller.name)
+
     def open_session(self, name: str) -> tuple[str, str]:
         """Start a session of the page for somebody whose identity was checked."""
         csrf = secrets.token_urlsafe(24)

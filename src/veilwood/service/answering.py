@@ -20,6 +20,7 @@ from veilwood.errors import ParameterError, UseError, VeilwoodError
 from veilwood.estimators import MatrixForestPredictor
 from veilwood.privacy.loss import requested_loss
 from veilwood.service import store
+from veilwood.service.rows import frame_of
 from veilwood.service.settings import Settings
 from veilwood.service.spends import KeyedLedger, ledgers_for, remaining, signed_off
 from veilwood.service.store import Record, Store, new_id, now
@@ -45,9 +46,10 @@ class Answering:
         self._predictors: dict[str, _Counted] = {}
         self._lock = threading.Lock()
 
-    def quote(self, account: str, model: str, questions: pd.DataFrame, epsilon: float | None) -> Record:
+    def quote(self, account: str, model: str, rows: list[Record], epsilon: float | None) -> Record:
         """Say what a batch would cost and how well it would be answered. Free."""
         predictor, lock, dataset = self._predictor(model)
+        questions = frame_of(rows, predictor.schema_)
         with lock:
             digest = _digest(predictor, questions)
             plan = predictor.plan_answer(questions, _price(predictor, epsilon))  # type: ignore[arg-type]
@@ -61,9 +63,10 @@ class Answering:
             "remaining": None if left is None else str(left),
         }
 
-    def answer(self, account: str, model: str, questions: pd.DataFrame, epsilon: float | None) -> Record:
+    def answer(self, account: str, model: str, rows: list[Record], epsilon: float | None) -> Record:
         """Answer a batch: from the store if it was answered before, else charged first."""
         predictor, lock, dataset = self._predictor(model)
+        questions = frame_of(rows, predictor.schema_)
         with lock:
             digest = _digest(predictor, questions)
             price = _price(predictor, epsilon)

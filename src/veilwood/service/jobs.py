@@ -195,6 +195,7 @@ class Jobs:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C in a terminal would kill it after its charge, as if it had died by itself
         )
         assert process.stdin is not None
         process.stdin.write(self._settings.to_json().encode())

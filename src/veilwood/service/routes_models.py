@@ -18,7 +18,6 @@ from veilwood.report import report
 from veilwood.service import store
 from veilwood.service.access import Service, WhoAsks, service_of
 from veilwood.service.accounts import Caller
-from veilwood.service.rows import frame_of
 from veilwood.service.store import Record
 from veilwood.service.training import Asked, model_path
 
@@ -200,7 +199,7 @@ def quote(request: Request, caller: WhoAsks, number: str, asked: Questions) -> d
     """Say what a batch of private answers would cost, and how good they would be. Free."""
     caller.require("ask")
     service = service_of(request)
-    return dict(service.answering.quote(caller.name, number, frame_of(asked.rows), asked.epsilon))
+    return dict(service.answering.quote(caller.name, number, asked.rows, asked.epsilon))
 
 
 @router.post("/models/{number}/answers")
@@ -208,7 +207,7 @@ def ask(request: Request, caller: WhoAsks, number: str, asked: Questions) -> dic
     """Answer a batch privately. It is charged first; the same batch again is free."""
     caller.require("ask")
     service = service_of(request)
-    return dict(service.answering.answer(caller.name, number, frame_of(asked.rows), asked.epsilon))
+    return dict(service.answering.answer(caller.name, number, asked.rows, asked.epsilon))
 
 
 # -- inside ----------------------------------------------------------------------------------------------------------

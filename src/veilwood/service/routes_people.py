@@ -46,6 +46,13 @@ class ChangedAccount(BaseModel):
     disabled: bool | None = None
 
 
+class NewPassword(BaseModel):
+    """The password that one has, and the one to have from now on."""
+
+    old: Password
+    new: Password
+
+
 class NewToken(BaseModel):
     """What a token is for, what it may do, and how long."""
 
@@ -82,14 +89,24 @@ def log_in(request: Request, response: Response, asked: LogIn) -> dict[str, str]
 
 
 @router.get("/session")
-def who_am_i(caller: WhoAsks) -> dict[str, Any]:
+def who_am_i(request: Request, caller: WhoAsks) -> dict[str, Any]:
     """Say who is logged in, and what they may do."""
     return {
         "name": caller.name,
         "roles": sorted(caller.roles),
         "scopes": sorted(caller.scopes),
         "csrf": caller.csrf,
+        "has_password": service_of(request).accounts.has_password(caller.name),
     }
+
+
+@router.put("/session/password")
+def change_password(request: Request, response: Response, caller: WhoAsks, asked: NewPassword) -> dict[str, str]:
+    """Change one's own password, in a session. All tokens and sessions end, and a new session begins."""
+    accounts = service_of(request).accounts
+    word, csrf = accounts.change_password(caller, asked.old, asked.new, _address(request))
+    _set_session(request, response, word)
+    return {"csrf": csrf}
 
 
 @router.delete("/session", status_code=204)

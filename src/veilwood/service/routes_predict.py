@@ -14,6 +14,7 @@ from fastapi.concurrency import run_in_threadpool
 from veilwood.errors import ParameterError
 from veilwood.service.access import Service, WhoAsks, service_of
 from veilwood.service.predicting import answer
+from veilwood.service.rows import rows_of_csv
 
 router = APIRouter(prefix="/v1", tags=["models"])
 
@@ -55,22 +56,17 @@ def _rows(body: bytes, most: int) -> list[dict[str, Any]]:
 
 
 def _predict_csv(service: Service, number: str, body: bytes, most: int) -> str:
-    try:
-        rows = list(csv.DictReader(io.StringIO(body.decode("utf-8-sig")), strict=True))
-    except (UnicodeDecodeError, csv.Error):
-        raise ParameterError("table", "...", "is not a CSV file in UTF-8", "save it as CSV UTF-8") from None
-    if len(rows) > most:
-        raise ParameterError("rows", len(rows), "are too many for one request", f"at most {most}")
     loaded = service.predicting.loaded(number)
     model = loaded.model
-    target = model.schema_.target.name
-    named = [{name: value or None for name, value in row.items() if name not in (None, target)} for row in rows]
-    found = answer(loaded, named)
+    rows = rows_of_csv(body, model.schema_)
+    if len(rows) > most:
+        raise ParameterError("rows", len(rows), "are too many for one request", f"at most {most}")
+    found = answer(loaded, rows)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     classes = [str(name) for name in getattr(model, "classes_", [])]
     writer.writerow(["prediction", *(f"probability_{name}" for name in classes)])
-    shares = found.get("probabilities", [[]] * len(named))
+    shares = found.get("probabilities", [[]] * len(rows))
     for label, own in zip(found["predictions"], shares, strict=True):
         writer.writerow([_harmless(label), *own])
     return out.getvalue()

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of JSON to codes: at once where they are plain, by a table of pandas where they are not."""
+"""Rows of JSON or CSV to codes: at once where they are plain, by a table of pandas where they are not."""
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from typing import Any, Final
 
@@ -11,9 +13,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from veilwood.data.columns import Column
+from veilwood.data.numbers import number_of
+from veilwood.data.problems import Problem
+from veilwood.data.schema import Schema
 from veilwood.errors import ParameterError, VeilwoodError
 
-__all__ = ["RowCodes", "frame_of"]
+__all__ = ["RowCodes", "frame_of", "rows_of_csv"]
 
 _WHOLE: Final = re.compile(r"-?\d{1,15}")
 _EXACT: Final = 2**53  # whole numbers up to here are floats without rounding
@@ -38,7 +43,7 @@ class RowCodes:
         """Encode rows."""
         codes = None if self._places is None else self._at_once(rows, self._places)
         if codes is None:
-            codes = self._model.encode(frame_of(rows))
+            codes = self._model.encode(frame_of(rows, self._model.schema_))
         return codes
 
     def _at_once(self, rows: list[dict[str, Any]], places: list[Places | None]) -> npt.NDArray[np.uint16] | None:
@@ -70,7 +75,7 @@ class RowCodes:
             for i in range(length)
         ]
         try:
-            codes = self._model.encode(frame_of(rows))
+            codes = self._model.encode(frame_of(rows, self._model.schema_))
         except VeilwoodError:
             return None
         return [
@@ -91,16 +96,46 @@ def _written(column: Column) -> list[Cell]:
     return [*texts, *whole, *([None] if column.nullable else [])]
 
 
-def frame_of(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """Put rows of JSON into a table; all must have the same columns."""
+def frame_of(rows: list[dict[str, Any]], schema: Schema) -> pd.DataFrame:
+    """Put rows of JSON into a table; all must have the same columns. Texts of numbers are read as in files."""
     if not rows:
         raise ParameterError("rows", "[]", "are none", "give at least one row")
     names = list(rows[0])
     if any(len(row) != len(names) for row in rows) or len(names) == 0:
         raise ParameterError("rows", "...", "do not all have the same columns", "name every column in every row")
+    numeric = {column.source for column in schema.features if column.kind == "numeric" and column.part is None}
     try:
-        return pd.DataFrame({name: pd.Series([row[name] for row in rows], dtype=object) for name in names})
+        cells = {name: [row[name] for row in rows] for name in names}
     except KeyError:
         raise ParameterError(
             "rows", "...", "do not all have the same columns", "name every column in every row"
         ) from None
+    for name in numeric.intersection(names):
+        cells[name] = [_number(cell, schema) if isinstance(cell, str) else cell for cell in cells[name]]
+    return pd.DataFrame({name: pd.Series(column, dtype=object) for name, column in cells.items()})
+
+
+def _number(text: str, schema: Schema) -> Cell:
+    """Read the text of a number as the schema's dialect writes it; what is none stays, to be refused by its column."""
+    dialect = schema.dialect
+    if text in dialect.nulls:
+        return None
+    plain = text if dialect.plain_numbers else dialect.number(text)
+    found = Problem.NO_NUMBER if plain is None else number_of(plain, parse=True)
+    return text if isinstance(found, Problem) else found
+
+
+def rows_of_csv(body: bytes, schema: Schema) -> list[dict[str, Any]]:
+    """Read the rows of a CSV file as the schema's dialect writes it; cells that mean nothing are None."""
+    dialect = schema.dialect
+    codec = "utf-8-sig" if dialect.encoding == "utf-8" else dialect.codec
+    try:
+        rows = list(csv.DictReader(io.StringIO(body.decode(codec)), delimiter=dialect.sep, strict=True))
+    except (UnicodeDecodeError, csv.Error):
+        raise ParameterError("table", "...", "is not a CSV file as the schema says", "save it as CSV UTF-8") from None
+    nothing = {"", *dialect.nulls}
+    target = schema.target.source
+    return [
+        {name: None if cell in nothing else cell for name, cell in row.items() if name not in (None, target)}
+        for row in rows
+    ]

@@ -145,11 +145,16 @@ export async function review(name) {
       (place.querySelector("[data-first]") ?? place.querySelector("input"))?.focus();
     } catch (error) { notify(error.message, true); }
   };
-  place.addEventListener("keydown", (event) => {
-    if (event.target.tagName === "INPUT" || event.ctrlKey || event.metaKey) return;
-    if (event.key === "x") step({ kind: "leave out" });
-    if (event.key === "l") step({ kind: "later" });
-  });
+  let here = false;
+  const keys = (event) => {
+    here ||= place.isConnected;
+    if (here && !place.isConnected) document.removeEventListener("keydown", keys);
+    if (!place.isConnected || event.target.tagName === "INPUT" || event.ctrlKey || event.metaKey || event.altKey) return;
+    const pressed = { Enter: "[data-first]", x: "[data-leave]", l: "[data-later]" }[event.key];
+    if (event.key === "Enter" && ["BUTTON", "A"].includes(event.target.tagName)) return; // which it presses by itself
+    place.querySelector(pressed ?? "[data-none]")?.click();
+  };
+  document.addEventListener("keydown", keys);
   await step(null);
   return [h("h1", {}, t("review.title")), h("p", { class: "lead" }, t("review.lead")), place];
 }
@@ -168,7 +173,8 @@ function question(name, asked, step) {
     h("h2", {}, asked.name), h("p", {}, t("review.drafted", asked)), h("p", {}, asked.proposal ? t("review.proposal", asked) : t("review.noproposal")),
     h("div", { class: "row", style: "margin-bottom:1rem" },
       asked.proposal && h("button", { type: "button", "data-first": true, onclick: () => step({ kind: "accept" }) }, t("review.accept")),
-      !asked.is_target && action(t("review.leave"), () => step({ kind: "leave out" })), action(t("review.later"), () => step({ kind: "later" }))),
+      !asked.is_target && h("button", { type: "button", class: "quiet", "data-leave": true, onclick: () => step({ kind: "leave out" }) }, t("review.leave")),
+      h("button", { type: "button", class: "quiet", "data-later": true, onclick: () => step({ kind: "later" }) }, t("review.later"))),
     form([numeric ? [field("lower", t("review.lower"), { inputmode: "decimal", required: true }), field("upper", t("review.upper"), { inputmode: "decimal", required: true })]
       : field("values", t("review.values"), { required: true }), field("source", t("review.source"), { required: true })], t("review.state"), (typed) => step({
       kind: "state", source: typed.source,

@@ -34,6 +34,7 @@ export function form(fields, words, act) {
   return h("form", {
     onsubmit: async (event) => {
       event.preventDefault();
+      hush();
       button.disabled = true;
       try {
         await act(Object.fromEntries(new FormData(event.target)), event.target);
@@ -50,11 +51,15 @@ export function action(words, act, kind = "quiet") {
   return h("button", {
     type: "button", class: kind,
     onclick: async (event) => {
+      hush();
       event.target.disabled = true;
       try { await act(); } catch (error) { notify(error.message, true); } finally { event.target.disabled = false; }
     },
   }, words);
 }
+
+/** What went wrong before is over when somebody tries again. */
+const hush = () => document.querySelector("#notice > .bad")?.remove();
 
 let timer;
 export function notify(words, bad = false) {
@@ -83,6 +88,21 @@ export async function api(method, path, body, headers = {}) {
     throw new Error(problem.detail ?? `The service answered ${answer.status}.`);
   }
   return kind.includes("json") ? answer.json() : answer.blob();
+}
+
+/** The cells of a CSV text, line by line; quotes may hold separators, line ends and doubled quotes. */
+export function cellsOf(text, separator = ",") {
+  const lines = [[""]];
+  let quoted = false;
+  for (let i = 0; i < text.length; i += 1) {
+    const line = lines.at(-1), sign = text[i];
+    if (quoted && sign === '"' && text[i + 1] === '"') { line[line.length - 1] += sign; i += 1; }
+    else if (sign === '"') quoted = !quoted;
+    else if (!quoted && sign === separator) line.push("");
+    else if (!quoted && sign === "\n") lines.push([""]);
+    else if (quoted || sign !== "\r") line[line.length - 1] += sign;
+  }
+  return lines.map((line) => line.map((cell) => cell.trim())).filter((line) => line.some(Boolean));
 }
 
 export function save(blob, name) {

@@ -1,9 +1,9 @@
 // Plans, jobs and models.
-import { action, api, can, card, field, form, h, key, notify, save, state, t, tag, when } from "/page/dom.js";
+import { action, api, can, card, cellsOf, field, form, h, key, notify, save, t, tag, when } from "/page/dom.js";
 import { curve, effects, odds } from "/page/charts.js";
 
 const again = () => window.dispatchEvent(new HashChangeEvent("hashchange"));
-const ESTIMATORS = ["private-forest", "random-trees", "median-forest", "greedy-forest", "matrix-forest", "MatrixForestPredictor"];
+const ESTIMATORS = ["private-forest", "random-trees", "median-forest", "greedy-forest", "matrix-forest", "MatrixForestPredictor", "MatrixForestPredictor subsample"];
 const GOOD = { done: "good", failed: "bad", cancelled: "bad" };
 
 const titled = (made) => (["evaluate", "evaluation"].includes(made.kind) ? t("model.evaluation.title") : made.estimator);
@@ -34,7 +34,8 @@ export async function propose(name) {
     card(form([field("estimator", t("plan.estimator"), { options: ESTIMATORS.map((one) => [one, t(`estimator.${one}`)]), value: ESTIMATORS[0] }),
       field("epsilon", t("plan.epsilon"), { value: "1", inputmode: "decimal", required: true, oninput: ask }),
       field("delta", t("plan.delta"), { value: "0", inputmode: "decimal", help: t("plan.delta.help") })], t("plan.go"), async (asked) => {
-      const made = await api("POST", `/datasets/${name}/plans`, asked);
+      const [estimator, mode] = asked.estimator.split(" ");
+      const made = await api("POST", `/datasets/${name}/plans`, { ...asked, estimator, parameters: mode ? { mode } : {} });
       location.hash = `#/plans/${made.id}`;
     })), card(h("h2", {}, t("plan.odds")), picture), card(quality)];
 }
@@ -56,7 +57,8 @@ export async function plan(number) {
   return [h("div", { class: "row spread" }, h("h1", {}, titled(found)), found.signed_by ? tag(t("plan.signed", { by: found.signed_by }), "good") : tag(t("plan.unsigned"), "wait")),
     h("p", { class: "lead" }, h("a", { href: `#/data/${found.dataset}` }, found.dataset), " · ", t("cost", found.asked), " · ", found.account, " · ", when(found.created)),
     found.kind !== "answer" && card(h("h2", {}, t("plan.odds")), oddsFigure(Number(found.asked.epsilon))),
-    card(h("h2", {}, t("plan.words")), found.words ? inWords(found.words) : h("p", {}, t("plan.answer")),
+    card(h("h2", {}, t("plan.words")), found.words ? inWords(found.words) : h("p", {}, t("plan.answer", found.asked)),
+      Object.keys(found.asked.parameters).length > 0 && h("dl", { class: "facts" }, Object.entries(found.asked.parameters).map(([name, value]) => [h("dt", {}, name), h("dd", {}, JSON.stringify(value))])),
       h("p", { class: "mono" }, `${t("plan.hash")}: ${found.fingerprint}`),
       h("div", { class: "row" }, !found.signed_by && can("sign") && action(t("plan.sign"), async () => { await api("POST", `/plans/${number}/signature`, { fingerprint: found.fingerprint }); again(); }, ""),
         found.signed_by && can("run") && action(t("plan.run"), async () => { await api("POST", `/plans/${number}/jobs`, undefined, { "Idempotency-Key": key() }); again(); }, ""),
@@ -78,10 +80,10 @@ export async function one(number) {
   const model = await api("GET", `/models/${number}`);
   const head = [h("div", { class: "row spread" }, h("h1", {}, titled(model)), tag(t(`model.${model.kind}`), "good")),
     h("p", { class: "lead" }, h("a", { href: `#/data/${model.dataset}` }, model.dataset), " · ", when(model.created))];
-  if (model.kind === "answering") return [...head, asking(number)];
+  const schema = await api("GET", `/datasets/${model.dataset}/schema`);
+  if (model.kind === "answering") return [...head, asking(number, schema)];
   const certificate = guarantee(model, number);
   if (model.kind === "evaluation") return [...head, quality(model.result), certificate];
-  const schema = await api("GET", `/datasets/${model.dataset}/schema`);
   const learned = await api("GET", `/models/${number}/effects`).catch(() => null);
   return [...head, learned && learnedCard(learned), predictCard(number, schema), csvCard(number), can("plan") && evaluateCard(number), certificate];
 }
@@ -89,12 +91,14 @@ export async function one(number) {
 function guarantee(model, number) {
   const facts = model.certificate;
   return card(h("h2", {}, t("model.guarantee")), oddsFigure(facts.epsilon), h("dl", { class: "facts" },
-    [["epsilon", facts.epsilon], ["delta", facts.delta], ["unit", facts.unit], ["adjacency", facts.adjacency], ["mechanism", facts.mechanism], ["plan", facts.plan_hash], ["ledger", `${facts.ledger}, ${facts.ledger_entry}`]]
+    [["epsilon", facts.epsilon], ["delta", facts.delta], ["unit", facts.unit], ["adjacency", facts.adjacency], ["plan", facts.plan_hash], ["ledger", `${facts.ledger}, ${facts.ledger_entry}`]]
       .map(([name, value]) => [h("dt", {}, name), h("dd", {}, String(value))])),
-  h("details", {}, h("summary", {}, t("model.certificate")), h("ul", {}, facts.assumptions.map((one) => h("li", {}, one))),
-    action(t("model.certificate.save"), () => save(new Blob([JSON.stringify(facts, null, 2)], { type: "application/json" }), `${number}.json`))),
+  h("details", {}, h("summary", {}, t("model.certificate")), h("p", { class: "small" }, facts.mechanism), h("ul", {}, facts.assumptions.map((one) => h("li", {}, one))),
+    certificateButton(facts, number)),
   model.kind === "trained" && h("p", { class: "row" }, h("a", { class: "button quiet", href: `/v1/models/${number}/report`, target: "_blank" }, t("model.report")), h("a", { class: "button quiet", href: `/v1/models/${number}/file` }, t("model.download")), h("a", { class: "button quiet", href: `/v1/models/${number}/onnx` }, t("model.onnx"))));
 }
+
+const certificateButton = (facts, name) => action(t("model.certificate.save"), () => save(new Blob([JSON.stringify(facts, null, 2)], { type: "application/json" }), `${name}.json`));
 
 function learnedCard(learned) {
   const place = h("figure");
@@ -154,20 +158,23 @@ function quality(result) {
   curves.length > 1 && card(h("h2", {}, t("model.calibration")), h("figure", {}, curve(curves.map((point) => ({ x: point.predicted, y: point.happened.value, low: point.happened.low, high: point.happened.high })), { title: t("model.calibration"), xName: t("model.predicted"), yName: t("model.happened"), diagonal: true }), h("figcaption", {}, t("model.calibration.caption"))))];
 }
 
-function rowsOf(text) {
-  const [header, ...lines] = text.trim().split(/\r?\n/).map((line) => line.split(",").map((cell) => cell.trim()));
-  return lines.map((cells) => Object.fromEntries(header.map((name, i) => [name, cells[i] === "" ? null : cells[i]])));
+/** Rows of a CSV text. The service reads numbers and missing values as the schema says. */
+function rowsOf(text, separator) {
+  const [header, ...lines] = cellsOf(text, separator);
+  return lines.map((cells) => Object.fromEntries(header.map((name, i) => [name, cells[i] || null])));
 }
 
-function asking(number) {
+function asking(number, schema) {
+  const separator = schema.dialect?.sep ?? ",";
+  const example = [...new Set(schema.columns.filter((column) => column.name !== schema.target).map((column) => column.of ?? column.name))].join(separator);
   const place = h("div", { "aria-live": "polite" });
   let last = null;
-  return card(h("h2", {}, t("ask.title")), h("p", { class: "soft small" }, t("ask.lead")), form([field("rows", t("ask.rows"), { rows: 8, required: true, class: "mono" }), field("epsilon", t("ask.price"), { value: "1", inputmode: "decimal" })], t("ask.quote"), async (asked) => {
-    last = { rows: rowsOf(asked.rows), epsilon: Number(asked.epsilon) };
+  return card(h("h2", {}, t("ask.title")), h("p", { class: "soft small" }, t("ask.lead")), form([field("rows", t("ask.rows"), { rows: 8, required: true, class: "mono", help: t("ask.columns", { example }) }), field("epsilon", t("ask.price"), { inputmode: "decimal" })], t("ask.quote"), async (asked) => {
+    last = { rows: rowsOf(asked.rows, separator), epsilon: asked.epsilon ? Number(asked.epsilon) : null };
     const found = await api("POST", `/models/${number}/quote`, last);
     place.replaceChildren(card(h("p", {}, found.answered_before ? t("ask.before") : t("ask.cost", { ...found, error: Math.sqrt(found.expected_squared_error).toPrecision(3) })), action(t("ask.go"), async () => {
       const answer = await api("POST", `/models/${number}/answers`, last);
-      place.replaceChildren(card(h("ol", {}, answer.labels.map((label) => h("li", {}, String(label))))));
+      place.replaceChildren(card(h("ol", {}, answer.labels.map((label) => h("li", {}, String(label)))), h("p", { class: "soft small" }, t("ask.keep")), certificateButton(answer.certificate, `${number}-${answer.certificate.ledger_entry}`)));
     }, "")));
   }), place);
 }
