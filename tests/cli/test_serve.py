@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -17,7 +18,8 @@ import httpx
 
 from fixtures.ports import free_ports
 from fixtures.serving import PASSWORD, serving
-from veilwood.cli.serve import serve, service_commands
+from veilwood.cli.serve import _check_port, serve, service_commands
+from veilwood.errors import SetupError
 
 
 def test_a_service_starts_in_one_command_and_prints_how_to_begin(tmp_path: Path) -> None:
@@ -35,6 +37,13 @@ def test_a_service_starts_in_one_command_and_prints_how_to_begin(tmp_path: Path)
         process.terminate()
         assert process.wait(30) in (0, -signal.SIGTERM)
     assert (tmp_path / "service").stat().st_mode & 0o077 == 0
+
+
+def test_a_port_that_is_taken_is_refused_before_a_link_is_printed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SetupError, match="cannot listen.*--port"):
+        _check_port("127.0.0.1", taken.getsockname()[1])
+    with pytest.raises(SetupError, match="cannot listen"):
+        _check_port("256.0.0.1", 8400)
 
 
 def test_a_service_speaks_tls_by_itself(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_a_newcomer_looks_around_stops_it_and_finds_everything_again(clone: Path
         assert process.wait(60) in (0, 130, -signal.SIGINT)
 
     with started(clone, logbook, "second") as (_, address, _), Client(address, token) as client:
-        again = client.predict(model["id"], rows["rows"])
+        again = client.predict(model["id"], CAR.X[:3])
         assert again == answer
         for _ in range(600):
             state = client._dict("GET", f"/v1/jobs/{job}")["state"]

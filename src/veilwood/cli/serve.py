@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Annotated
 
@@ -77,6 +78,7 @@ def serve(
         limits=Limits.named(limit or ()),
     )
     log_to_standard_error(log_level())
+    _check_port(host, port)
     app = create_app(settings)
     service = app.state.service
     if demo:
@@ -98,6 +100,17 @@ def serve(
         ssl_keyfile=keyfile,
         timeout_graceful_shutdown=10,
     )
+
+
+def _check_port(host: str, port: int) -> None:
+    """Refuse a port that is taken, before a link is printed that leads to whoever has it."""
+    try:
+        family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        socket.create_server(place[:2], family=family).close()  # type: ignore[arg-type]
+    except OSError as error:
+        raise SetupError(
+            f"cannot listen on {host}, port {port}: {error.strerror}. Hint: --port takes another."
+        ) from None
 
 
 @service_commands.command("backup")

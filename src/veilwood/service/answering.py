@@ -12,6 +12,7 @@ import json
 import os
 import threading
 from dataclasses import dataclass, field
+from typing import Any
 
 import pandas as pd
 
@@ -46,7 +47,7 @@ class Answering:
         self._predictors: dict[str, _Counted] = {}
         self._lock = threading.Lock()
 
-    def quote(self, account: str, model: str, rows: list[Record], epsilon: float | None) -> Record:
+    def quote(self, account: str, model: str, rows: list[dict[str, Any]], epsilon: float | None) -> Record:
         """Say what a batch would cost and how well it would be answered. Free."""
         predictor, lock, dataset = self._predictor(model)
         questions = frame_of(rows, predictor.schema_)
@@ -63,7 +64,7 @@ class Answering:
             "remaining": None if left is None else str(left),
         }
 
-    def answer(self, account: str, model: str, rows: list[Record], epsilon: float | None) -> Record:
+    def answer(self, account: str, model: str, rows: list[dict[str, Any]], epsilon: float | None) -> Record:
         """Answer a batch: from the store if it was answered before, else charged first."""
         predictor, lock, dataset = self._predictor(model)
         questions = frame_of(rows, predictor.schema_)

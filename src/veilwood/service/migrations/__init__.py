@@ -22,7 +22,12 @@ def make_tables(records: Store) -> None:
     try:
         _upgrade(records.engine)
     except sa.exc.OperationalError as error:
-        raise SetupError(f"the database of the service cannot be opened: {type(error.orig).__name__}.") from None
+        raise SetupError(
+            f"the database of the service cannot be opened: {type(error.orig).__name__}. "
+            "Hint: see that psql opens the same address."
+            if records.engine.dialect.name == "postgresql"
+            else "the database in the folder of the service cannot be opened. Hint: see whose folder it is."
+        ) from None
 
 
 def _upgrade(engine: sa.Engine) -> None:
