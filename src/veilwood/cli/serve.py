@@ -106,7 +106,7 @@ def _check_port(host: str, port: int) -> None:
     """Refuse a port that is taken, before a link is printed that leads to whoever has it."""
     try:
         family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        socket.create_server(place[:2], family=family).close()  # type: ignore[arg-type]
+        socket.create_server(place[:2], family=family).close()
     except OSError as error:
         raise SetupError(
             f"cannot listen on {host}, port {port}: {error.strerror}. Hint: --port takes another."
