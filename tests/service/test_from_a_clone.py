@@ -8,7 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -58,6 +59,13 @@ def started(clone: Path, logbook: Logbook, name: str) -> Iterator[tuple[subproce
             process.kill()
 
 
+def wait_for(what: Callable[[], bool]) -> None:
+    until = time.monotonic() + 300
+    while not what():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
 def test_a_newcomer_looks_around_stops_it_and_finds_everything_again(clone: Path, logbook: Logbook) -> None:
     where = "import veilwood; print(veilwood.__file__)"
     place = {**os.environ, "PYTHONPATH": str(clone / "src")}
@@ -83,17 +91,13 @@ def test_a_newcomer_looks_around_stops_it_and_finds_everything_again(clone: Path
             plan = client.plan("cars", epsilon=0.5)
             client.sign(plan["id"], plan["fingerprint"])
         job = page.post(f"/v1/plans/{plan['id']}/jobs", headers=word).json()["id"]
-        while page.get(f"/v1/jobs/{job}").json()["state"] == "queued":
-            pass
+        wait_for(lambda: page.get(f"/v1/jobs/{job}").json()["state"] != "queued")
         os.killpg(process.pid, signal.SIGINT)  # Ctrl-C in a terminal, which all processes of the command hear
         assert process.wait(60) in (0, 130, -signal.SIGINT)
 
     with started(clone, logbook, "second") as (_, address, _), Client(address, token) as client:
         again = client.predict(model["id"], CAR.X[:3])
         assert again == answer
-        for _ in range(600):
-            state = client._dict("GET", f"/v1/jobs/{job}")["state"]
-            if state not in ("queued", "running"):
-                break
-        assert state == "done", "what was stopped goes on"
+        wait_for(lambda: client._dict("GET", f"/v1/jobs/{job}")["state"] not in ("queued", "running"))
+        assert client._dict("GET", f"/v1/jobs/{job}")["state"] == "done", "what was stopped goes on"
         assert client.ledger("cars")["spent"] == "epsilon=1.5", "and is charged once"
