@@ -19,7 +19,7 @@ from fixtures.serving import Running, serving
 from veilwood.errors import LedgerError
 from veilwood.progress import report_to
 from veilwood.service import jobs, store, worker
-from veilwood.service.settings import Limits
+from veilwood.service.settings import Limits, Settings
 
 # A worker that has reserved and drawn its noise, and is never done. That others are is in test_client.
 STUCK = """
@@ -77,6 +77,15 @@ def test_no_worker_hears_the_key_that_stops_the_service(running: Running) -> Non
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_worker_that_dies_before_it_hears_anything_is_noticed(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pipe to it was broken then, and its job had stayed as running for ever."""
+    monkeypatch.setattr(jobs, "_WORKER", ("-S", "-c", "raise SystemExit(7)"))
+    monkeypatch.setattr(Settings, "to_json", lambda _: "x" * 2**20)  # more than a pipe holds
+    assert running.service.jobs._spawn({"id": "0" * 24}).wait() == 7
 
 
 def test_a_job_that_waits_is_cancelled_for_free(running: Running) -> None:

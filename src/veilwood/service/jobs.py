@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -198,8 +199,11 @@ class Jobs:
             start_new_session=True,  # Ctrl-C in a terminal would kill it after its charge, as if it had died by itself
         )
         assert process.stdin is not None
-        process.stdin.write(self._settings.to_json().encode())
-        process.stdin.close()
+        with suppress(BrokenPipeError):  # it died before it read them: its end is noticed like any other
+            process.stdin.write(self._settings.to_json().encode())
+            process.stdin.flush()
+        with suppress(BrokenPipeError):
+            process.stdin.close()
         return process
 
     def _queue_lost_jobs(self) -> None:
