@@ -12,14 +12,21 @@ if TYPE_CHECKING:
     from fixtures.logbook import Logbook
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="session")
 def logbook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logbook]:
     """Fail the run if a secret, a private value or a path was logged by any service, however it came to be."""
     pytest.importorskip("fastapi")
-    from fixtures.logbook import kept
+    from fixtures.logbook import Logbook
     from fixtures.serving import PASSWORD
 
-    with kept(tmp_path_factory.mktemp("logs")) as book:
-        book.secrets |= {PASSWORD, str(tmp_path_factory.getbasetemp())}
-        yield book
+    book = Logbook(tmp_path_factory.mktemp("logs"))
+    book.secrets |= {PASSWORD, str(tmp_path_factory.getbasetemp())}
+    yield book
     assert book.leaks() == []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _written(logbook: Logbook) -> Iterator[None]:
+    """Write it while tests of the service run, and not what others in this process may log."""
+    with logbook.written():
+        yield

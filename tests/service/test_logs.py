@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from fixtures.logbook import CANARY, kept
+from fixtures.logbook import CANARY, Logbook
 from fixtures.serving import CAR, serving
 from veilwood.service import app, logs, routes_state
 from veilwood.service.app import problem
@@ -77,7 +77,8 @@ def test_limits_are_given_as_words() -> None:
 def test_the_search_through_all_logs_finds_what_was_planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The search at the end of the run (conftest) would notice rows, tokens, and lines that are not the service's."""
     (tmp_path / "logs").mkdir()
-    with kept(tmp_path / "logs") as book, serving(tmp_path / "service") as running:
+    book = Logbook(tmp_path / "logs")
+    with book.written(), serving(tmp_path / "service") as running:
         running.add_cars()
         model = running.trained()
         rows = {"rows": CAR.X[:2].to_dict("records")}
