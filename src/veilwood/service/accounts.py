@@ -165,8 +165,7 @@ class Accounts:
 
     def change_password(self, caller: Caller, old: str, new: str, address: str = "") -> tuple[str, str]:
         """Change one's own password, by the one that was; return a new session, as all others and all tokens end."""
-        if caller.kind != "session":
-            raise DeniedError("a token cannot change a password. Hint: log in on the page.", known=True)
+        caller.require_session("change a password")
         _checked_password(new)
         try:
             self.log_in(caller.name, old, address)
