@@ -19,6 +19,7 @@ def test_requests_are_counted_by_route_and_only_predictions_are_timed() -> None:
     assert answers in text
     assert "veilwood_prediction_seconds_count 1.0" in text
     assert "veilwood_prediction_seconds_sum 0.002" in text
+    assert "_created" not in text, "when the first answer was ready may tell how large the table is"
 
 
 def test_methods_that_clients_invent_are_counted_as_one() -> None:

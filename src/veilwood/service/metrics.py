@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
 
 __all__ = ["Metrics"]
 
@@ -17,6 +17,7 @@ class Metrics:
     """The counts of one process."""
 
     def __init__(self) -> None:
+        disable_created_metrics()  # when the first answer was ready is a time that may tell sizes
         self._registry = CollectorRegistry()
         names = ["method", "route"]
         self._requests = Counter(
