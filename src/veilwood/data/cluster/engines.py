@@ -7,9 +7,10 @@ A frame as a source of rows is in ``source``, what is kept between passes in ``k
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, wraps
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import pandas as pd
 import pyarrow as pa
@@ -310,6 +311,9 @@ def _cell(row: Any) -> bytes:
 # -- Ray --------------------------------------------------------------------------------------------------------------
 
 
+_RAY_TEXTS: Final = re.compile("Read.*(CSV|JSON)")  # ReadCSV, ReadJSON, ReadArrowJSON, ReadPandasJSON
+
+
 class Ray:
     """Ray: one task for each block of a data set."""
 
@@ -325,7 +329,7 @@ class Ray:
         operators = [] if plan is None else [plan.dag]
         for operator in operators:
             operators += operator.input_dependencies
-        return any(operator.name in ("ReadCSV", "ReadJSON") for operator in operators)
+        return any(_RAY_TEXTS.match(operator.name) for operator in operators)
 
     def project(self, frame: Any, names: list[str]) -> Any:
         """Keep some columns, and hold the blocks in Ray's object store: another run could cut them differently."""
