@@ -364,3 +364,25 @@ def test_secret_words_take_public_ones() -> None:
     for high, low in (*at_three(program), in_the_clear(program)):
         assert high.tolist() == low.tolist() == [1, 1, 1]
     assert repr(Bits([np.zeros(2, np.uint8)], None)) == "Bits(shape=(2,), dtype=uint8)"
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
+def test_products_of_words_that_lie_in_memory_in_any_way(dtype: Any) -> None:
+    random, size = np.random.default_rng(0), 1 << (8 * np.dtype(dtype).itemsize)
+
+    def laid_out(rows: int, columns: int) -> list[Any]:
+        words = random.integers(0, size - 1, (2 * rows, 2 * columns), dtype=dtype, endpoint=True)
+        turned = np.ascontiguousarray(words[:rows, :columns].T).T
+        repeated = np.broadcast_to(words[:1, :columns], (rows, columns))
+        return [
+            words[:rows, :columns],
+            words[::2, ::2],
+            turned,
+            repeated,
+            np.broadcast_to(words[:rows, :1], turned.shape),
+        ]
+
+    for x in laid_out(3, 40):
+        for y in laid_out(40, 2):
+            expected = np.array(x, dtype=object) @ np.array(y, dtype=object) % size
+            assert np.array_equal(arithmetic.matmul([(x, y)]).astype(object), expected)

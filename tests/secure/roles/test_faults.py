@@ -100,7 +100,14 @@ def play(role: str, folder: Path, word: Connection) -> None:
         if role.startswith("client"):
             client = Client(folder / role)
             contribute(client)
-            client.wait()
+            try:
+                client.wait()
+            except PartyError as error:  # servers held different uploads when one of them came back: do as they say
+                if "contribute again" not in str(error):
+                    raise
+                word.send(("again", str(error)))
+                contribute(client)
+                client.wait()
         else:
             with User(folder / role) as user:
                 for _ in range(20):
@@ -206,6 +213,10 @@ def test_kill_of_each_role_at_random_points(tmp_path: Path) -> None:
             else:
                 ending, text = word.recv()
                 endings[ending] += 1
+                if ending == "again":
+                    assert word.poll(90), f"{victim} killed: {role} does not end"
+                    ending, text = word.recv()
+                    endings[ending] += 1
                 assert ending != "broken", f"{victim} killed: {role} ended with {text}"
                 if role.startswith("client") and victim.startswith("server"):
                     assert ending == "done", f"{victim} killed: {role} ended with {text}"
@@ -226,6 +237,7 @@ def test_kill_of_each_role_at_random_points(tmp_path: Path) -> None:
         assert not re.search(r": unexpected [A-Z]", log), log  # an error without a word of explanation
         vw.open_ledger(cast.folder / f"server-{party}" / "ledger.db").verify()
     assert endings["done"] >= KILLS // 4, endings
+    assert endings["again"] <= max(KILLS // 20, 1), endings  # rows that were arriving while a training began
 
 
 # -- frozen and overloaded -------------------------------------------------------------------------------------
