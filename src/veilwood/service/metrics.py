@@ -17,7 +17,7 @@ class Metrics:
     """The counts of one process."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # when the first answer was ready is a time that may tell sizes
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # when the first answer was ready may tell sizes
         self._registry = CollectorRegistry()
         names = ["method", "route"]
         self._requests = Counter(
