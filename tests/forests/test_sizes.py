@@ -14,7 +14,7 @@ from sklearn.base import clone
 import veilwood as vw
 from veilwood.audit.model_file import check_file
 from veilwood.data.encoding import Encoding
-from veilwood.forests.leaves import shrunken_shares
+from veilwood.forests.leaves import shrunken_means, shrunken_shares
 from veilwood.forests.noisy_leaves import POOLED
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.trees.random import grow_binary
@@ -158,6 +158,13 @@ class TestShrunkenShares:
         first = np.arange(self.forest.n_leaves) % 2 * 40.0
         shares = shrunken_shares(self.forest, np.column_stack([first, 40 - first]), 0.0, fitted=True)
         np.testing.assert_allclose(shares[:, 0], first / 40, atol=0.05)
+
+    def test_uneven_leaves_of_one_mean_keep_no_noise(self) -> None:
+        """A leaf of many rows has a large pair, which is no sign of another mean: they were .07 apart."""
+        rng = np.random.default_rng(0)
+        rows = np.where(np.arange(self.forest.n_leaves) % 2, 500.0, 2000.0)
+        pairs = rows[:, None] * [0.1, 0.9] + rng.normal(0, 100, (self.forest.n_leaves, 2))
+        assert shrunken_means(self.forest, pairs, 100.0**2)[:, 0].std() < 0.025
 
     def test_noise_alone_leaves_the_pooled_classes(self) -> None:
         noise = np.random.default_rng(0).normal(0, 1000, (self.forest.n_leaves, 2))

@@ -93,11 +93,7 @@ def shrunken_shares(
     sums, leaves_below = forest.add_up(counts), forest.add_up(np.ones(forest.n_leaves))
     n_classes = counts.shape[1]
     kept, left = np.zeros_like(sums), np.zeros(forest.n_nodes)
-    root = sums[forest.roots].mean(axis=0)  # every root sees the same rows, or an even part of them
-    own = noise_variance * forest.n_leaves / forest.n_trees**2
-    if pooled is not None and own + pooled[1] > 0:  # two measurements of the same: the quieter one counts for more
-        root = (root * pooled[1] + pooled[0] * own) / (own + pooled[1])
-    kept[forest.roots] = root = np.maximum(root, 0.0)
+    kept[forest.roots] = root = _root(forest, sums, noise_variance, pooled)
     shares = np.zeros_like(sums)
     shares[forest.roots] = (root + 1 / n_classes) / (root.sum() + 1)
     for depth in range(1, forest.depth + 1):
@@ -121,6 +117,49 @@ def shrunken_shares(
         above = worth + np.sqrt(left[nodes])[:, None]
         shares[nodes] = (seen + above * shares[parent]) / (seen.sum(axis=1, keepdims=True) + above)
     return shares[forest.leaf_node]
+
+
+def shrunken_means(
+    forest: Forest, pairs: Floats, noise_variance: float, pooled: tuple[Floats, float] | None = None
+) -> Floats:
+    """Return scaled means of leaves, and their complements, that say no more than the noise lets them.
+
+    As ``shrunken_shares``, but what a node holds is compared with the mean above it, not with an even part of its
+    parent: how many rows fall into a node says nothing of their mean. And nothing is kept in doubt, since a mean far
+    from all others costs more than one that stays behind.
+
+    Without noise a mean is that of the rows, and one row more that says what is above:
+
+    >>> from veilwood.trees.random import grow_binary
+    >>> from veilwood.data.encoding import EncodedColumn
+    >>> forest = grow_binary([EncodedColumn("age", True, 100, None)], 1, 1, 0)
+    >>> shrunken_means(forest, np.array([[3.0, 1.0], [1.0, 3.0]]), 0.0)[:, 0].round(3).tolist()
+    [0.7, 0.3]
+    """
+    sums, leaves_below = forest.add_up(pairs), forest.add_up(np.ones(forest.n_leaves))
+    root = _root(forest, sums, noise_variance, pooled)
+    means = np.zeros(forest.n_nodes)
+    means[forest.roots] = (root[0] + 0.5) / (root.sum() + 1)
+    for depth in range(1, forest.depth + 1):
+        nodes = np.flatnonzero(forest.level == depth)
+        above, noise = means[forest.parent[nodes]], noise_variance * leaves_below[nodes]
+        beyond = (1 - above) * sums[nodes, 0] - above * sums[nodes, 1]
+        expected = float((noise * ((1 - above) ** 2 + above**2)).sum())
+        signal = max(float((beyond**2).sum()) - expected, 0.0)
+        part = 1.0 if expected == 0 else signal / (signal + expected / forest.n_trees)
+        rows = np.maximum(sums[nodes].sum(axis=1), 0.0) + 1 + np.sqrt(2 * noise)
+        means[nodes] = np.clip(above + part * beyond / rows, 0.0, 1.0)
+    found = means[forest.leaf_node]
+    return np.column_stack([found, 1 - found])
+
+
+def _root(forest: Forest, sums: Floats, noise_variance: float, pooled: tuple[Floats, float] | None) -> Floats:
+    """Return what one tree sees in all: every root sees the same rows, or an even part of them."""
+    root = sums[forest.roots].mean(axis=0)
+    own = noise_variance * forest.n_leaves / forest.n_trees**2
+    if pooled is not None and own + pooled[1] > 0:  # two measurements of the same: the quieter one counts for more
+        root = (root * pooled[1] + pooled[0] * own) / (own + pooled[1])
+    return np.maximum(root, 0.0)
 
 
 def _kept_part(energy: Floats, noise: Floats, freedom: int, n_trees: int) -> float:

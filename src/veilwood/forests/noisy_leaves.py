@@ -269,7 +269,9 @@ class LeafMethod(Method[L]):
             rows = 1 if classes else TARGET_LEVELS  # what one row adds to a leaf
             noise = self.leaf_variance(plan) / rows**2
             above = self._of_one_tree(pooled, plan, forest, rows)
-            return cleaning.shrunken_shares(forest, counts / rows, noise, above, fitted=classes and self.fitted)
+            if not classes:
+                return cleaning.shrunken_means(forest, counts / rows, noise, above)
+            return cleaning.shrunken_shares(forest, counts / rows, noise, above, fitted=self.fitted)
         return cleaning.plain_shares(counts) if classes else cleaning.plain_means(counts, TARGET_LEVELS)
 
     def leaf_variance(self, plan: Plan) -> float:
