@@ -159,7 +159,7 @@ def _root(forest: Forest, sums: Floats, noise_variance: float, pooled: tuple[Flo
     own = noise_variance * forest.n_leaves / forest.n_trees**2
     if pooled is not None and own + pooled[1] > 0:  # two measurements of the same: the quieter one counts for more
         root = (root * pooled[1] + pooled[0] * own) / (own + pooled[1])
-    return np.maximum(root, 0.0)
+    return np.asarray(np.maximum(root, 0.0))
 
 
 def _kept_part(energy: Floats, noise: Floats, freedom: int, n_trees: int) -> float:
