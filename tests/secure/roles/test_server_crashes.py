@@ -6,7 +6,9 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ import pytest
 from fixtures.places import ROWS, SCHEMA, TASK, Place, X, Y, assert_nothing_in_clear, place
 from veilwood.data.encoding import Encoding
 from veilwood.errors import ModelFileError, PartyError, VeilwoodError
+from veilwood.privacy.ledger import SQLiteLedger
+from veilwood.privacy.loss import Loss
 from veilwood.secure.mpc.engine import Ints
 from veilwood.secure.mpc.shares import reconstruct
 from veilwood.secure.roles import uploads
@@ -123,7 +127,8 @@ def test_an_opening_that_somebody_may_have_seen_is_charged_again(
 
     monkeypatch.setattr(Checkpoint, "has_opened", nobody_keeps)
     contribute(forest)
-    assert forest.client("north").wait(120).epsilon == 4
+    with ThreadPoolExecutor(2) as owners:  # both have to agree to be charged again
+        assert [found.epsilon for found in owners.map(lambda owner: forest.client(owner).wait(120), ROWS)] == [4, 4]
     forest.settle()
     assert [states(forest, party) for party in range(3)] == [["reserved", "committed"]] * 3
 
@@ -150,6 +155,11 @@ def test_an_older_ledger_is_refused(here: Place) -> None:
     here.stop()
     (here.folder / "server-2" / "ledger.db").unlink()
     (here.folder / "server-2" / "models" / "scale.share").unlink()
+    for what in ("of another task", "of a third"):  # an older one that went on with others is as long
+        spend = SQLiteLedger(here.folder / "server-2" / "ledger.db").reserve(
+            Loss.pure(Fraction(1)), what=what, neighbours="rows", plan="0"
+        )
+        spend.commit()
     here.start()
     with pytest.raises(PartyError, match="the ledger of server 2 is older than its trainings"):
         here.client("north").status()

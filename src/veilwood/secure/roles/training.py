@@ -64,7 +64,8 @@ class Training:
         kept = study.model.facts["entry"] if study.model else None
         going_on = study.state.attempt["entry"] if study.state.attempt else None
         books = self._books(study)
-        if max((entry.id for entry in self._ledger.entries()), default=0) < study.state.ledger_entries:
+        last, named = study.state.ledger_entries, f"secure training of {study.task.name} ("
+        if last and not any(one.id == last and one.what.startswith(named) for one in self._ledger.entries()):
             raise UseError(
                 f"the ledger of server {self.party} is older than its trainings of {study.task.name!r}. Hint: restore "
                 "the newest ledger.db."
