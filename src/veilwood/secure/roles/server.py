@@ -351,6 +351,8 @@ class Server(Training, Answering, Operated):
         with study.lock:
             study.refuse_if_busy()
             self._approved(channel, study, words)
+            if not study.disagree:  # nothing stands in the way any more
+                study.failure = None
             study.state.save()
         channel.say(agreed=True)
         if self.party == 0:
