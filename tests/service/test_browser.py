@@ -135,7 +135,7 @@ def test_every_role_finds_its_way(demo: str, browser: Any, tmp_path: Path) -> No
         assert [box.is_checked() for box in boxes.all()] == [False, False, True, False]
         boxes.nth(1).check()
         first.press("Save")
-        first.page.get_by_role("cell", name="analyst, auditor").wait_for()
+        first.page.get_by_role("row", name="auditor analyst, auditor").wait_for()  # drawn anew
         first.page.get_by_label("Change: auditor").click()
         boxes.nth(1).uncheck()
         first.press("Save")
