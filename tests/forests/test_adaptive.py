@@ -20,11 +20,12 @@ from fixtures.clinic import COLUMNS, forest_of, schema_of, small_table, table_of
 from veilwood import audit
 from veilwood.audit.model_file import check_model
 from veilwood.data.encoding import GRID_CELLS, TARGET_LEVELS
+from veilwood.forests.adaptive import merging, shrinking
 from veilwood.forests.adaptive import questions as asked
-from veilwood.forests.adaptive import shrinking
 from veilwood.forests.adaptive.cell_tables import CellTable, grow_tables
 from veilwood.forests.adaptive.columns import divided
 from veilwood.forests.adaptive.layouts import Laid
+from veilwood.forests.adaptive.loop import Learned
 from veilwood.forests.adaptive.private_forest import chosen_loss
 from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.adaptive.rows import GRADIENT_UNITS, LEVEL_UNITS, SCORE_UNITS, ScoredRows, gradients, reach
@@ -272,6 +273,9 @@ def test_cells_partition_the_codes_and_groups_the_cells() -> None:
         for axis in (column.of_scales(5), column.of_mass(column.prior, 5), column.values()):
             assert set(axis.groups) == set(range(axis.size))
             assert not axis.ordered or (np.diff(axis.groups.astype(int)) >= 0).all()
+    even, moved = (COLUMNS[0].of_mass(COLUMNS[0].prior, 5, shift) for shift in (0.0, -0.3))
+    assert even.size == moved.size
+    assert all(low < high for low, high in zip(even.thresholds[:-1], moved.thresholds[:-1], strict=True))
     missing = COLUMNS[0].of_mass(COLUMNS[0].prior, 5)
     assert (missing.groups == missing.size - 1).sum() == 1  # a missing number is in a group of its own
 
@@ -284,6 +288,24 @@ def test_a_table_as_a_tree_sends_rows_to_their_cells() -> None:
     codes = np.column_stack([rng.integers(0, size, 2000) for size in sizes]).astype(np.uint16)
     mine = np.stack([column.cells(codes[:, column.feature]) for column in COLUMNS])
     assert (cells[route(forest, codes)[:, 0]] == table.cells(mine)).all()
+
+
+@pytest.mark.parametrize("most", [1, 1000])
+def test_steps_with_other_borders_add_up_to_the_same_scores(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merging, "MOST_MERGED", most)
+    rng, rows = np.random.default_rng(0), random_rows(3, 2000, np.random.default_rng(1))
+    axes = [COLUMNS[0].of_mass(COLUMNS[0].prior, 4, shift) for shift in (0.0, 0.4, 0.0, -0.4)]
+    other = COLUMNS[1].values()
+    tables = [CellTable((axes[0], other)), *(CellTable((other, axis)) for axis in axes[1:]), CellTable((other,))]
+    learned = Learned(np.zeros(3, np.int32), tables)
+    learned.values = [rng.integers(-9, 9, (table.n_cells, 3)).astype(np.int32) for table in tables]
+    found = merging.merged(learned)
+    assert len(found) == (5 if most == 1 else 2)
+    apart, together = (
+        sum(values[table.cells(rows.cells)] for table, values in steps)
+        for steps in (zip(tables, learned.values, strict=True), found)
+    )
+    assert np.array_equal(apart, together)
 
 
 def test_a_poor_histogram_falls_back_to_the_prior_and_a_good_one_is_believed() -> None:

@@ -298,6 +298,58 @@ def _(rng: np.random.Generator) -> SuiteTable:
     return _table("nulls", columns, label, 2, nullable=True)
 
 
+@_made("development", "one-column-decides")
+def _(rng: np.random.Generator) -> SuiteTable:
+    X, kinds = rng.integers(6, size=(6_000, 9)), np.array([f"k{i}" for i in range(9)], object)
+    kind = rng.choice(9, p=np.arange(9, 0, -1) / 45, size=6_000)
+    label = np.where(rng.random(6_000) < 0.06, rng.integers(3, size=6_000), np.array([0, 1, 1, 0, 2, 0, 1, 2, 2])[kind])
+    columns: dict[str, Any] = {f"x{i}": (kinds[X[:, i]], kinds[:6].tolist()) for i in range(9)}
+    columns["kind"] = (kinds[kind], kinds.tolist())
+    return _table("one-column-decides", columns, label, 3)
+
+
+@_made("development", "many-values")
+def _(rng: np.random.Generator) -> SuiteTable:
+    X, columns = rng.random((15_000, 3)), dict[str, Any]()
+    score = 3 * (X[:, 0] - 0.5)
+    for name, n_values in (("shop", 400), ("maker", 60)):
+        values = np.array([f"v{i}" for i in range(n_values)], object)
+        value = rng.permutation(n_values)[np.minimum(rng.zipf(1.3, 15_000) - 1, n_values - 1)]
+        score = score + 1.2 * rng.standard_normal(n_values)[value]
+        columns[name] = (values[value], values.tolist())
+    columns |= {f"x{i}": (X[:, i], (0.0, 1.0)) for i in range(3)}
+    return _table("many-values", columns, _bits(rng, score), 2)
+
+
+@_made("development", "few-rows-many-columns")
+def _(rng: np.random.Generator) -> SuiteTable:
+    label = rng.integers(3, size=180)
+    X = rng.standard_normal((180, 12)) + 1.1 * rng.standard_normal((3, 12))[label]
+    return _table("few-rows-many-columns", X, label, 3, (-6, 6))
+
+
+@_made("development", "image-moments")
+def _(rng: np.random.Generator) -> SuiteTable:
+    X, label = _clusters(rng, 4_000, 6, 8, 2, 1.3)
+    both = np.column_stack([X, np.abs(X @ rng.standard_normal((8, 16)) / 3)])
+    return _table("image-moments", both, label, 6, (-8, 8))
+
+
+@_made("development", "sum-of-sizes")
+def _(rng: np.random.Generator) -> SuiteTable:
+    X = rng.laplace(size=(10_000, 12))
+    return _table("sum-of-sizes", X, np.abs(X[:, :8]).sum(axis=1) > 7.67, 2, (-10, 10))
+
+
+@_made("development", "steps-of-four")
+def _(rng: np.random.Generator) -> SuiteTable:
+    X, y = rng.random((10_000, 10)), 0.1 * rng.standard_normal(10_000)
+    for _ in range(12):
+        sides = rng.choice(10, 4, replace=False)
+        y += rng.standard_normal() * (X[:, sides] < rng.uniform(0.3, 0.9, 4)).all(axis=1)
+    return _table("steps-of-four", X, y, (-5, 5))
+
+
 @_made("development", "constant-class")
 def _(rng: np.random.Generator) -> SuiteTable:
     return _table("constant-class", rng.random((1_000, 5)), np.ones(1_000), 3)

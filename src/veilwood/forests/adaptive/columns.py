@@ -78,11 +78,14 @@ class CellColumn:
         """Take every cell as a group."""
         return self._axis(np.arange(self.n_cells))
 
-    def of_mass(self, mass: Floats, n_groups: int) -> Axis:
-        """Put numbers into about so many groups of equal mass; categories, and missing values, stay apart."""
+    def of_mass(self, mass: Floats, n_groups: int, shift: float = 0.0) -> Axis:
+        """Put numbers into about so many groups of equal mass; categories, and missing values, stay apart.
+
+        ``shift`` moves the borders by such a part of a group.
+        """
         if not self.ordered:
             return self.values()
-        return self._axis(self._by_mass(mass, n_groups))
+        return self._axis(self._by_mass(mass, n_groups, shift))
 
     def of_scales(self, n_groups: int) -> Axis:
         """Put numbers into about so many groups by what is taken for granted, and into octaves where rows may crowd."""
@@ -90,10 +93,10 @@ class CellColumn:
             return self.values()
         return self._axis(self._by_mass(self.prior, n_groups) + self.octaves)
 
-    def _by_mass(self, mass: Floats, n_groups: int) -> Ints:
+    def _by_mass(self, mass: Floats, n_groups: int, shift: float = 0.0) -> Ints:
         share = mass / max(mass.sum(), TINY)
         middle = np.cumsum(share) - share / 2
-        group: Ints = np.minimum((middle * n_groups).astype(np.int64), n_groups - 1)
+        group: Ints = np.clip(np.floor(middle * n_groups + shift), 0, n_groups - 1).astype(np.int64)
         return group
 
     def _axis(self, group: Ints) -> Axis:

@@ -24,7 +24,7 @@ from veilwood.data.sql.source import SqlSource
 from veilwood.data.sql.words import Words
 from veilwood.errors import ModelFileError, PlanError, UseError
 from veilwood.forests.adaptive.cell_forests import Grown, most_leaves, shares_of
-from veilwood.forests.adaptive.cell_tables import Axis, CellTable, grow_tables
+from veilwood.forests.adaptive.cell_tables import CellTable, grow_tables
 from veilwood.forests.adaptive.cluster_rows import ClusterRows
 from veilwood.forests.adaptive.columns import CellColumn, columns_of
 from veilwood.forests.adaptive.effects import Effects, Told, effects_of
@@ -40,6 +40,7 @@ from veilwood.forests.adaptive.loop import (
     n_outputs,
     schedule,
 )
+from veilwood.forests.adaptive.merging import merged
 from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.adaptive.quality import expected_quality
 from veilwood.forests.adaptive.questions import RowCount
@@ -430,42 +431,6 @@ def _released(plan: Plan) -> str:
         kind = step.name.split(": ")[-1].rstrip("0123456789 ")
         kinds[kind] = kinds.get(kind, 0) + 1
     return ", ".join(f"{kind} ({times} times)" if times > 1 else kind for kind, times in kinds.items()) + ", with noise"
-
-
-def merged(learned: Learned) -> list[tuple[CellTable, Floats]]:
-    """Add up steps about the same columns: tables and their values."""
-    steps: dict[tuple[int, ...], list[int]] = {}
-    for number, table in enumerate(learned.tables):
-        steps.setdefault(tuple(sorted(table.features)), []).append(number)
-    found = []
-    for features, numbers in steps.items():
-        parts = [[_axis_of(learned.tables[i], feature) for i in numbers] for feature in features]
-        axes, places = zip(*map(_joined, parts), strict=True)
-        table = CellTable(tuple(axes))
-        values = np.zeros((table.n_cells, len(learned.start)))
-        for at, number in enumerate(numbers):
-            mine = learned.tables[number]
-            group = {feature: place[at] for feature, place in zip(features, places, strict=True)}
-            cell = np.zeros(table.shape, np.int64)
-            for axis in mine.axes:
-                shape = [len(group[feature]) if feature == axis.feature else 1 for feature in features]
-                cell = cell * axis.size + group[axis.feature].reshape(shape)
-            values += learned.values[number][cell.ravel()]
-        found.append((table, values))
-    return found
-
-
-def _axis_of(table: CellTable, feature: int) -> Axis:
-    return next(axis for axis in table.axes if axis.feature == feature)
-
-
-def _joined(axes: Sequence[Axis]) -> tuple[Axis, list[NDArray[np.int64]]]:
-    """Return groups that all axes of one column tell apart, and each axis's group of each of them."""
-    told = np.stack([axis.groups.astype(np.int64) for axis in axes])
-    groups, group = np.unique(told, axis=1, return_inverse=True)
-    one = axes[0]
-    joined = Axis(one.feature, group.ravel().astype(np.uint16), one.ordered, groups.shape[1], one.starts)
-    return joined, list(groups)
 
 
 def _cells(arrays: Arrays, encoding: Encoding) -> Grown:
