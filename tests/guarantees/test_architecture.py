@@ -40,6 +40,7 @@ TESTED_BY = {
     "estimators.in_sql": "data/test_sql_rows.py",
     "trees.ways": "data/test_sql.py",
     "trees.table_kernels": "trees/test_tabulated.py",
+    "secure.roles.answers": "secure/roles/test_questions.py",
     "secure.roles.binary_programs": "secure/protocols/test_binary_tree.py",
     "secure.roles.one_hot_rows": "secure/roles/test_questions.py",
     "data.memory": "data/test_sources.py",
