@@ -34,7 +34,6 @@ TESTED_BY = {
     "audit.model_file": "cli/test_cli_audit.py",
     "audit.peers": "cli/test_cli_audit.py",
     "audit.reports": "cli/test_cli_audit.py",
-    "cli.ledger": "cli/test_ledger_commands.py",
     "data.guess": "data/test_draft.py",
     "data.sql.writing": "data/test_sql_rows.py",
     "estimators.in_sql": "data/test_sql_rows.py",
