@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.data.encoding import TARGET_LEVELS
-from veilwood.forests.adaptive import cell_forests
+from veilwood.forests.adaptive import cell_forests, shapes
 from veilwood.forests.adaptive import questions as asked
 from veilwood.forests.adaptive.cell_tables import Axis, CellTable
 from veilwood.forests.adaptive.columns import TINY, CellColumn, divided
@@ -29,15 +29,7 @@ from veilwood.forests.adaptive.fine_cells import CELL_SHARE, may_win
 from veilwood.forests.adaptive.fine_cells import measure as measure_cells
 from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.adaptive.rows import GRADIENT_UNITS, LEVEL_UNITS, SCORE_UNITS, TARGET_CELLS, AskedRows, reach
-from veilwood.forests.adaptive.shapes import (
-    LEAST_ROUNDS,
-    SELECT,
-    Strengths,
-    by_chance,
-    division,
-    groups_in_set,
-    triples,
-)
+from veilwood.forests.adaptive.shapes import LEAST_ROUNDS, SELECT, Strengths, by_chance, division, groups_in_set
 from veilwood.forests.adaptive.shrinking import newton_step, shrunken_evidence, totals_of
 from veilwood.privacy.steps import Step
 from veilwood.progress import track
@@ -390,7 +382,7 @@ class Loop:
             drawn = self._drawn(pairs, MOST_PAIRS) if number >= min(2, n_rounds // 3) else []
             if self._n * purse.price(budget) / outputs >= TRIPLE_NEEDS:
                 chosen = (table.features for table in self._learned.tables[self._learned.n_counted :])
-                drawn += self._drawn(triples(chosen, len(self._columns)), MOST_TRIPLES)
+                drawn += self._drawn(shapes.triples(chosen, len(self._columns)), MOST_TRIPLES)
                 if number % CHANCE_EVERY == CHANCE_EVERY - 1:
                     drawn += by_chance(3, len(self._columns), MOST_TRIPLES, self._rng)
             self._round(f"round {number + 1}", budget, bins, drawn)
