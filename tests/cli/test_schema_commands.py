@@ -123,6 +123,30 @@ def test_keys_of_a_review(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "needs a terminal" in capsys.readouterr().err
 
 
+def test_what_newcomers_typed_into_a_review(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = pd.read_csv("visits.csv", sep=";", dtype=str)
+    table["stay"] = [f"{row % 5},5" for row in range(len(table))]
+    table["height"] = [f"{150 + row % 40}.5" for row in range(len(table))]
+    table.to_csv("mixed.csv", index=False, sep=";")
+    assert main(["schema", "draft", "mixed.csv", "--decimal", ".", "-o", "d.json"]) == 0
+    told = capsys.readouterr().out
+    assert "Read with sep ';'" in told
+    assert "'stay' looks like numbers with a comma, and is taken for texts. Hint: --decimal ','" in told
+    assert "'ward' looks" not in told
+    Person(monkeypatch, "", ["q"])
+    assert main(["schema", "review", "d.json"]) == 0
+    Person(monkeypatch, "leq", ["three", 0, "4", "0 to 365"])
+    assert main(["schema", "review", "d.json"]) == 0
+    told = capsys.readouterr().out
+    assert "a whole number, such as 3, or q to stop" in told
+    assert "these are bounds of numbers, and the draft holds texts" in told
+    draft = json.loads(Path("d.json").read_text())
+    assert draft["privacy_unit"]["at_most"] == 4
+    assert all("0 to 365" not in column.get("values", []) for column in draft["columns"])
+
+
 def test_a_check_lists_all_problems_and_a_fit_names_them(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["schema", "draft", "visits.csv", "-o", "d.json"])
     table = pd.read_csv("visits.csv", sep=";", dtype=str)

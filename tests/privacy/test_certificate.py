@@ -40,7 +40,7 @@ WORDS = {
     "PUBLIC_NAMES": "names of the columns, and which of them are the target and the id, are public",
     "FITS": "otherwise the fit is refused, and a refusal can be seen",
     "UNIFORM_BITS": "random bits are uniform and secret",
-    "ONE_UNIT": "the same person in further rows is not covered",
+    "ONE_UNIT": "what the same person has beyond that",
     "KEYED": "by a keyed hash under a secret key",
     "DECLARED_ROWS": "number of rows that was given (n_rows) is public",
     "COUNTED_ROWS": "counted without noise: it is public, as all neighbours have as many",

@@ -391,6 +391,8 @@ def fit(
     if not as_json:
         tell(planned.explain())
     beside = "" if evaluate_epsilon is None else f" and epsilon={evaluate_epsilon:g} of the evaluation"
+    if evaluate_share is not None and not beside:
+        beside = " (training and evaluation together: nobody is in both)"
     confirm_spend(f"{planned.loss}{beside}", None if ledger is None else book, yes)
     with _spend_noted(book, planned), showing_values(show_values):
         forest.fit(table, plan=planned, evaluate_share=evaluate_share, evaluate_epsilon=evaluate_epsilon)

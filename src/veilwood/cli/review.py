@@ -31,8 +31,8 @@ _HELP = {
 def walk(review: Review, out: Path) -> bool:
     """Ask until all is reviewed or the person stops; each answer is saved at once. Return whether all is reviewed."""
     console = Console(highlight=False)
-    if len(review.open) == len(review.to_dict()["columns"]):  # at the beginning
-        _ask_unit(console, review, out)
+    if len(review.open) == len(review.to_dict()["columns"]) and not _ask_unit(console, review, out):  # at the beginning
+        return False
     while (asked := review.question()) is not None:
         _show(console, asked)
         try:
@@ -45,16 +45,28 @@ def walk(review: Review, out: Path) -> bool:
     return True
 
 
-def _ask_unit(console: Console, review: Review, out: Path) -> None:
+def _ask_unit(console: Console, review: Review, out: Path) -> bool:
+    """Ask how many rows of one person may count; return False where the person stops."""
     if review.unit is None:
-        return
+        return True
     console.print(
         f"Rows with the same [bold]{escape(str(review.unit['id']))}[/bold] seem to belong to one person, whom the "
-        "guarantee then protects as a whole."
+        "guarantee then protects as a whole. Rows beyond the most that may count are not used; more rows of a person "
+        "that count need more noise."
     )
-    given = typer.prompt("At most how many rows of one person may count", default=review.unit["at_most"], type=int)
-    review.set_rows_of_a_unit(given)
-    review.save(out)
+    while True:
+        text = typer.prompt("At most how many rows of one person may count (q stops)", default=review.unit["at_most"])
+        if str(text).strip().lower() == "q":
+            return False
+        try:
+            review.set_rows_of_a_unit(int(str(text)))
+        except ValueError:
+            console.print("[red]a whole number, such as 3, or q to stop[/red]")
+        except VeilwoodError as error:
+            console.print(f"[red]{escape(str(error))}[/red]")
+        else:
+            review.save(out)
+            return True
 
 
 def _show(console: Console, asked: Question) -> None:
@@ -105,4 +117,6 @@ def _bounds(asked: Question) -> dict[str, Any]:
         lower, upper = (float(rational(number)) for number in numbers)
         return {"lower": lower, "upper": upper}
     text = typer.prompt("All categories, separated by commas")
+    if re.fullmatch(r"\s*[-+]?[\d.,]+\s*(to|\.\.+)\s*[-+]?[\d.,]+\s*", text):
+        raise UseError("these are bounds of numbers, and the draft holds texts. Hint: draft again with --decimal.")
     return {"values": [word.strip() for word in text.split(",") if word.strip()]}

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -37,6 +38,8 @@ from veilwood.discover import discover
 from veilwood.errors import OutOfSchemaError, UseError
 
 __all__ = ["SchemaPath", "Table", "schemas"]
+
+_COMMA = re.compile(r"[-+]?\d+(\.\d{3})*,\d+")
 
 schemas = typer.Typer(help="Draft, review, discover or check what is public of a table.", rich_markup_mode=None)
 
@@ -86,9 +89,23 @@ def schema_draft(
         {"schema": str(out), "task": found["task"], "target": goal, "left_out": left_out},
         f"Wrote {out}: {found['task']} of {goal!r} from {n_features} columns."
         + (f"\nLeft out:{reasons}" if reasons else "")
+        + _as_read(found)
         + f"\nIt was read off the data. Go on with: veilwood schema review {out}",
         short=str(out),
     )
+
+
+def _as_read(found: dict[str, Any]) -> str:
+    """Say how a CSV file was read, and which columns hold numbers that were not read as such."""
+    words = ", ".join(f"{name} {value!r}" for name, value in found.get("dialect", {}).items())
+    lines = [f"\nRead with {words}."] if words else []
+    for column in found["columns"]:
+        texts = column.get("values", [])
+        if sum(bool(_COMMA.fullmatch(str(text))) for text in texts) > len(texts) / 2:
+            lines.append(f"\n{column['name']!r} looks like numbers with a comma, and is taken for texts.")
+    if len(lines) > bool(words):
+        lines.append(" Hint: --decimal ',' where the whole file is written so; otherwise write numbers in one way.")
+    return "".join(lines)
 
 
 @schemas.command("review")

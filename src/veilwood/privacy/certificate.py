@@ -39,7 +39,10 @@ class Assumption(Enum):
     PUBLIC_NAMES = "the names of the columns, and which of them are the target and the id, are public knowledge"
     FITS = "the table is not empty and fits the schema: otherwise the fit is refused, and a refusal can be seen"
     UNIFORM_BITS = "the operating system's random bits are uniform and secret; noise is sampled exactly from them"
-    ONE_UNIT = "one unit of the data is {unit}; the same person in further rows is not covered"
+    ONE_UNIT = (
+        "one unit of the data is {unit}; what the same person has beyond that, in other rows or under another id, is "
+        "not covered"
+    )
     KEYED = "records were given to trees by a keyed hash under a secret key, which is taken to be a random function"
     DECLARED_ROWS = "the number of rows that was given (n_rows) is public, or a guess made without the data"
     COUNTED_ROWS = "the number of rows was counted without noise: it is public, as all neighbours have as many"
