@@ -35,6 +35,12 @@ CLASSES = [
 ]
 
 
+def test_every_estimator_is_checked() -> None:
+    checked = {Forest.__name__ for Forest in CLASSES}
+    apart = {"MatrixForestPredictor", "PrivateForestClassifier", "PrivateForestRegressor"}  # have tests of their own
+    assert checked | apart == set(estimators.__all__)
+
+
 def small(Forest: Any, epsilon: float) -> Any:
     # Shared trees: a secret key that gives rows to trees would make two fits differ, with or without noise.
     parameters: dict[str, Any] = {"n_estimators": 5, "max_depth": 3, "trees": "shared", "random_state": 0}

@@ -39,7 +39,7 @@ from fixtures.neighbour_pairs import (
     weighed_pair_of,
     write_csv,
 )  # fmt: skip
-from veilwood import atomic_file
+from veilwood import atomic_file, estimators
 from veilwood.audit.noninterference import compare, forced, interference, outcome, trace, visible
 from veilwood.cli.main import main
 from veilwood.estimators.base import BaseForest
@@ -51,6 +51,10 @@ from veilwood.privacy.steps import counting_step
 
 PAIRS = 6  # of each setting
 FEWER = 3  # of those that take a second each
+
+
+def test_every_estimator_has_its_pairs() -> None:
+    assert {name for name, _ in SETTINGS} == set(estimators.__all__)
 
 
 def numbers_of(setting: int) -> range:
