@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many neighbouring pairs under noninterference, on all cores: prints how many there were of what, and any told apart.
 
-Every other pair has rows that do not fit, under ``invalid="drop"``. Needs numpy, pandas, pyarrow and the library;
-polars where it is there. Pair i of a seed is the same on every computer that has it. To split a run over computers,
-give each its own seed.
+Every other pair has rows that do not fit, under ``invalid="drop"``; some have weights, are in SQLite, or are of forests
+that choose their size. Needs numpy, pandas, pyarrow and the library; polars where it is there. Pair i of a seed is the
+same on every computer that has it. To split a run over computers, give each its own seed.
 
     python tests/guarantees/run_pairs.py --pairs 20000 --workers 16 --seed 1
 """
@@ -26,7 +26,7 @@ for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ[threads] = "1"
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "src")]
 
-from fixtures.neighbour_pairs import TWO_CLASSES, discovery_of, pair_of  # noqa: E402
+from fixtures.neighbour_pairs import TWO_CLASSES, discovery_of, drawn, pair_of  # noqa: E402
 from veilwood.audit.noninterference import Trace, compare  # noqa: E402
 from veilwood.forests.adaptive.effects import Effects  # noqa: E402
 
@@ -58,15 +58,17 @@ PARTS = frozenset(
 
 @dataclass
 class Found:
-    """Pairs by estimator and form, what of the adaptive loop they reached, and those that something told apart."""
+    """Pairs by estimator and form, by kind, the parts of the loop they reached, and those that something told apart."""
 
     pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)
     parts: Counter[str] = field(default_factory=Counter)
     failed: list[str] = field(default_factory=list)  # a fit that ends with an error proves nothing
     apart: list[str] = field(default_factory=list)
 
     def add(self, other: Found) -> None:
         self.pairs += other.pairs
+        self.kinds += other.kinds
         self.parts += other.parts
         self.failed += other.failed
         self.apart += other.apart
@@ -95,7 +97,8 @@ def run(pairs: Iterable[tuple[int, bool]], form: str | None = None) -> Found:
     for number, drop in pairs:
         if number % DISCOVERED_EACH == 0 and form is None:
             found.add(discovered(number))
-        pair = pair_of(number, drop=drop, form=form)
+        kind, pair = ("plain", pair_of(number, drop=drop, form=form)) if form else drawn(number, drop=drop)
+        found.kinds[kind] += 1
         trace, lines = compare(pair.run, pair.one, pair.other, draw=pair.draw)
         found.pairs[pair.estimator, f"{pair.form}{' in parts' * pair.in_parts}{', dropping' * drop}"] += 1
         if not isinstance(shown := trace.visible["returned"], dict):
@@ -146,6 +149,8 @@ def main() -> int:
             counts[names[place]] += count
         print(f"\n{'pairs':>7}  {title}")
         print("\n".join(f"{count:>7}  {name}" for name, count in sorted(counts.items())))
+    print(f"\n{'pairs':>7}  kind")
+    print("\n".join(f"{count:>7}  {name}" for name, count in sorted(found.kinds.items())))
     print(f"\n{'pairs':>7}  part of the adaptive loop")
     print("\n".join(f"{found.parts[part]:>7}  {part}" for part in sorted(PARTS)))
     seconds, failed, apart = time.monotonic() - began, len(found.failed), len(found.apart)
