@@ -25,7 +25,7 @@ from scipy.stats import spearmanr
 import veilwood as vw
 from veilwood.data.encoding import Encoding
 from veilwood.forests.skill import Setting, facts
-from veilwood.tune import FAMILIES, averaging
+from veilwood.tune import averaging, tunable
 
 TABLES = (
     "adult", "balance-scale", "car", "mushroom", "wall-following-robot", "titanic", "gas-turbine", "parkinsons",
@@ -67,7 +67,7 @@ def measure(data: Path, name: str, seed: int) -> list[dict[str, Any]]:
     half = len(order) // 2
     train, rest = order[:half], order[half:]
     rows = []
-    kinds = [kind for kind in FAMILIES if kind.task == schema.task]
+    kinds = [kind for kind in tunable() if kind.task == schema.task]
     for epsilon, kind in itertools.product(EPSILONS, kinds):
         matrix = kind.__name__.startswith("Matrix")
         if matrix and len(schema.features) > WIDE:

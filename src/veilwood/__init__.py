@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Veilwood: differentially private tree ensembles. The public names; everything else is in the modules."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
-from veilwood import datasets
+from veilwood import datasets, estimators
 from veilwood._version import __version__
 from veilwood.data.columns import Column
 from veilwood.data.dialect import Dialect
@@ -28,34 +28,34 @@ from veilwood.errors import (
     UtilityWarning,
     VeilwoodError,
 )
-from veilwood.estimators import (
-    GreedyForestClassifier,
-    GreedyForestRegressor,
-    MatrixForestClassifier,
-    MatrixForestPredictor,
-    MedianForestClassifier,
-    MedianForestRegressor,
-    PrivateForestClassifier,
-    PrivateForestRegressor,
-    RandomTreesClassifier,
-    RandomTreesRegressor,
-)
 from veilwood.evaluate import Evaluation, evaluate
-from veilwood.models.file import load, save
-from veilwood.models.onnx import export_onnx
-from veilwood.models.registry import skops_types
 from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.privacy.ledger import Ledger, MemoryLedger, SQLiteLedger, open_ledger
 from veilwood.privacy.neighbours import Rows, RowsOf
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.spending import spent_here
 from veilwood.report import report
-from veilwood.search import PrivateSearch
 from veilwood.trees import gpu
 from veilwood.tune import Tuning, tune
 
 if TYPE_CHECKING:
     from veilwood import plots, secure
+    from veilwood.estimators import (
+        GreedyForestClassifier,
+        GreedyForestRegressor,
+        MatrixForestClassifier,
+        MatrixForestPredictor,
+        MedianForestClassifier,
+        MedianForestRegressor,
+        PrivateForestClassifier,
+        PrivateForestRegressor,
+        RandomTreesClassifier,
+        RandomTreesRegressor,
+    )
+    from veilwood.models.file import load, save
+    from veilwood.models.onnx import export_onnx
+    from veilwood.models.registry import skops_types
+    from veilwood.search import PrivateSearch
 
 __all__ = [
     "BudgetExceededError",
@@ -115,9 +115,24 @@ __all__ = [
     "tune",
 ]
 
+_HOMES: Final = {
+    **dict.fromkeys(estimators.__all__, "estimators"),
+    "load": "models.file",
+    "save": "models.file",
+    "export_onnx": "models.onnx",
+    "skops_types": "models.registry",
+    "PrivateSearch": "search",
+}
+
 
 def __getattr__(name: str) -> Any:
-    """Load ``secure`` and ``service``, which need extras of the same names, and ``plots``, which is slow, when used."""
+    """Load what is asked for the first time: estimators, model files, and rooms that are slow or need extras."""
     if name in ("plots", "secure", "service"):
-        return importlib.import_module(f"veilwood.{name}")
+        return import_module(f"veilwood.{name}")
+    if name in _HOMES:
+        return getattr(import_module(f"veilwood.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

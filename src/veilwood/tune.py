@@ -17,20 +17,11 @@ import numpy as np
 import pandas as pd
 from sklearn.base import clone
 
+from veilwood import estimators as families
 from veilwood.data.columns import closest
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import DomainTooLargeError, ParameterError, SchemaError, UseError
-from veilwood.estimators import (
-    GreedyForestClassifier,
-    GreedyForestRegressor,
-    MatrixForestClassifier,
-    MatrixForestPredictor,
-    MedianForestClassifier,
-    MedianForestRegressor,
-    RandomTreesClassifier,
-    RandomTreesRegressor,
-)
 from veilwood.forests import skill
 from veilwood.forests.skill import expected_skill, learned
 from veilwood.pictures import card
@@ -39,16 +30,10 @@ from veilwood.progress import track
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["SEARCHED", "Candidate", "Tuning", "expected_skill", "tune"]
+__all__ = ["SEARCHED", "Candidate", "Tuning", "expected_skill", "tunable", "tune"]
 
 SEARCHED = ("n_ensembles", "max_features", "n_estimators", "max_depth")
 """The parameters searched over, where a family has them."""
-
-FAMILIES: tuple[type[Any], ...] = (
-    MatrixForestClassifier, RandomTreesClassifier, RandomTreesRegressor, MedianForestClassifier, MedianForestRegressor,
-    GreedyForestClassifier, GreedyForestRegressor,
-)  # fmt: skip
-"""What can be tuned: forests whose plan knows how many leaves they have, at most."""
 
 
 @dataclass(frozen=True)
@@ -250,9 +235,18 @@ def tune(
     )
 
 
+def tunable() -> tuple[type[Any], ...]:
+    """Return what can be tuned: forests whose plan knows how many leaves they have, at most."""
+    return (
+        families.MatrixForestClassifier, families.RandomTreesClassifier, families.RandomTreesRegressor,
+        families.MedianForestClassifier, families.MedianForestRegressor,
+        families.GreedyForestClassifier, families.GreedyForestRegressor,
+    )  # fmt: skip
+
+
 def default_grid(kind: type[Any], n_features: int) -> dict[str, Sequence[int]]:
     """Return the values tried for a family of forests."""
-    if issubclass(kind, MatrixForestClassifier):
+    if issubclass(kind, families.MatrixForestClassifier):
         return {
             "n_ensembles": (1, 2, 4),
             "max_features": sorted({min(width, n_features) for width in (2, 4, 6)}),
@@ -265,7 +259,7 @@ def default_grid(kind: type[Any], n_features: int) -> dict[str, Sequence[int]]:
 def _candidates(schema: Schema, estimators: Any, grid: Mapping[str, Sequence[int]]) -> list[tuple[Any, dict[str, int]]]:
     """List what to plan: a prototype and the values to set, for every possible setting of the grid."""
     if estimators is None:
-        estimators = [averaging(kind) for kind in FAMILIES if kind.task == schema.task]
+        estimators = [averaging(kind) for kind in tunable() if kind.task == schema.task]
     elif not isinstance(estimators, Sequence) or isinstance(estimators, str):
         estimators = [estimators]
     if not estimators:
@@ -304,14 +298,13 @@ def _is_count(value: object) -> bool:
 def _prototype(estimator: Any, schema: Schema) -> Any:
     """Return an unfitted estimator for an estimator or a class."""
     kind = estimator if inspect.isclass(estimator) else type(estimator)
-    if kind not in FAMILIES:
+    if kind not in (known := tunable()):
         name = kind.__name__ if kind is not str else repr(estimator)
         why = ""
-        if kind is MatrixForestPredictor:
+        if kind is families.MatrixForestPredictor:
             why = ": its noise follows the queries of each batch, and plan_answer tells it for one"
-        raise UseError(
-            f"{name} cannot be tuned without data{why}. Hint: one of {', '.join(known.__name__ for known in FAMILIES)}."
-        )
+        names = ", ".join(each.__name__ for each in known)
+        raise UseError(f"{name} cannot be tuned without data{why}. Hint: one of {names}.")
     if kind.task != schema.task:
         raise SchemaError(f"{kind.__name__} does {kind.task}, and schema {schema.name!r} is for {schema.task}.")
     forest: Any = kind() if inspect.isclass(estimator) else estimator
@@ -320,7 +313,7 @@ def _prototype(estimator: Any, schema: Schema) -> Any:
 
 def _possible(prototype: Any, values: Mapping[str, int], n_features: int) -> bool:
     """Whether a setting can be planned and is worth it: the same features measured twice only halve the budget."""
-    if not isinstance(prototype, MatrixForestClassifier):
+    if not isinstance(prototype, families.MatrixForestClassifier):
         return getattr(prototype, "branching", "binary") == "binary" or values["max_depth"] <= n_features
     width, ensembles = values["max_features"], values["n_ensembles"]
     return (
@@ -356,5 +349,5 @@ def _judge(forest: Any, schema: Schema, n: int, values: dict[str, int]) -> Candi
 
 def averaging(kind: type[Any]) -> Any:
     """Return a forest that votes by averages, which the score describes."""
-    voting = {"voting": "weight" if kind is MatrixForestClassifier else "threshold"}
+    voting = {"voting": "weight" if kind is families.MatrixForestClassifier else "threshold"}
     return kind(**(voting if "voting" in inspect.signature(kind).parameters else {}))

@@ -27,7 +27,7 @@ SECTIONS = ["## Claim", "## Proof", "## Code", "## Attack"]
 REFERENCE = re.compile(r"((?:src|tests)/[\w/]+\.py)(?:::([\w.]+))?")
 GUARANTEED: list[Any] = [
     DiscreteGaussian, DiscreteLaplace, ExponentialMechanism, NoisyMax, PermuteAndFlip,
-    *(thing for thing in map(veilwood.__dict__.get, veilwood.__all__)
+    *(thing for thing in (getattr(veilwood, name) for name in veilwood.__all__)
       if isinstance(thing, type) and issubclass(thing, BaseForest)),
     SparseLaplace,
     StandingOut,

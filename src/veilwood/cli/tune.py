@@ -12,7 +12,7 @@ from veilwood.cli.options import AsJson, Delta, Epsilon, Params, read_params, sa
 from veilwood.cli.schema import SchemaPath
 from veilwood.data.schema import Schema
 from veilwood.errors import UseError
-from veilwood.tune import FAMILIES, averaging, tune
+from veilwood.tune import averaging, tunable, tune
 
 __all__ = ["tune_settings"]
 
@@ -38,7 +38,7 @@ def tune_settings(
       veilwood tune --schema visits.json --rows 2000 --epsilon 0.5 --estimator random-trees --param max_depth=[2,3,4]
     """
     declared = Schema.load(schema)
-    own = [kind for kind in FAMILIES if kind.task == declared.task]
+    own = [kind for kind in tunable() if kind.task == declared.task]
     if estimator:
         asked = {name if name not in estimators.__all__ else estimators.family_of(name) for name in estimator}
         unknown = asked - {estimators.family_of(kind.__name__) for kind in own}

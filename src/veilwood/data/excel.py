@@ -8,8 +8,8 @@ from collections.abc import Collection
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.dataset
 
+from veilwood.data.arrow_datasets import arrow_datasets
 from veilwood.data.canonical import text_of
 from veilwood.data.places import Place
 from veilwood.errors import OutOfSchemaError, SetupError
@@ -39,7 +39,7 @@ def excel_dataset(place: Place, nulls: Collection[str] = ()) -> Any:
         raise OutOfSchemaError(f"cannot read {place.where!r}: two columns share a name, or have none.")
     columns = [[_text(row[place], nulls) for row in rows[1:]] for place in range(len(names))]
     table = pa.table([pa.array(cells, pa.string()) for cells in columns], names=names)
-    return pa.dataset.dataset(table)
+    return arrow_datasets().dataset(table)
 
 
 def _rows(sheet: Any) -> list[list[Any]]:

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.dataset
 
+from veilwood.data.arrow_datasets import arrow_datasets, is_dataset
 from veilwood.data.dialect import DIALECT, SEPARATORS, Dialect, header_of
 from veilwood.data.encoding import check_names
 from veilwood.data.excel import excel_dataset
@@ -84,9 +84,9 @@ class File(NamedTuple):
     def batches(self, columns: list[str], batch_rows: int) -> Iterator[Table]:
         """Read some columns, a bounded number of rows at a time."""
         bounded: dict[str, Any] = {"batch_size": batch_rows, "batch_readahead": 2, "fragment_readahead": 1}
-        if isinstance(getattr(self.dataset, "format", None), pa.dataset.ParquetFileFormat):
+        if isinstance(getattr(self.dataset, "format", None), arrow_datasets().ParquetFileFormat):
             # By default memory grows with the file.
-            bounded["fragment_scan_options"] = pa.dataset.ParquetFragmentScanOptions(
+            bounded["fragment_scan_options"] = arrow_datasets().ParquetFragmentScanOptions(
                 pre_buffer=False, use_buffered_stream=True
             )
         try:
@@ -157,7 +157,7 @@ def find_files(
     they stand in the file, to be read each by itself, and rows with more or fewer cells than the header are skipped,
     or refused without ``skip_rows``. CSV is read by ``dialect``, or else by that of the schema.
     """
-    if isinstance(X, pa.dataset.Dataset):
+    if is_dataset(X):
         if takes_types_from_rows(X):
             raise types_from_rows("a dataset")
         return [File("the dataset", X, tuple(X.schema.names), partial(_stamp, X), _stamp(X))]
@@ -183,7 +183,7 @@ def are_files(X: Any) -> bool:
     """
     if isinstance(X, list | tuple):
         return bool(X) and all(isinstance(each, str | PathLike) for each in X)
-    return isinstance(X, str | PathLike | pa.dataset.Dataset) or is_relation(X)
+    return isinstance(X, str | PathLike) or is_dataset(X) or is_relation(X)
 
 
 def _stamp(dataset: Any) -> tuple[tuple[Any, ...], ...]:
@@ -215,12 +215,12 @@ def _open_file(place: Place, schema: Schema | None, texts: Collection[str], dial
             if (mode.as_bytes and mode.skip_rows) or place.filesystem is not None:
                 dataset = CsvRows(place.open, options, short=mode.as_bytes and mode.skip_rows)
             else:
-                dataset = place.dataset(pa.dataset.CsvFileFormat(**options))
+                dataset = place.dataset(arrow_datasets().CsvFileFormat(**options))
         else:
             numeric = frozenset()
             if form == "parquet":
                 coded = [column.source for column in columns if column.values]
-                form = pa.dataset.ParquetFileFormat(dictionary_columns=coded)  # a text stored once stays so
+                form = arrow_datasets().ParquetFileFormat(dictionary_columns=coded)  # a text stored once stays so
             dataset = place.dataset(form)
         return File(
             place.where,

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.dataset
 
+from veilwood.data.arrow_datasets import arrow_datasets
 from veilwood.data.lakes import lake_of, open_kind, open_lake, refuse_inside_lakes
 from veilwood.data.relations import Relation
 from veilwood.errors import OutOfSchemaError, SetupError, VeilwoodError
@@ -83,7 +83,7 @@ class Place:
 
     def dataset(self, form: Any) -> Any:
         """Open it as an Arrow dataset."""
-        return pa.dataset.dataset(self.path, format=form, filesystem=self.filesystem)
+        return arrow_datasets().dataset(self.path, format=form, filesystem=self.filesystem)
 
     def stamp(self) -> tuple[tuple[Any, ...], ...]:
         """Return what changes when the file does: its size, and when it was changed."""

@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.dataset
 
+from veilwood.data.arrow_datasets import arrow_datasets, is_scanner
 from veilwood.data.private_text import failed, without_words_of
 from veilwood.errors import OutOfSchemaError, UseError, VeilwoodError
 
@@ -130,7 +130,7 @@ def relation_of(X: Any) -> Relation:
 def _maker(X: Any) -> Callable[[Any], Relation] | None:
     if isinstance(X, Query):
         return _of_query
-    if isinstance(X, pa.dataset.Scanner):
+    if is_scanner(X):
         return _of_scanner
     package, kind = type(X).__module__.split(".")[0], type(X).__name__
     return {
@@ -256,7 +256,8 @@ def of_iceberg(table: Any) -> Relation:
 
 def takes_types_from_rows(files: Any) -> bool:
     """Whether one row can change how others are read, here or in a part of a union of datasets."""
-    texts = (pa.dataset.CsvFileFormat, getattr(pa.dataset, "JsonFileFormat", pa.dataset.CsvFileFormat))
+    known = arrow_datasets()
+    texts = (known.CsvFileFormat, getattr(known, "JsonFileFormat", known.CsvFileFormat))
     own = isinstance(getattr(files, "format", None), texts)
     return own or any(takes_types_from_rows(child) for child in getattr(files, "children", ()))
 

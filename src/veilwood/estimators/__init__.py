@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scikit-learn estimators, one file a family.
 
-Mechanisms, counting and the release live in the modules above; variants that are not private in ``not_private``.
+A family is loaded when it is first asked for. Mechanisms, counting and the release live in the modules above;
+variants that are not private in ``not_private``.
 """
 
 import re
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
-from veilwood.estimators.greedy_forest import GreedyForestClassifier, GreedyForestRegressor
-from veilwood.estimators.matrix_forest import MatrixForestClassifier
-from veilwood.estimators.matrix_predictor import MatrixForestPredictor
-from veilwood.estimators.median_forest import MedianForestClassifier, MedianForestRegressor
-from veilwood.estimators.private_forest import PrivateForestClassifier, PrivateForestRegressor
-from veilwood.estimators.random_trees import RandomTreesClassifier, RandomTreesRegressor
+if TYPE_CHECKING:
+    from veilwood.estimators.greedy_forest import GreedyForestClassifier, GreedyForestRegressor
+    from veilwood.estimators.matrix_forest import MatrixForestClassifier
+    from veilwood.estimators.matrix_predictor import MatrixForestPredictor
+    from veilwood.estimators.median_forest import MedianForestClassifier, MedianForestRegressor
+    from veilwood.estimators.private_forest import PrivateForestClassifier, PrivateForestRegressor
+    from veilwood.estimators.random_trees import RandomTreesClassifier, RandomTreesRegressor
 
 __all__ = [
     "GreedyForestClassifier",
@@ -25,6 +29,30 @@ __all__ = [
     "RandomTreesClassifier",
     "RandomTreesRegressor",
 ]
+
+_HOMES: Final = {
+    "GreedyForestClassifier": "greedy_forest",
+    "GreedyForestRegressor": "greedy_forest",
+    "MatrixForestClassifier": "matrix_forest",
+    "MatrixForestPredictor": "matrix_predictor",
+    "MedianForestClassifier": "median_forest",
+    "MedianForestRegressor": "median_forest",
+    "PrivateForestClassifier": "private_forest",
+    "PrivateForestRegressor": "private_forest",
+    "RandomTreesClassifier": "random_trees",
+    "RandomTreesRegressor": "random_trees",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load the family of an estimator that is asked for the first time."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def family_of(name: str) -> str:

@@ -58,7 +58,6 @@ keeps reading every older number. A new estimator parameter with a default needs
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 
 # A file can name these and nothing else.
-_FAMILIES: Final[dict[str, type[BaseForest]]] = {name: getattr(estimators, name) for name in estimators.__all__}
 # The schema has an entry of its own; a ledger belongs to a place, and the certificate names it.
 _NOT_PARAMETERS: Final = ("schema", "ledger")
 _MOST_BYTES: Final = 1 << 33  # a forest as large as can be grown
@@ -93,8 +92,10 @@ def save(estimator: BaseForest, path: str | PathLike[str]) -> None:
     (True, True)
     """
     name = type(estimator).__name__
-    if _FAMILIES.get(name) is not type(estimator):
-        raise UseError(f"{name} cannot be saved. Hint: save one of {', '.join(_FAMILIES)}, outside any pipeline.")
+    if _family(name) is not type(estimator):
+        raise UseError(
+            f"{name} cannot be saved. Hint: save one of {', '.join(estimators.__all__)}, outside any pipeline."
+        )
     check_is_fitted(estimator, "privacy_")
     if not hasattr(estimator, "model_"):
         raise UseError(f"{name} cannot be saved: it holds more than was released.")
@@ -241,7 +242,7 @@ def _construct(parts: _Parts) -> BaseForest:
     for name, array in arrays.items():
         if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
             raise ModelFileError(_DAMAGED.format(f"array {name!r} holds something other than finite numbers"))
-    family = _FAMILIES.get(_entry(metadata, "estimator"))
+    family = _family(_entry(metadata, "estimator"))
     if family is None:
         raise ModelFileError(
             f"it holds a {shown(metadata['estimator'])}, which this version ({__version__}) does not know."
@@ -312,6 +313,12 @@ def _check_certificate(statement: PrivacyStatement, planned: Any, plan: Plan, sc
         or (statement.epsilon, statement.delta) != promised
     ):
         raise ModelFileError(_DAMAGED.format("the certificate contradicts the plan"))
+
+
+def _family(name: str) -> type[BaseForest] | None:
+    """Return the estimator of that name, if files may hold one."""
+    found: type[BaseForest] | None = getattr(estimators, name) if name in estimators.__all__ else None
+    return found
 
 
 def _entry(metadata: Mapping[str, str], key: str) -> str:
