@@ -10,14 +10,14 @@ import typer
 
 from veilwood.cli.ledger import existing_ledger, left_of
 from veilwood.cli.options import (
-    AsJson,
+    ASKED_FIRST,
+    Care,
     Delta,
-    Force,
+    LedgerPath,
     ModelPath,
-    ShowValues,
-    Yes,
     check_output,
     confirm_spend,
+    option_groups,
     read_number,
     say,
 )
@@ -34,6 +34,7 @@ def quality_file(model: Path) -> Path:
     return model.with_suffix(".quality.json")
 
 
+@option_groups
 def evaluate_model(
     model: ModelPath,
     table: Table,
@@ -41,17 +42,12 @@ def evaluate_model(
         float, typer.Option("--epsilon", metavar="E", parser=read_number, help="Privacy loss of the evaluation.")
     ],
     delta: Delta = 0.0,
-    ledger: Annotated[
-        str | None, typer.Option(metavar="LEDGER", help="Charge this ledger; else the spend is not recorded.")
-    ] = None,
+    ledger: LedgerPath = None,
     drop: Annotated[bool, typer.Option("--drop", help="Leave out rows that do not fit, instead of refusing.")] = False,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="OUT.json", help="Write it for veilwood report.")
     ] = None,
-    force: Force = False,
-    yes: Yes = False,
-    show_values: ShowValues = False,
-    as_json: AsJson = False,
+    care: Care = ASKED_FIRST,
 ) -> None:
     """Measure a model on private rows, with noise, at a price.
 
@@ -63,11 +59,11 @@ def evaluate_model(
       veilwood evaluate visits.veilwood held-out.csv --epsilon 0.1 --ledger visits.db
     """
     if out is not None:
-        check_output(out, force)
+        check_output(out, care.force)
     book = None if ledger is None else existing_ledger(ledger)
     forest = model_file.load(model)
-    confirm_spend(f"epsilon={epsilon:g}", book, yes)
-    with showing_values(show_values):
+    confirm_spend(f"epsilon={epsilon:g}", book, care.yes)
+    with showing_values(care.show_values):
         found = evaluate(
             forest,
             table,
@@ -79,4 +75,4 @@ def evaluate_model(
     if out is not None:
         found.save(out)
     where = "not recorded: no --ledger was given" if book is None else f"recorded in {book.name}, {left_of(book)}"
-    say(as_json, found.to_dict(), f"{found}\nSpend: {where}", short=None if out is None else str(out))
+    say(care.as_json, found.to_dict(), f"{found}\nSpend: {where}", short=None if out is None else str(out))

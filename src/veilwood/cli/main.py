@@ -15,8 +15,9 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -30,18 +31,19 @@ from veilwood.cli.evaluate import evaluate_model, quality_file
 from veilwood.cli.ledger import existing_ledger, ledgers, left_of
 from veilwood.cli.models import explain, export
 from veilwood.cli.options import (
+    ASKED_FIRST,
     UNSAID,
     AsJson,
+    Care,
     Csv,
     Delta,
     Epsilon,
     Force,
+    LedgerPath,
     Params,
-    ShowValues,
-    Yes,
     check_output,
     confirm_spend,
-    csv_options,
+    option_groups,
     read_params,
     say,
     set_level,
@@ -127,8 +129,6 @@ app.command()(predict)
 app.command()(serve)
 app.command()(sign)
 app.command()(verify)
-
-Family = Annotated[str, typer.Option("--estimator", metavar="NAME", help=f"One of: {', '.join(FAMILIES)}; or a class.")]
 
 
 # -- how a run ends ------------------------------------------------------------------------------------------
@@ -270,24 +270,62 @@ def demo(
 # -- plan, fit, predict ----------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Described:
+    """The estimator that a command line describes: by its family, or by the name of its class."""
+
+    estimator: Annotated[
+        str, typer.Option("--estimator", metavar="NAME", help=f"One of: {', '.join(FAMILIES)}; or a class.")
+    ] = DEFAULT
+    epsilon: Epsilon = 1.0
+    delta: Delta = 0.0
+    param: Params = None
+
+    def made(self, schema: Schema, ledger: Ledger | None = None) -> Any:
+        """Make it for a schema."""
+        family = self.estimator
+        if family in estimators.__all__:
+            family = estimators.family_of(family)
+        if family not in FAMILIES:
+            raise UseError(
+                f"there is no estimator {family!r}.{closest(family, FAMILIES)} Hint: one of {', '.join(FAMILIES)}."
+            )
+        kind = FAMILIES[family].get(schema.task)
+        if kind is None:
+            raise SchemaError(f"{family} does not do {schema.task}, the task of schema {schema.name!r}.")
+        own = {"schema", "epsilon", "delta", "ledger"}  # these have options of their own
+        known = [name for name in inspect.signature(kind).parameters if name not in own]
+        given: dict[str, Any] = {"random_state": 0}  # public; fixed, so that the plan shown is the plan carried out
+        if schema.privacy_unit is not None:
+            given["privacy_unit"] = schema.privacy_unit
+        for key, value in read_params(self.param).items():
+            if key not in known:
+                slip = f"--{key} has an option of its own" if key in own else f"keys are {', '.join(known)}"
+                raise UseError(f"--param {key!r} is not understood.{closest(key, known)} Hint: {slip}.")
+            given[key] = value
+        return kind(schema, epsilon=self.epsilon, delta=self.delta, ledger=ledger, **given)
+
+
+BY_DEFAULT: Final = Described()
+
+Engine = Annotated[
+    str | None,
+    typer.Option("--sql", metavar="ENGINE|ADDRESS", help="Show the statements that a database would get."),
+]
+
+
 @app.command()
-@csv_options
+@option_groups
 def plan(
     schema: SchemaPath,
     table: Annotated[str | None, typer.Argument(metavar="TABLE", help="Never opened: for symmetry with fit.")] = None,
-    estimator: Family = DEFAULT,
-    epsilon: Epsilon = 1.0,
-    delta: Delta = 0.0,
-    param: Params = None,
+    described: Described = BY_DEFAULT,
     search: Annotated[bool, typer.Option("--search", help="Plan many settings and rank them; needs --rows.")] = False,
     rows: Annotated[int | None, typer.Option(metavar="N", help="For --search: how many rows, if public.")] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="PLAN.json", help="Save it, for fit --plan.")
     ] = None,
-    sql: Annotated[
-        str | None,
-        typer.Option("--sql", metavar="ENGINE|ADDRESS", help="Show the statements that a database would get."),
-    ] = None,
+    sql: Engine = None,
     csv: Csv = UNSAID,
     force: Force = False,
     as_json: AsJson = False,
@@ -304,7 +342,7 @@ def plan(
       veilwood plan --schema visits.json --sql postgres
     """
     declared = csv.declared(_load_schema(schema))
-    forest = _estimator(declared, estimator, epsilon, delta, param, None)
+    forest = described.made(declared)
     if search != (rows is not None):
         raise UseError(
             "--search and --rows go together. Hint: --search --rows N, with N public or noisy; the number of rows for "
@@ -317,9 +355,9 @@ def plan(
         if out is not None:
             made.save(out)
     else:
-        given = read_params(param)
+        given = read_params(described.param)
         grid = {key: v if isinstance(v, list) else [v] for key, v in given.items() if key in SEARCHED}
-        made = tune(forest.schema, forest, n=rows, epsilon=epsilon, delta=delta, grid=grid)
+        made = tune(forest.schema, forest, n=rows, epsilon=described.epsilon, delta=described.delta, grid=grid)
     saved = f"\nPlan: {out}, sha256 {made.fingerprint()}" if isinstance(made, Plan) and out is not None else ""
     told = made.to_dict()
     if sql is not None:
@@ -331,17 +369,12 @@ def plan(
 
 
 @app.command()
-@csv_options
+@option_groups
 def fit(
     table: Table,
     schema: SchemaPath,
-    estimator: Family = DEFAULT,
-    epsilon: Epsilon = 1.0,
-    delta: Delta = 0.0,
-    param: Params = None,
-    ledger: Annotated[
-        str | None, typer.Option(metavar="LEDGER", help="Charge this ledger; else the spend is not recorded.")
-    ] = None,
+    described: Described = BY_DEFAULT,
+    ledger: LedgerPath = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="MODEL", help="Default: TABLE's name with .veilwood.")
     ] = None,
@@ -357,10 +390,7 @@ def fit(
         float | None,
         typer.Option("--evaluate-epsilon", metavar="E", help="Its price, where it costs something of its own."),
     ] = None,
-    force: Force = False,
-    yes: Yes = False,
-    show_values: ShowValues = False,
-    as_json: AsJson = False,
+    care: Care = ASKED_FIRST,
 ) -> None:
     """Train a private model on a table.
 
@@ -373,46 +403,46 @@ def fit(
       veilwood fit visits.csv --schema visits.json --plan plan.json --ledger visits.db
     """
     out = Path(re.split(r"[.*?\[]", Path(table).name)[0] or "model").with_suffix(".veilwood") if out is None else out
-    check_output(out, force)
+    check_output(out, care.force)
     if evaluate_share is not None:
-        check_output(quality_file(out), force)
+        check_output(quality_file(out), care.force)
     if is_address(table):
-        check_output(statements_file(out), force)
+        check_output(statements_file(out), care.force)
     book = open_ledger(None) if ledger is None else existing_ledger(ledger)
     declared = csv.declared(_load_schema(schema))
     if plan is None:
-        forest = _estimator(declared, estimator, epsilon, delta, param, book)
+        forest = described.made(declared, book)
         planned = forest.plan()
     else:
         planned = Plan.load(plan)
-        if param:
+        if described.param:
             raise UseError("--plan has its parameters. Hint: leave --param out, or make a new plan.")
         forest = from_plan(declared, planned, book)
-    if not as_json:
+    if not care.as_json:
         tell(planned.explain())
     beside = "" if evaluate_epsilon is None else f" and epsilon={evaluate_epsilon:g} of the evaluation"
     if evaluate_share is not None and not beside:
         beside = " (training and evaluation together: nobody is in both)"
-    confirm_spend(f"{planned.loss}{beside}", None if ledger is None else book, yes)
-    with _spend_noted(book, planned), showing_values(show_values):
+    confirm_spend(f"{planned.loss}{beside}", None if ledger is None else book, care.yes)
+    with _spend_noted(book, planned), showing_values(care.show_values):
         forest.fit(table, plan=planned, evaluate_share=evaluate_share, evaluate_epsilon=evaluate_epsilon)
         model_file.save(forest, out)
         if hasattr(forest, "statements_"):
             write_file(statements_file(out), "".join(f"{one}\n" for one in forest.statements_).encode())
         if evaluate_share is not None:
             forest.evaluation_.save(quality_file(out))
-    if not as_json and (learned := forest.plan_.choices.get("learned")):
+    if not care.as_json and (learned := forest.plan_.choices.get("learned")):
         tell(f"Chosen on the way, from what had come out: {learned}.")
     data = {"model": str(out), "certificate": forest.privacy_.to_dict(), "plan": forest.plan_.to_dict()}
     if evaluate_share is not None:
         data["evaluation"] = forest.evaluation_.to_dict()
         told = f"\nOn the units set aside:\n{forest.evaluation_.quality}\nWritten to {quality_file(out)}"
-        if not as_json:
+        if not care.as_json:
             tell(told)
     where = "not recorded: no --ledger was given" if ledger is None else f"recorded in {book.name}, {left_of(book)}"
     record = f"\nStatements, by their SHA-256: {statements_file(out)}" if hasattr(forest, "statements_") else ""
     told = f"\nCertificate: {forest.privacy_}\nSpend: {where}\nModel: {out}{record}"
-    say(as_json, data, told, short=str(out))
+    say(care.as_json, data, told, short=str(out))
 
 
 def statements_file(model: Path) -> Path:
@@ -433,32 +463,6 @@ def _load_schema(path: Path) -> Schema:
             stacklevel=2,
         )
     return schema
-
-
-def _estimator(
-    schema: Schema, family: str, epsilon: float, delta: float, params: list[str] | None, ledger: Ledger | None
-) -> Any:
-    """Make the estimator that a command line describes: by its family, or by the name of its class."""
-    if family in estimators.__all__:
-        family = estimators.family_of(family)
-    if family not in FAMILIES:
-        raise UseError(
-            f"there is no estimator {family!r}.{closest(family, FAMILIES)} Hint: one of {', '.join(FAMILIES)}."
-        )
-    kind = FAMILIES[family].get(schema.task)
-    if kind is None:
-        raise SchemaError(f"{family} does not do {schema.task}, the task of schema {schema.name!r}.")
-    own = {"schema", "epsilon", "delta", "ledger"}  # these have options of their own
-    known = [name for name in inspect.signature(kind).parameters if name not in own]
-    given: dict[str, Any] = {"random_state": 0}  # public; fixed, so that the plan shown is the plan carried out
-    if schema.privacy_unit is not None:
-        given["privacy_unit"] = schema.privacy_unit
-    for key, value in read_params(params).items():
-        if key not in known:
-            slip = f"--{key} has an option of its own" if key in own else f"keys are {', '.join(known)}"
-            raise UseError(f"--param {key!r} is not understood.{closest(key, known)} Hint: {slip}.")
-        given[key] = value
-    return kind(schema, epsilon=epsilon, delta=delta, ledger=ledger, **given)
 
 
 @contextmanager

@@ -7,13 +7,13 @@ import json
 import math
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, is_dataclass, replace
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
@@ -23,21 +23,24 @@ from veilwood.errors import UseError, VeilwoodError
 from veilwood.privacy.ledger import Ledger
 
 __all__ = [
+    "ASKED_FIRST",
     "UNSAID",
     "AsJson",
+    "Care",
     "Csv",
     "Delta",
     "Epsilon",
     "Force",
+    "LedgerPath",
     "ModelPath",
     "Params",
     "ShowValues",
     "Yes",
     "check_output",
     "confirm_spend",
-    "csv_options",
     "is_quiet",
     "log_level",
+    "option_groups",
     "read_number",
     "read_value",
     "say",
@@ -72,11 +75,10 @@ ShowValues = Annotated[
     typer.Option("--show-values", help="Show private rows and values: for the data holder at a terminal."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Spend without asking, where a terminal would be asked.")]
-Sep = Annotated[str | None, typer.Option("--sep", metavar="CHAR", help="What separates cells of CSV; tab for a tab.")]
-Decimal = Annotated[
-    str | None, typer.Option("--decimal", metavar="CHAR", help="Decimal sign of CSV: a point or a comma.")
+LedgerPath = Annotated[
+    str | None,
+    typer.Option("--ledger", metavar="LEDGER", help="Charge this ledger; else the spend is not recorded."),
 ]
-Encoding = Annotated[str | None, typer.Option("--encoding", metavar="NAME", help="Encoding of CSV, such as latin-1.")]
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file written by veilwood fit.")]
 
 
@@ -147,40 +149,71 @@ def say(as_json: bool, data: Any, text: str, *, short: str | None = None) -> Non
         print(text if short is None or not is_quiet() else short)
 
 
+def option_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of each dataclass among its parameters, in the place of that parameter."""
+    groups: dict[str, type] = {}
+    parameters: list[Parameter] = []
+    for each in signature(command, eval_str=True).parameters.values():
+        if is_dataclass(each.annotation):
+            groups[each.name] = each.annotation
+            kinds = get_type_hints(each.annotation, include_extras=True)
+            options = signature(each.annotation).parameters.values()
+            parameters += [option.replace(kind=each.kind, annotation=kinds[option.name]) for option in options]
+        else:
+            parameters.append(each)
+
+    @wraps(command)
+    def in_groups(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{option: given.pop(option) for option in signature(group).parameters})
+        command(**given)
+
+    in_groups.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return in_groups
+
+
+@dataclass(frozen=True)
+class Care:
+    """The last options of a command that spends: what it may overwrite, ask, show and print."""
+
+    force: Force = False
+    yes: Yes = False
+    show_values: ShowValues = False
+    as_json: AsJson = False
+
+
+ASKED_FIRST: Final = Care()
+
+
 @dataclass(frozen=True)
 class Csv:
-    """How a CSV file is written, as far as options say it: what a command with ``csv_options`` is given."""
+    """How a CSV file is written, as far as options say it."""
 
-    given: Mapping[str, str] = field(default_factory=dict)
+    sep: Annotated[
+        str | None, typer.Option("--sep", metavar="CHAR", help="What separates cells of CSV; tab for a tab.")
+    ] = None
+    decimal: Annotated[
+        str | None, typer.Option("--decimal", metavar="CHAR", help="Decimal sign of CSV: a point or a comma.")
+    ] = None
+    encoding: Annotated[
+        str | None, typer.Option("--encoding", metavar="NAME", help="Encoding of CSV, such as latin-1.")
+    ] = None
+
+    @property
+    def given(self) -> dict[str, str]:
+        """What was said, by the names of a ``Dialect``."""
+        said = {"sep": "\t" if self.sep == "tab" else self.sep, "decimal": self.decimal, "encoding": self.encoding}
+        return {name: value for name, value in said.items() if value is not None}
 
     def declared(self, schema: Schema) -> Schema:
         """Return the schema for a table that is written in another way than it says; it is part of what is declared."""
-        changes: dict[str, Any] = dict(self.given)
+        changes: dict[str, Any] = self.given
         if changes.get("decimal") == schema.dialect.thousands:
             changes["thousands"] = ""
         return replace(schema, dialect=replace(schema.dialect, **changes)) if changes else schema
 
 
 UNSAID: Final = Csv()
-
-
-def csv_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of CSV files in the place of its parameter ``csv``."""
-
-    @wraps(command)
-    def with_csv(
-        sep: str | None = None, decimal: str | None = None, encoding: str | None = None, **others: Any
-    ) -> None:
-        given = {"sep": "\t" if sep == "tab" else sep, "decimal": decimal, "encoding": encoding}
-        command(csv=Csv({key: value for key, value in given.items() if value is not None}), **others)
-
-    options = {"sep": Sep, "decimal": Decimal, "encoding": Encoding}
-    parameters: list[Parameter] = []
-    for each in signature(command, eval_str=True).parameters.values():
-        added = [Parameter(name, each.kind, default=None, annotation=kind) for name, kind in options.items()]
-        parameters += added if each.name == "csv" else [each]
-    with_csv.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    return with_csv
 
 
 def read_value(text: str) -> Any:

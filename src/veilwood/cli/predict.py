@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from veilwood.cli.options import UNSAID, AsJson, Csv, Force, ModelPath, check_output, csv_options, is_quiet
+from veilwood.cli.options import UNSAID, AsJson, Csv, Force, ModelPath, check_output, is_quiet, option_groups
 from veilwood.cli.schema import Table
 from veilwood.data import frames
 from veilwood.data.tables import feature_batches
@@ -21,7 +21,7 @@ from veilwood.privacy.neighbours import RowsOf
 __all__ = ["predict"]
 
 
-@csv_options
+@option_groups
 def predict(
     model: ModelPath,
     table: Table,

@@ -4,31 +4,39 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import pandas as pd
 import typer
 
-from veilwood.cli.options import read_number, read_params
+from veilwood.cli.options import option_groups, read_number, read_params
 from veilwood.errors import SetupError
 
 __all__ = ["remote"]
 
 remote = typer.Typer(help="Plan, run and predict on a running service.", rich_markup_mode=None)
 
-Address = Annotated[str, typer.Option(envvar="VEILWOOD_SERVICE", help="Of the service: https://forest.example")]
-Token = Annotated[str, typer.Option(envvar="VEILWOOD_TOKEN", help="Better given by the environment than typed.")]
+ModelId = Annotated[str, typer.Argument(metavar="MODEL")]
 Rows = Annotated[Path, typer.Argument(metavar="TABLE.csv")]
 Price = Annotated[float | None, typer.Option(metavar="E", parser=read_number, help="Of the batch; else as signed.")]
 
 
-def _client(address: str, token: str) -> Any:
-    try:
-        from veilwood.service.client import Client
-    except ImportError as error:
-        raise SetupError(f"the client needs {error.name}. Hint: pip install 'veilwood[service]'") from None
-    return Client(address, token)
+@dataclass(frozen=True)
+class Service:
+    """A running service, and who asks it."""
+
+    address: Annotated[str, typer.Option(envvar="VEILWOOD_SERVICE", help="Of the service: https://forest.example")]
+    token: Annotated[str, typer.Option(envvar="VEILWOOD_TOKEN", help="Better given by the environment than typed.")]
+
+    def client(self) -> Any:
+        """Speak to it."""
+        try:
+            from veilwood.service.client import Client
+        except ImportError as error:
+            raise SetupError(f"the client needs {error.name}. Hint: pip install 'veilwood[service]'") from None
+        return Client(self.address, self.token)
 
 
 def _print(found: Any) -> None:
@@ -42,22 +50,23 @@ def _read(table: Path) -> list[dict[str, Any]]:
 
 
 @remote.command("datasets")
-def remote_datasets(address: Address, token: Token) -> None:
+@option_groups
+def remote_datasets(service: Service) -> None:
     """List the data sets and what is left of each.
 
     \b
     Example:
       VEILWOOD_SERVICE=http://127.0.0.1:8400 VEILWOOD_TOKEN=vw_... veilwood remote datasets
     """
-    with _client(address, token) as client:
+    with service.client() as client:
         _print(client.datasets())
 
 
 @remote.command("plan")
+@option_groups
 def remote_plan(
     dataset: Annotated[str, typer.Argument(metavar="DATASET")],
-    address: Address,
-    token: Token,
+    service: Service,
     estimator: Annotated[str, typer.Option(metavar="NAME")] = "private-forest",
     epsilon: Annotated[float, typer.Option(metavar="E", parser=read_number)] = 1.0,
     delta: Annotated[float, typer.Option(metavar="D", parser=read_number)] = 0.0,
@@ -69,16 +78,16 @@ def remote_plan(
     Example:
       veilwood remote plan visits --epsilon 0.5
     """
-    with _client(address, token) as client:
+    with service.client() as client:
         _print(client.plan(dataset, estimator, epsilon=epsilon, delta=delta, **read_params(param)))
 
 
 @remote.command("sign")
+@option_groups
 def remote_sign(
     plan: Annotated[str, typer.Argument(metavar="PLAN")],
     fingerprint: Annotated[str, typer.Argument(metavar="HASH", help="As read on the plan.")],
-    address: Address,
-    token: Token,
+    service: Service,
 ) -> None:
     """Sign a plan by its hash.
 
@@ -86,80 +95,67 @@ def remote_sign(
     Example:
       veilwood remote sign 4be172456d3cc4b350373ded a32c347518d4...
     """
-    with _client(address, token) as client:
+    with service.client() as client:
         _print(client.sign(plan, fingerprint))
 
 
 @remote.command("run")
-def remote_run(plan: Annotated[str, typer.Argument(metavar="PLAN")], address: Address, token: Token) -> None:
+@option_groups
+def remote_run(plan: Annotated[str, typer.Argument(metavar="PLAN")], service: Service) -> None:
     """Run a signed plan and wait until it is done.
 
     \b
     Example:
       veilwood remote run 4be172456d3cc4b350373ded
     """
-    with _client(address, token) as client:
+    with service.client() as client:
         _print(client.run(plan))
 
 
 @remote.command("predict")
-def remote_predict(
-    model: Annotated[str, typer.Argument(metavar="MODEL")],
-    table: Rows,
-    address: Address,
-    token: Token,
-) -> None:
+@option_groups
+def remote_predict(model: ModelId, table: Rows, service: Service) -> None:
     """Predict for the rows of a CSV file; free.
 
     \b
     Example:
       veilwood remote predict 09c0c79330a9252dd58c31db new-visits.csv
     """
-    with _client(address, token) as client:
+    with service.client() as client:
         _print(client.predict(model, _read(table)))
 
 
 @remote.command("quote")
-def remote_quote(
-    model: Annotated[str, typer.Argument(metavar="MODEL")],
-    table: Rows,
-    address: Address,
-    token: Token,
-    epsilon: Price = None,
-) -> None:
+@option_groups
+def remote_quote(model: ModelId, table: Rows, service: Service, epsilon: Price = None) -> None:
     """Say what private answers to the rows of a CSV file would cost, and how far off they would be; free.
 
     \b
     Example:
       veilwood remote quote 09c0c79330a9252dd58c31db questions.csv --epsilon 0.25
     """
-    with _client(address, token) as client:
+    with service.client() as client:
         _print(client.quote(model, _read(table), epsilon))
 
 
 @remote.command("ask")
-def remote_ask(
-    model: Annotated[str, typer.Argument(metavar="MODEL")],
-    table: Rows,
-    address: Address,
-    token: Token,
-    epsilon: Price = None,
-) -> None:
+@option_groups
+def remote_ask(model: ModelId, table: Rows, service: Service, epsilon: Price = None) -> None:
     """Ask for private answers to the rows of a CSV file. Charged first; the same batch again is free.
 
     \b
     Example:
       veilwood remote ask 09c0c79330a9252dd58c31db questions.csv --epsilon 0.25
     """
-    with _client(address, token) as client:
+    with service.client() as client:
         _print(client.answer(model, _read(table), epsilon))
 
 
 @remote.command("evaluate")
+@option_groups
 def remote_evaluate(
-    model: Annotated[str, typer.Argument(metavar="MODEL")],
-    address: Address,
-    token: Token,
+    model: ModelId,
+    service: Service,
     epsilon: Annotated[float, typer.Option(metavar="E", parser=read_number)] = 0.1,
     delta: Annotated[float, typer.Option(metavar="D", parser=read_number)] = 0.0,
 ) -> None:
@@ -169,16 +165,16 @@ def remote_evaluate(
     Example:
       veilwood remote evaluate 09c0c79330a9252dd58c31db --epsilon 0.1
     """
-    with _client(address, token) as client:
+    with service.client() as client:
         _print(client.plan_evaluation(model, epsilon=epsilon, delta=delta))
 
 
 @remote.command("download")
+@option_groups
 def remote_download(
-    model: Annotated[str, typer.Argument(metavar="MODEL")],
+    model: ModelId,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE")],
-    address: Address,
-    token: Token,
+    service: Service,
     onnx: Annotated[bool, typer.Option("--onnx", help="As ONNX.")] = False,
 ) -> None:
     """Save a trained model, which veilwood predict and certificate read.
@@ -187,6 +183,6 @@ def remote_download(
     Example:
       veilwood remote download 09c0c79330a9252dd58c31db -o visits.veilwood
     """
-    with _client(address, token) as client:
+    with service.client() as client:
         client.download(model, out, onnx=onnx)
     print(f"Wrote {out}")

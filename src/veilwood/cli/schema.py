@@ -19,11 +19,12 @@ from veilwood.cli.options import (
     Delta,
     Epsilon,
     Force,
+    LedgerPath,
     ShowValues,
     Yes,
     check_output,
     confirm_spend,
-    csv_options,
+    option_groups,
     read_value,
     say,
 )
@@ -50,7 +51,7 @@ SchemaPath = Annotated[Path, typer.Option("--schema", "-s", metavar="SCHEMA", he
 
 
 @schemas.command("draft")
-@csv_options
+@option_groups
 def schema_draft(
     table: Table,
     target: Annotated[str | None, typer.Option(metavar="COLUMN", help="The target; the last column if unsaid.")] = None,
@@ -135,15 +136,13 @@ def schema_review(
 
 
 @schemas.command("discover")
-@csv_options
+@option_groups
 def schema_discover(
     table: Table,
     epsilon: Epsilon,
     delta: Delta,
     target: Annotated[str | None, typer.Option(metavar="COLUMN", help="The target; the last column if unsaid.")] = None,
-    ledger: Annotated[
-        str | None, typer.Option(metavar="LEDGER", help="Charge this ledger; else the spend is not recorded.")
-    ] = None,
+    ledger: LedgerPath = None,
     unit: Annotated[
         str | None, typer.Option("--privacy-unit", metavar="UNIT", help='Whom to protect: 3, {"id": "patient", ...}.')
     ] = None,
@@ -200,7 +199,7 @@ def schema_discover(
 
 
 @schemas.command("check")
-@csv_options
+@option_groups
 def schema_check(
     table: Table,
     schema: SchemaPath,
