@@ -31,8 +31,8 @@ from veilwood.papers.diprime.tables import published as diprime_published
 from veilwood.papers.exhibit import Cell, Value, Values, mean_values
 from veilwood.papers.exhibit import Row as Found
 from veilwood.papers.mrf import appendix_table_2, figure_2, methods
-from veilwood.papers.mrf.appendix_figure_1 import published as published_depths
 from veilwood.papers.mrf.runtime import ACCURACY, ASK
+from veilwood.papers.mrf.sizes import published_depths
 from veilwood.papers.rdt import all_sizes
 from veilwood.papers.rdt.sizes import CHOSEN, ERROR, NOISE_FREE
 from veilwood.papers.rdt.table_1 import published as rdt_published

@@ -16,26 +16,9 @@ from pathlib import Path
 import pytest
 
 from veilwood.errors import FileError, UseError, VeilwoodError
+from veilwood.papers.claims import above, all_of, at, bends, between, falls, keeps, rises
 from veilwood.papers.drawing import lines
-from veilwood.papers.exhibit import (
-    Cell,
-    Claim,
-    Exhibit,
-    Experiment,
-    Job,
-    Row,
-    Value,
-    Values,
-    above,
-    all_of,
-    at,
-    bends,
-    between,
-    falls,
-    keeps,
-    rises,
-    verdict,
-)
+from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Value, Values, verdict
 from veilwood.papers.runner import open_run, run
 from veilwood.papers.show import Shown, of_run, said, write
 from veilwood.papers.store import Store

@@ -21,10 +21,9 @@ PAPERS = {
 
 # One module a table or figure, or a few where they show the same experiment; each has EXHIBITS.
 MODULES = (
-    "mrf.figure_2", "mrf.figure_3a", "mrf.figure_3b", "mrf.figure_4", "mrf.table_1", "mrf.appendix_figure_1",
-    "mrf.appendix_figure_2", "mrf.appendix_figure_3", "mrf.appendix_figure_4", "mrf.appendix_figure_5",
-    "mrf.appendix_table_1", "mrf.appendix_table_2", "rdt.table_1", "rdt.size_figures", "rdt.eta_figures",
-    "diprime.tables", "diprime.figures_1_and_5", "diprime.figures_2_and_6", "diprime.figure_3", "diprime.figure_4",
+    "mrf.figure_2", "mrf.sizes", "mrf.queries", "mrf.subsample", "mrf.table_1", "mrf.appendix_table_1",
+    "mrf.appendix_table_2", "rdt.table_1", "rdt.size_figures", "rdt.eta_figures", "diprime.tables",
+    "diprime.figures_1_and_5", "diprime.figures_2_and_6", "diprime.figure_3", "diprime.figure_4",
     "diprime.figures_7_and_8", "mpc.figure_2", "mpc.figure_3", "mpc.figure_4", "mpc.figure_5", "mpc.figure_6",
     "mpc.table_1",
 )  # fmt: skip

@@ -6,19 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from veilwood.papers.diprime.methods import (
-    DIPRIME,
-    DP_ERT,
-    ERT,
-    EXP,
-    FLIP,
-    RF,
-    SELECT,
-    load,
-    make,
-    score,
-    unit_of,
-)  # fmt: skip
+from veilwood.papers.diprime import methods
+from veilwood.papers.diprime.methods import DIPRIME, DP_ERT, ERT, EXP, FLIP, RF, SELECT
 from veilwood.papers.exhibit import Cell, Experiment, Job, Row, text_of
 from veilwood.papers.tables import Tables
 
@@ -54,15 +43,17 @@ def jobs(quick: bool) -> list[Job]:
 def measure(job: Job, tables: Tables) -> Iterator[Row]:
     """All methods along one axis, on one split."""
     axis, trees, seed = job.settings["axis"], job.settings["trees"], job.settings["seed"]
-    table = load(tables, "appliances-energy")
-    scale = unit_of(table) / 1000
+    table = methods.load(tables, "appliances-energy")
+    scale = methods.unit_of(table) / 1000
     known: dict[tuple[str, Any, Any], float] = {}
     for x in job.settings["xs"]:
         for method in METHODS:
             given: dict[str, Any] = {**USUAL, NAME[axis]: x}
             key = (method, given["n_estimators"], given["max_depth"])
             if method not in NO_NOISE or key not in known:  # without noise epsilon changes nothing
-                known[key] = score(make(method, table, seed=seed, trees=trees, **given), table, seed, scale)
+                known[key] = methods.score(
+                    methods.make(method, table, seed=seed, trees=trees, **given), table, seed, scale
+                )
             yield Row(Cell(panel(axis, trees), method, text_of(x), ERROR), seed, known[key])
 
 
@@ -97,11 +88,13 @@ def share_jobs(quick: bool) -> list[Job]:
 def measure_shares(job: Job, tables: Tables) -> Iterator[Row]:
     """One variant along one axis, on one split."""
     method, axis, trees, seed = (job.settings[name] for name in ("method", "axis", "trees", "seed"))
-    table = load(tables, "appliances-energy")
-    scale = unit_of(table) / 1000
+    table = methods.load(tables, "appliances-energy")
+    scale = methods.unit_of(table) / 1000
 
     def error(**given: object) -> float:
-        return score(make(method, table, seed=seed, trees=trees, max_depth=8, **given), table, seed, scale)  # type: ignore[arg-type]
+        return methods.score(
+            methods.make(method, table, seed=seed, trees=trees, max_depth=8, **given), table, seed, scale
+        )  # type: ignore[arg-type]
 
     where = f"{method}: {axis}, {PARTS[trees]}"
     if axis == BY_RHO:

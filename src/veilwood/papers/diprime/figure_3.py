@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from veilwood.papers.claims import above
 from veilwood.papers.diprime.methods import DP_DF, DP_ERT, DP_RF, EXP, FLIP, SELECT, load, make
 from veilwood.papers.drawing import lines
-from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Values, above, text_of
+from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Values, text_of
 from veilwood.papers.tables import Tables
 from veilwood.trees.counting import route
 

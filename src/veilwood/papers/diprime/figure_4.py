@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from veilwood.papers.claims import above
 from veilwood.papers.diprime.methods import DIPRIME, DP_ERT, EXP, FLIP, SELECT, load, make
 from veilwood.papers.drawing import lines
-from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, above, text_of
+from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, text_of
 from veilwood.papers.tables import Tables
 from veilwood.trees.counting import route
 from veilwood.trees.forest import LEAF

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+from veilwood.papers.claims import above, all_of, at, rises
 from veilwood.papers.diprime.appliances import ERROR, EXPERIMENT, PARTS, panel
 from veilwood.papers.diprime.methods import DIPRIME, DP_ERT, ERT, EXP, FLIP, RF
 from veilwood.papers.drawing import lines
-from veilwood.papers.exhibit import Claim, Exhibit, Values, above, all_of, at, rises
+from veilwood.papers.exhibit import Claim, Exhibit, Values
 
 BY_DEPTH = "a) against depth"
 SETTINGS = (

@@ -5,23 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from veilwood.papers.diprime.methods import (
-    DIPRIME,
-    DP_DF,
-    DP_ERT,
-    DP_RF,
-    ERT,
-    EXP,
-    FLIP,
-    MEDIAN,
-    RF,
-    SELECT,
-    load,
-    make,
-    score,
-)  # fmt: skip
+from veilwood.papers.claims import above, rises
+from veilwood.papers.diprime import methods
+from veilwood.papers.diprime.methods import DIPRIME, DP_DF, DP_ERT, DP_RF, ERT, EXP, FLIP, MEDIAN, RF, SELECT
 from veilwood.papers.drawing import lines
-from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Values, above, rises, text_of
+from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Values, text_of
 from veilwood.papers.tables import Tables
 
 EPSILONS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
@@ -43,12 +31,14 @@ def jobs(quick: bool) -> list[Job]:
 def measure(job: Job, tables: Tables) -> Iterator[Row]:
     """All methods at all epsilons, on one split."""
     trees, seed = job.settings["trees"], job.settings["seed"]
-    table = load(tables, "banknote")
+    table = methods.load(tables, "banknote")
     for method in METHODS:
         for epsilon in EPSILONS if method not in NO_NOISE else (float("inf"),):
             depth = GREEDY_DEPTH if method in (DP_DF, DP_RF) else DEPTH
-            forest = make(method, table, epsilon=epsilon, n_estimators=10, max_depth=depth, seed=seed, trees=trees)
-            yield Row(Cell(PANELS[trees], method, text_of(epsilon)), seed, score(forest, table, seed, 1.0))
+            forest = methods.make(
+                method, table, epsilon=epsilon, n_estimators=10, max_depth=depth, seed=seed, trees=trees
+            )
+            yield Row(Cell(PANELS[trees], method, text_of(epsilon)), seed, methods.score(forest, table, seed, 1.0))
 
 
 def near_no_noise(values: Values) -> bool | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from veilwood.papers.claims import above, at, bends
 from veilwood.papers.diprime.appliances import (
     BY_RHO,
     BY_TREES,
@@ -17,7 +18,7 @@ from veilwood.papers.diprime.appliances import (
 )  # fmt: skip
 from veilwood.papers.diprime.methods import EXP, FLIP
 from veilwood.papers.drawing import lines
-from veilwood.papers.exhibit import Claim, Exhibit, Values, above, at, bends
+from veilwood.papers.exhibit import Claim, Exhibit, Values
 
 
 def _rho_matters(method: str) -> Callable[[Values], bool | None]:

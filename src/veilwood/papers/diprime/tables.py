@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from veilwood.not_private.diprime import NOT_TRANSCRIBED
+from veilwood.papers.claims import above
+from veilwood.papers.diprime import methods
 from veilwood.papers.diprime.methods import (
     DIPRIME,
     DP_DF,
@@ -21,13 +23,9 @@ from veilwood.papers.diprime.methods import (
     RANDOM,
     RF,
     SELECT,
-    load,
-    make,
-    score,
-    unit_of,
-)  # fmt: skip
+)
 from veilwood.papers.drawing import agreement
-from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Value, Values, above
+from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Value, Values, reasons
 from veilwood.papers.published import read
 from veilwood.papers.tables import Tables
 
@@ -89,14 +87,14 @@ def class_jobs(quick: bool) -> list[Job]:
 def measure(job: Job, tables: Tables) -> Iterator[Row]:
     """All methods on one split, each at its published depth."""
     panel, seed = job.settings["panel"], job.settings["seed"]
-    table = load(tables, job.table)
-    by_method, scale = depths(panel), unit_of(table) * unit(panel)
+    table = methods.load(tables, job.table)
+    by_method, scale = depths(panel), methods.unit_of(table) * unit(panel)
     for method in (*METHODS, *((DP_DF,) if panel in CLASSES else ())):
         depth = by_method[LIKE.get(method, method)]
-        forest = make(
+        forest = methods.make(
             method, table, epsilon=10.0 if panel in REGRESSION else 2.0, n_estimators=10, max_depth=depth, seed=seed
         )
-        yield Row(Cell(panel, method, "", measure_name(panel)), seed, score(forest, table, seed, scale))
+        yield Row(Cell(panel, method, "", measure_name(panel)), seed, methods.score(forest, table, seed, scale))
 
 
 def published(name: str) -> Values:
@@ -108,31 +106,21 @@ def published(name: str) -> Values:
     return found
 
 
-def why(cell: Cell) -> str:
-    """Say why a cell is worse than the printed one."""
-    if cell.panel == "Flight":
-        return (
-            "known: the paper's 800,000 flights of 2008 are not available; these are 105,475 that left New York City "
-            "in 2013, and forests without noise miss it too."
-        )
-    if cell.panel == "Parkinsons":
-        return (
-            "tested: the schema bounds the target by 0 to 176; with the data's own 55, as in the paper, it is the same."
-        )
-    if cell.panel == "Higgs":
-        return "tested: 46,239 rows were had of the paper's 100,000, and half of them give still less."
-    if cell.curve in (DP_RF, DP_DF):
-        return f"known: {NOT_TRANSCRIBED['DP-RF' if cell.curve == DP_RF else 'DP-DF']}."
-    if cell.panel == "PUC-Rio":
-        return (
-            "tested: forests without noise do not reach it at any depth on these rows, so the paper's classes or "
-            "columns are others than those that its text names."
-        )
-    if cell.curve == MEDIAN:
-        return "tested: where attributes are drawn at random, not chosen, this forest is within two standard errors."
-    return "not tested: the paper does not say how many splits its deviations are over, nor how ties are treated."
-
-
+why = reasons(
+    {
+        "Flight": "known: the paper's 800,000 flights of 2008 are not available; these are 105,475 that left New York "
+        "City in 2013, and forests without noise miss it too.",
+        "Parkinsons": "tested: the schema bounds the target by 0 to 176; with the data's own 55, as in the paper, it "
+        "is the same.",
+        "Higgs": "tested: 46,239 rows were had of the paper's 100,000, and half of them give still less.",
+        DP_RF: f"known: {NOT_TRANSCRIBED['DP-RF']}.",
+        DP_DF: f"known: {NOT_TRANSCRIBED['DP-DF']}.",
+        "PUC-Rio": "tested: forests without noise do not reach it at any depth on these rows, so the paper's classes "
+        "or columns are others than those that its text names.",
+        MEDIAN: "tested: where attributes are drawn at random, not chosen, this forest is within two standard errors.",
+    },
+    "not tested: the paper does not say how many splits its deviations are over, nor how ties are treated.",
+)
 SETTINGS = (
     "90:10 splits, 10 trees, 5 candidates, half of epsilon on splits, depths as published; 10 splits. As published: "
     "the "

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from veilwood.papers.claims import above, all_of, falls, keeps
 from veilwood.papers.drawing import lines
-from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, above, all_of, falls, keeps, text_of
+from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, text_of
 from veilwood.papers.mpc.data import BASELINE, PUBLISHED, SINGLE, load, scores, splits
 from veilwood.papers.tables import Tables
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from veilwood.papers.claims import above, all_of, rises
 from veilwood.papers.drawing import lines, marked
-from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, above, all_of, rises, text_of
+from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, text_of
 from veilwood.papers.tables import Tables
 from veilwood.secure.mpc.engine import Engine
 from veilwood.secure.mpc.shares import share

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from veilwood.papers.claims import above
 from veilwood.papers.drawing import lines
-from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Value, Values, above, text_of
+from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Value, Values, text_of
 from veilwood.papers.mpc.data import EPSILONS, EXTRA, FEW, OURS, PUBLISHED, TABLES, load, scores
 from veilwood.papers.tables import Tables
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from veilwood.papers.drawing import bars
-from veilwood.papers.exhibit import Cell, Claim, Exhibit, Value, Values
+from veilwood.papers.exhibit import Cell, Claim, Exhibit, Value, Values, reasons
 from veilwood.papers.mrf.methods import NO_NOISE, PREDICT, TRAIN, WEIGHT
 from veilwood.papers.mrf.runtime import ACCURACY, ASK, EXPERIMENT, FIT, OPTIMISE, SECONDS
 from veilwood.papers.published import number, read
@@ -33,18 +33,15 @@ def published() -> Values:
     return found
 
 
-def why(cell: Cell) -> str:
-    """Say why a cell is worse than the printed one."""
-    if cell.panel == "Car, q=2":
-        return (
-            "tested: trees of depth 4 over four features are all the same classifier, so two tables of four columns "
-            "decide; the published accuracy is what subsets reach that both have persons and safety."
-        )
-    if cell.panel == "Car, 16 trees, q=2":
-        return "known: published with epsilon for each of two ensembles, which is 2 in all; here 1 in all."
-    return "not tested: published for one forest, without a spread."
-
-
+why = reasons(
+    {
+        "Car, q=2": "tested: trees of depth 4 over four features are all the same classifier, so two tables of four "
+        "columns decide; the published accuracy is what subsets reach that both have persons and safety.",
+        "Car, 16 trees, q=2": "known: published with epsilon for each of two ensembles, which is 2 in all; here 1 in "
+        "all.",
+    },
+    "not tested: published for one forest, without a spread.",
+)
 EXHIBITS = (
     Exhibit(
         "mrf", "appendix table 2", "Run time and accuracy on Car, one ensemble and two",

@@ -17,7 +17,7 @@ from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
 from veilwood.estimators import MatrixForestClassifier, MatrixForestPredictor
 from veilwood.papers.drawing import marked
-from veilwood.papers.exhibit import Cell, Job, Row, text_of
+from veilwood.papers.exhibit import Cell, Job, Row, reasons, text_of
 from veilwood.papers.mrf.adult import adult_in_groups
 from veilwood.papers.tables import Table, Tables
 from veilwood.privacy.ledger import MemoryLedger
@@ -56,6 +56,9 @@ PREDICT = "DP batch prediction"
 WEIGHT, WEIGHT_EACH = "subsample, weight votes, optimised", "subsample, weight votes, existing"
 HARD, HARD_EACH = "subsample, hard votes, optimised", "subsample, hard votes, existing"
 EXTRA, NO_NOISE = marked("Extra-Trees, no noise"), marked("random decision trees, no noise")
+BATCH = (TRAIN, LAPLACE, DISJOINT, FLOATING, PREDICT, EXTRA)
+EXISTING = (LAPLACE, FLOATING)
+SUBSAMPLE = (WEIGHT, WEIGHT_EACH, HARD, HARD_EACH)
 
 PUBLISHED_AS = {
     "DP batch training (OPT)": TRAIN,
@@ -172,24 +175,13 @@ ONE_FOREST = (
     "draws of noise; published is the same as ours where it lies within two standard deviations of repeats."
 )
 
-
-def why(cell: Cell) -> str:
-    """Say why a cell is below the published one."""
-    if cell.curve == EXTRA:
-        return "tested: other seeds of scikit-learn's forest, on the same rows; the published one was lucky."
-    return (
-        "tested: other forests, at the same settings, on the same split, with as many draws of noise. The published "
-        "one lies beyond two standard deviations of them, as about 7 of 100 do by chance where ten are drawn."
-    )
+why = reasons(
+    {EXTRA: "tested: other seeds of scikit-learn's forest, on the same rows; the published one was lucky."},
+    "tested: other forests, at the same settings, on the same split, with as many draws of noise. The published "
+    "one lies beyond two standard deviations of them, as about 7 of 100 do by chance where ten are drawn.",
+)
 
 
 def repeats(name: str, table: str, n: int, weight: float, **settings: Any) -> list[Job]:
     """Return one job for each of so many public seeds."""
     return [Job(f"{name}, seed {seed}", table, {"seed": seed, **settings}, weight) for seed in range(n)]
-
-
-def by_trees(quick: bool, weight: float) -> list[Job]:
-    """Ten forests of each number of trees on Car; quick: three of two draws, and fewer numbers."""
-    counts: tuple[int, ...] = (1, 4, 8, 16, 32, 64, 128)
-    n, counts, draws = (3, counts[::2], 2) if quick else (10, counts, DRAWS)
-    return repeats("Car", "car", n, weight, counts=counts, draws=draws)

@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from veilwood.data.encoding import Encoding
+from veilwood.papers.claims import above, rises
 from veilwood.papers.drawing import lines, marked
-from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Values, above, rises, text_of
+from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Values, text_of
 from veilwood.papers.rdt.all_sizes import RULES, TABLES, Noise, best, load, readings, split
-from veilwood.papers.rdt.sizes import ERROR, LARGE, PRINTED, PROVEN
+from veilwood.papers.rdt.sizes import ERROR, LARGE, PANELS, PRINTED, PROVEN
 from veilwood.papers.tables import Tables
 from veilwood.trees.random import Thresholds
 
@@ -96,10 +97,4 @@ def _no_gain_by_eta(values: Values) -> bool | None:
 
 
 EXPERIMENT = Experiment("rdt-eta", jobs, measure)
-EXHIBITS = (
-    exhibit(2, ["Ban_Aut", "CVR", "Mam_Mass", "Mushroom"]),
-    exhibit(4, ["Adult"]),
-    exhibit(6, ["BTSC"]),
-    exhibit(8, ["Covertype"]),
-    exhibit(10, ["Quantum"]),
-)
+EXHIBITS = tuple(exhibit(2 * n, panels) for n, panels in enumerate(PANELS, 1))

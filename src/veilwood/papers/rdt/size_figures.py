@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from veilwood.papers.claims import above
 from veilwood.papers.drawing import lines, marked
-from veilwood.papers.exhibit import Cell, Claim, Exhibit, Value, Values, above, text_of
-from veilwood.papers.rdt.sizes import ERROR, EXPERIMENT, PRINTED, PROVEN
+from veilwood.papers.exhibit import Cell, Claim, Exhibit, Value, Values, text_of
+from veilwood.papers.rdt.sizes import ERROR, EXPERIMENT, PANELS, PRINTED, PROVEN
 
 OF_SIZES: dict[str, Callable[[list[float]], Any]] = {"smallest": np.min, "mean": np.mean, "largest": np.max}
 SPREAD = {name: marked(f"dpRFMV as printed, {name} of all sizes") for name in OF_SIZES}
@@ -107,10 +108,4 @@ def exhibit(number: int, panels: Sequence[str]) -> Exhibit:
     )  # fmt: skip
 
 
-EXHIBITS = (
-    exhibit(1, ["Ban_Aut", "CVR", "Mam_Mass", "Mushroom"]),
-    exhibit(3, ["Adult"]),
-    exhibit(5, ["BTSC"]),
-    exhibit(7, ["Covertype"]),
-    exhibit(9, ["Quantum"]),
-)
+EXHIBITS = tuple(exhibit(2 * n - 1, panels) for n, panels in enumerate(PANELS, 1))

@@ -20,6 +20,8 @@ ERROR = "error (%)"
 HEIGHTS, COUNTS = tuple(range(1, 16)), tuple(range(1, 22, 2))
 QUICK_HEIGHTS, QUICK_COUNTS = (1, 3, 5, 7, 9, 11, 13, 15), (1, 3, 7, 13, 21)
 LARGE = ("Adult", "Covertype")
+PANELS = (("Ban_Aut", "CVR", "Mam_Mass", "Mushroom"), ("Adult",), ("BTSC",), ("Covertype",), ("Quantum",))
+"""What the figures show, two by two: at every size, then at every eta."""
 SECONDS = {"Adult": 8.0, "Covertype": 5.0, "Mushroom": 2.5}
 # At eta = 1000/n the noise of a count has standard deviation sqrt(2) k n / 1000, and an average leaf n / 2^h rows.
 # With k = 11 and h = 6 the two are equal, whatever n is: one public choice for all data sets, made without data.

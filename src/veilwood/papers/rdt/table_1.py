@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from veilwood.papers.claims import above
 from veilwood.papers.drawing import agreement
-from veilwood.papers.exhibit import Cell, Claim, Exhibit, Value, Values, above
+from veilwood.papers.exhibit import Cell, Claim, Exhibit, Value, Values, reasons
 from veilwood.papers.published import number, read
 from veilwood.papers.rdt.sizes import (
     CART,
@@ -38,25 +39,17 @@ def published() -> Values:
     return found
 
 
-def why(cell: Cell) -> str:
-    """Say why an error is larger than the published one."""
-    if cell.curve == CART:
-        return (
-            "not tested: scikit-learn's CART with rpart's defaults is not rpart, which has surrogate splits for "
-            "missing values."
-        )
-    if cell.panel == "Covertype":
-        return (
-            "not tested: published for 581,012 rows; here a random sample of 57,253, so leaves are ten times smaller."
-        )
-    if cell.panel == "Mam_Mass":
-        return (
-            "tested: part of it is what stands for a missing value. With the median of the column, instead of a value "
-            "of its own, forests without noise err less; the rest is not explained."
-        )
-    return "not tested: the paper does not say how categories of several values were coded, nor how ties were decided."
-
-
+why = reasons(
+    {
+        CART: "not tested: scikit-learn's CART with rpart's defaults is not rpart, which has surrogate splits for "
+        "missing values.",
+        "Covertype": "not tested: published for 581,012 rows; here a random sample of 57,253, so leaves are ten times "
+        "smaller.",
+        "Mam_Mass": "tested: part of it is what stands for a missing value. With the median of the column, instead of "
+        "a value of its own, forests without noise err less; the rest is not explained.",
+    },
+    "not tested: the paper does not say how categories of several values were coded, nor how ties were decided.",
+)
 EXHIBITS = (
     Exhibit(
         "rdt", "table 1", "Test errors of random forests and CART",
