@@ -154,10 +154,10 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
     groups: dict[str, type] = {}
     parameters: list[Parameter] = []
     for each in signature(command, eval_str=True).parameters.values():
-        if is_dataclass(each.annotation):
-            groups[each.name] = each.annotation
-            kinds = get_type_hints(each.annotation, include_extras=True)
-            options = signature(each.annotation).parameters.values()
+        if is_dataclass(group := each.annotation) and isinstance(group, type):
+            groups[each.name] = group
+            kinds = get_type_hints(group, include_extras=True)
+            options = signature(group).parameters.values()
             parameters += [option.replace(kind=each.kind, annotation=kinds[option.name]) for option in options]
         else:
             parameters.append(each)

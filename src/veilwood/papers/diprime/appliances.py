@@ -91,10 +91,9 @@ def measure_shares(job: Job, tables: Tables) -> Iterator[Row]:
     table = methods.load(tables, "appliances-energy")
     scale = methods.unit_of(table) / 1000
 
-    def error(**given: object) -> float:
-        return methods.score(
-            methods.make(method, table, seed=seed, trees=trees, max_depth=8, **given), table, seed, scale
-        )  # type: ignore[arg-type]
+    def error(**given: Any) -> float:
+        forest = methods.make(method, table, seed=seed, trees=trees, max_depth=8, **given)
+        return methods.score(forest, table, seed, scale)
 
     where = f"{method}: {axis}, {PARTS[trees]}"
     if axis == BY_RHO:
