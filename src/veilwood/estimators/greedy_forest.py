@@ -42,8 +42,9 @@ class GreedyForestClassifier(Classifier, GreedyForestClassifierParameters, Class
         "auto" is the first; without noise, where the size is chosen too, it is the second.
     split_share : float
         Share of the budget spent on splits, each level getting 1.5 times what the one above it gets.
-    candidates : int or None
-        Attributes drawn at random at each node; None for all.
+    candidates : int, "half", "auto" or None
+        Attributes drawn at random at each node; None for all. "auto" is all of them; without noise, where the size is
+        chosen too, half of them, so that several trees differ.
     selection, voting, trees, leaves
         As in ``MedianForestClassifier``.
 

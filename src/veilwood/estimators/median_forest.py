@@ -38,7 +38,7 @@ class MedianForestClassifier(Classifier, MedianForestClassifierParameters, Class
         ``delta``; "auto" takes the better one: permute-and-flip where noise is pure, else the exponential mechanism.
     split_share : float
         Share of the budget spent on splits, in equal parts over the levels; the rest is for leaves.
-    candidates : int
+    candidates : int or "half"
         Attributes drawn at random at each node.
     voting : {"threshold", "majority", "probabilistic"}
         Average the shares of leaves, or let each tree vote for its leaf's class, or draw by the averaged shares.

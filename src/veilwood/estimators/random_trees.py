@@ -41,7 +41,8 @@ class RandomTreesClassifier(Classifier, OnePassForest, RandomTreesClassifierPara
     n_estimators, max_depth : int or "auto"
         Number and height of the trees. "auto": chosen without data, as ``vw.tune`` does, from schema, budget, unit and
         the number of rows; the plan says it. Then a twentieth of the budget shows the classes of all rows, on which
-        leaves fall back as far as the noise demands.
+        leaves fall back as far as the noise demands. Without noise trees grow until rows are told apart, and only where
+        rows are, unless ``n_rows`` is declared.
     n_rows : int, optional
         The number of rows, or a guess at it, where that is public; everything is planned from it before the data.
         Otherwise the first step tells it, and rows are read once more.

@@ -145,6 +145,11 @@ class LeafMethod(Method[L]):
         voting = {"voting": self.votings} if self.task == "classification" else {}
         self.parameters.check_words(trees=self.trees_words, leaves=cleaning.CLEANINGS, **voting)
 
+    @classmethod
+    def without_noise_as(cls, parameters: Any) -> type[LeafMethod[Any]]:
+        """Return the method that takes over where there is no noise and the size is chosen: usually the same."""
+        return cls
+
     # -- the plan ------------------------------------------------------------------------------------------------
 
     def design(self, asked: Asked) -> Any:

@@ -1,24 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random decision trees (Bojarski, Choromanska, Choromanski, LeCun 2014): structure without data, noisy leaves.
 
-The structure is grown in ``trees.random``, counted in ``trees.counting``; leaves are cleaned in ``noisy_leaves``.
+The structure is grown in ``trees.random``, counted in ``trees.counting``; leaves are cleaned in ``noisy_leaves``. Where
+there is no noise, and so no privacy, trees can be much deeper if they grow only where rows are: ``FollowedTrees``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from functools import partial
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.data.batches import Count
+from veilwood.data.batches import Count, Source
 from veilwood.data.encoding import Encoding
-from veilwood.forests.method import Asked, ForestDesign, OnePassMethod, layout_of
-from veilwood.forests.noisy_leaves import AUTO, LeafMethod, LeafModel, LeafParameters
+from veilwood.forests.method import Asked, Design, ForestDesign, OnePassMethod, layout_of
+from veilwood.forests.noisy_leaves import AUTO, MOST_LEAVES, LeafMethod, LeafModel, LeafParameters
 from veilwood.privacy.door import Door
-from veilwood.privacy.plan import Plan
+from veilwood.privacy.plan import Layout, Plan
+from veilwood.privacy.steps import selecting_step
+from veilwood.trees.forest import Forest, public_generators
+from veilwood.trees.histograms import Counts, level_scores, spread
+from veilwood.trees.levelwise import Growing
 from veilwood.trees.random import THRESHOLDS, Thresholds, grow_binary
+
+BINS: Final = 16  # into which what a path has left of a column is cut, where trees follow the rows
+DRAWN: Final = 4  # columns at a node, of which the first that tells rows apart is split
+TO_LEAF, TO_NARROW, TO_PART = 1 << 40, 2 << 40, 3 << 40  # what is done at a node, the best last
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -42,6 +53,12 @@ class RandomTrees(LeafMethod[RandomTreesParameters], OnePassMethod[RandomTreesPa
     """Random trees for either task."""
 
     numeric: Literal["grid"] = "grid"
+
+    @classmethod
+    def without_noise_as(cls, parameters: Any) -> type[LeafMethod[Any]]:
+        """Follow the rows as deep as they can be told apart; not where rows are read once, or the paper is followed."""
+        follows = parameters.max_depth == AUTO and parameters.n_rows is None and parameters.thresholds == "path"
+        return FollowedTrees if follows else cls
 
     def check(self) -> None:
         """Refuse words that are not known."""
@@ -77,3 +94,101 @@ class RandomTrees(LeafMethod[RandomTreesParameters], OnePassMethod[RandomTreesPa
     ) -> LeafModel:
         """Clean the leaves."""
         return self.model(design.encoding, design.forest, released, plan)
+
+
+class FollowedTrees(LeafMethod[RandomTreesParameters]):
+    """Random trees without noise that grow only where rows of several classes, or targets, are still together.
+
+    Column and cut are drawn as before; but of a few columns the first one that tells rows apart, and inside the range
+    of the rows. Extremely random trees (Geurts, Ernst, Wehenkel 2006) with one column at a node are the same. Complete
+    trees would need a leaf for each cell of such a depth, most of them empty.
+    """
+
+    numeric: Literal["grid"] = "grid"
+
+    @classmethod
+    def sizes(cls, encoding: Encoding, parameters: Any, *, noiseless: bool) -> Iterator[tuple[int, int]]:
+        """Grow until rows are told apart."""
+        yield 64, 40
+
+    def n_leaves(self, encoding: Encoding) -> int:
+        """As many as are held at once, whatever the height."""
+        return MOST_LEAVES
+
+    def design_under(self, asked: Asked) -> Design:
+        """Plan a choice at each node of every level, and the leaves."""
+        encoding, mine = Encoding(asked.schema, self.numeric), self.parameters
+        splits = tuple(
+            selecting_step(
+                f"splits at depth {depth}", (MOST_LEAVES, self._drawn(encoding) * (BINS - 1) + 1), asked.loss,
+                asked.neighbours, score_range=1, selections_per_row=self.trees_per_row, by="flip",
+            )
+            for depth in range(mine.max_depth)
+        )  # fmt: skip
+        step = self.leaf_step(asked.schema, asked.loss, asked.neighbours, MOST_LEAVES)
+        plan = asked.plan(
+            (*splits, step),
+            f"{step.name}, of {mine.n_estimators} trees split at random where rows are, and these splits",
+            Layout(int(mine.n_estimators), MOST_LEAVES, int(mine.max_depth), self.records),
+            self.expected_leaf_mse(step),
+        )
+        return Design(encoding, plan)
+
+    def _drawn(self, encoding: Encoding) -> int:
+        return min(DRAWN, len(encoding.columns))
+
+    def measure(
+        self, design: Design, source: Source, door: Door, n_jobs: int | None = None
+    ) -> tuple[Forest, NDArray[np.int64]]:
+        """Split level by level until no node holds several classes or no more leaves can be held; count the leaves."""
+        encoding, drawn = design.encoding, self._drawn(design.encoding)
+        n_classes = len(encoding.schema.classes) or None
+        *splits, step = design.plan.steps
+        assignment = self.assignment(self.parameters.n_estimators)
+        (rng,) = public_generators(design.plan.public_seed, 1)
+        growing, closed = Growing(encoding.columns, self.parameters.n_estimators), 0
+        for level in splits:
+            if not growing.n_open or closed + 2 * growing.n_open > MOST_LEAVES:
+                break
+            slots = growing.slots(growing.candidates(drawn, rng), BINS, rng)
+            if not slots.n_slots:
+                break
+            (scores,) = level_scores(
+                growing, slots, partial(source.add_up, doing="splitting"),
+                partial(_uses, by_class=n_classes is not None), n_classes=n_classes,
+                max_bins=BINS, assignment=assignment, n_jobs=n_jobs,
+            )  # fmt: skip
+            slot, present = slots.by_node(np.arange(growing.n_open), drawn)
+            order = rng.integers(1 << 19, size=slot.shape)[..., None] << 20  # of columns, and in them of cuts
+            order = order + rng.integers(1 << 20, size=(*slot.shape, BINS - 1))
+            possible = present[..., None] & (np.arange(BINS - 1) < slots.n_bins[slot][..., None] - 1)
+            ranked = np.where(possible, scores[slot] + order, 0).reshape(growing.n_open, -1)
+            chosen = door.select(level, np.column_stack([ranked, np.full(growing.n_open, TO_LEAF)]))
+            place, edge = np.divmod(chosen, BINS - 1)
+            splits_here = place < drawn
+            winner = np.where(splits_here, slot[np.arange(growing.n_open), np.minimum(place, drawn - 1)], -1)
+            closed += int((~splits_here).sum())
+            growing.split(slots, winner, edge)
+        forest = growing.finish()
+        counted = source.add_up(self.leaf_count(encoding, forest, assignment), n_jobs=n_jobs)
+        leaves = np.concatenate([counted, np.zeros((step.shape[0] - forest.n_leaves, step.shape[1]), np.int64)])
+        return forest, door.noisy(step, leaves)[: forest.n_leaves]
+
+    def learn(
+        self, design: Design, plan: Plan, released: tuple[Forest, NDArray[np.int64]], n_jobs: int | None = None
+    ) -> LeafModel:
+        """Clean the leaves."""
+        return self.model(design.encoding, *released, plan)
+
+
+def _uses(histograms: Counts, by_class: bool) -> tuple[Counts]:
+    """Return what each cut between bins would do: part the rows, narrow the range to them, or nothing."""
+    rows = histograms.sum(axis=2) if by_class else histograms[..., 0]
+    totals = histograms.sum(axis=1)
+    mixed = spread(totals, moments=not by_class) > 0
+    left = np.cumsum(rows, axis=1)
+    everything, none = left[:, -1:], np.zeros_like(left[:, :1])
+    before, here, after = np.column_stack([none, left[:, :-2]]), left[:, :-1], left[:, 1:]
+    parts = (here > 0) & (here < everything)
+    narrows = ((here == 0) & (after == everything)) | ((here == everything) & (before == 0))
+    return (np.where(mixed[:, None], np.where(parts, TO_PART, np.where(narrows, TO_NARROW, 0)), 0),)

@@ -86,11 +86,14 @@ class Sizing(Method[LeafParameters]):
     def of_size(self, n_estimators: Any, max_depth: Any, *, noiseless: bool = False) -> LeafMethod[Any]:
         """Return the method with a size, and with the words that suit it."""
         sized = replace(self._words(noiseless), n_estimators=n_estimators, max_depth=max_depth)
-        return self.kind(sized, self.task, sized=True)
+        return self._kind(noiseless)(sized, self.task, sized=True)
+
+    def _kind(self, noiseless: bool) -> type[LeafMethod[Any]]:
+        return self.kind.without_noise_as(self.parameters) if noiseless else self.kind
 
     def _words(self, noiseless: bool) -> LeafParameters:
         """Say what is left open, where no noise makes few choices and few rows in a count better."""
-        open_words = self.kind.without_noise if noiseless else {}
+        open_words = self._kind(noiseless).without_noise if noiseless else {}
         said: dict[str, Any] = {
             name: word for name, word in open_words.items() if _is_auto(getattr(self.parameters, name, None))
         }
@@ -177,7 +180,7 @@ class Sizing(Method[LeafParameters]):
         noiseless = asked.loss.epsilon is None
         epsilon = math.inf if asked.loss.epsilon is None else float(asked.loss.epsilon / asked.neighbours.l1(1))
         refused: DomainTooLargeError | ParameterError | None = None
-        for trees, depth in self.kind.sizes(encoding, self._words(noiseless), noiseless=noiseless):
+        for trees, depth in self._kind(noiseless).sizes(encoding, self._words(noiseless), noiseless=noiseless):
             size = tuple(chosen if _is_auto(asked_for) else asked_for
                          for chosen, asked_for in zip((trees, depth), given, strict=True))  # fmt: skip
             method = self.of_size(*size, noiseless=noiseless)

@@ -30,6 +30,7 @@ from veilwood.trees.counting import Assignment
 from veilwood.trees.forest import Forest, check_counts, public_generators
 from veilwood.trees.levelwise import Growing
 
+HALF = "half"  # of the columns are candidates, drawn anew at each node
 SELECTIONS = ("auto", "flip", "exponential")
 MAX_LEAVES = 1 << 24  # noise is planned for every leaf that could be grown
 
@@ -42,7 +43,7 @@ class GrownParameters(LeafParameters):
     max_depth: Any = AUTO
     selection: str = "auto"
     split_share: float
-    candidates: int | None
+    candidates: Any
     trees: str = AUTO
 
 
@@ -69,6 +70,7 @@ class GrownMethod(LeafMethod[G]):
 
     splits: ClassVar[str]  # in words
     trees_words: ClassVar[tuple[str, ...]] = TREES
+    candidates_words: ClassVar[tuple[str, ...]] = (HALF,)
     fitted: ClassVar[bool] = True
 
     # -- what a family defines -----------------------------------------------------------------------------------
@@ -107,7 +109,9 @@ class GrownMethod(LeafMethod[G]):
         mine = self.parameters
         mine.check_words(selection=SELECTIONS)
         check_counts(n_estimators=mine.n_estimators, max_depth=mine.max_depth)
-        if mine.candidates is not None:
+        if isinstance(mine.candidates, str):
+            mine.check_words(candidates=self.candidates_words)
+        elif mine.candidates is not None:
             check_counts(candidates=mine.candidates)
         if not 0 < exact(mine.split_share, "split_share") < 1:
             raise ParameterError("split_share", mine.split_share, "must be above 0 and below 1", "0.5")
@@ -121,7 +125,9 @@ class GrownMethod(LeafMethod[G]):
     def n_candidates(self, encoding: Encoding) -> int:
         """How many columns are candidates at a node."""
         wanted, there = self.parameters.candidates, len(encoding.columns)
-        return there if wanted is None else min(int(wanted), there)
+        if wanted == HALF:
+            return -(-there // 2)
+        return there if wanted in (None, AUTO) else min(int(wanted), there)
 
     @property
     def leaf_share(self) -> Fraction:

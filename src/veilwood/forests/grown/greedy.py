@@ -99,11 +99,18 @@ def split_qualities(histograms: Counts, quality: Quality, branching: Branching) 
     return (quality_of_children(left[:, :-1], quality) + quality_of_children(right, quality),)
 
 
+def gains(histograms: Counts, quality: Quality, branching: Branching) -> tuple[Counts]:
+    """Return how much purer each split makes the rows of its slot: 0 where nothing is gained."""
+    (split,) = split_qualities(histograms, quality, branching)
+    return (split - quality_of_children(histograms.sum(axis=1), quality)[:, None],)
+
+
 @dataclass(frozen=True)
 class Level:
     """The planned choice of splits of one level."""
 
     splits: Step
+    stops: bool = False  # whether a node that no split makes purer is a leaf: one more choice, without noise only
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -122,6 +129,7 @@ def plan_level(
     trees_per_row: int,
     candidates: int,
     by: Literal["flip", "exponential"],
+    stops: bool = False,
 ) -> Level:
     """Plan the choice of a split at each of at most ``n_nodes`` nodes at ``depth``, at the price of ``loss`` together.
 
@@ -135,9 +143,10 @@ def plan_level(
     splits = 1 if branching == "multiway" else BINS - 1
     return Level(
         selecting_step(
-            f"splits at depth {depth}", (n_nodes, candidates * splits), loss, neighbours,
+            f"splits at depth {depth}", (n_nodes, candidates * splits + stops), loss, neighbours,
             score_range=quality_range(quality), selections_per_row=trees_per_row, by=by,
-        )
+        ),
+        stops,
     )  # fmt: skip
 
 
@@ -164,7 +173,8 @@ def grow_level(
     winner = np.full(growing.n_open, -1)
     edge = np.zeros(growing.n_open, np.int64)
     if len(open_):
-        score: Callable[[Counts], tuple[Counts]] = partial(split_qualities, quality=quality, branching=branching)
+        scored = gains if level.stops else split_qualities
+        score: Callable[[Counts], tuple[Counts]] = partial(scored, quality=quality, branching=branching)
         (scores,) = level_scores(
             growing, slots, add_up, score,
             n_classes=n_classes, max_bins=max_bins, assignment=assignment, n_jobs=n_jobs, fast=fast,
@@ -173,8 +183,12 @@ def grow_level(
         slot, present = slots.by_node(open_, candidates)
         splits = np.arange(n_edges) < (slots.n_bins[slot][..., None] - 1 if branching == "binary" else 1)
         admissible = (present[..., None] & splits).reshape(len(open_), -1)
-        chosen = door.select(level.splits, scores[slot].reshape(len(open_), -1), admissible)
-        winner[open_] = slots.first[open_] + chosen // n_edges
+        offered = scores[slot].reshape(len(open_), -1)
+        if level.stops:  # of equals the first is chosen
+            offered = np.column_stack([np.zeros(len(open_), np.int64), offered])
+            admissible = np.column_stack([np.ones(len(open_), bool), admissible])
+        chosen = door.select(level.splits, offered, admissible) - level.stops
+        winner[open_] = np.where(chosen < 0, -1, slots.first[open_] + chosen // n_edges)
         edge[open_] = chosen % n_edges
     if branching == "binary":
         growing.split(slots, winner, edge)

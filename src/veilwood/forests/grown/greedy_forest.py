@@ -19,7 +19,7 @@ from veilwood.data.batches import AddUp
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import ParameterError
-from veilwood.forests.grown.base import GrownMethod, GrownParameters
+from veilwood.forests.grown.base import HALF, GrownMethod, GrownParameters
 from veilwood.forests.grown.greedy import BRANCHINGS, QUALITIES, Branching, Level, Quality, grow_level, plan_level
 from veilwood.forests.method import Asked
 from veilwood.forests.noisy_leaves import AUTO
@@ -41,7 +41,7 @@ class GreedyForestParameters(GrownParameters):
 
     branching: str = AUTO
     split_share: float = 0.3
-    candidates: int | None = None
+    candidates: Any = AUTO
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -57,7 +57,10 @@ class GreedyForest(GrownMethod[GreedyForestParameters]):
     """Greedy forests for either task."""
 
     splits: ClassVar[str] = "split by private greedy choices"
-    without_noise: ClassVar[Mapping[str, str]] = {"trees": "shared", "branching": "binary", "quality": "gini"}
+    candidates_words: ClassVar[tuple[str, ...]] = (AUTO, HALF)
+    without_noise: ClassVar[Mapping[str, str]] = {
+        "trees": "shared", "branching": "binary", "quality": "gini", "candidates": HALF,
+    }  # fmt: skip
 
     @property
     def numeric(self) -> Literal["grid", "bins"]:
@@ -95,10 +98,11 @@ class GreedyForest(GrownMethod[GreedyForestParameters]):
 
     @classmethod
     def sizes(cls, encoding: Encoding, parameters: Any, *, noiseless: bool) -> Iterator[tuple[int, int]]:
-        """A multiway tree uses each feature once on a path; without noise one tree is all that there is to grow."""
-        most = 12 if parameters.branching == "binary" else len(encoding.columns)
+        """A multiway tree uses each feature once on a path; without noise trees differ by the columns they may use."""
+        most = 16 if parameters.branching == "binary" else len(encoding.columns)
         if noiseless:
-            yield from ((1, depth) for depth in range(1, min(most, 12) + 1))
+            trees = 16 if parameters.candidates == HALF else 1
+            yield from ((trees, depth) for depth in range(1, min(most, 16) + 1))
             return
         yield from ((trees, depth) for trees in (1, 2, 4, 8, 16, 32) for depth in range(1, min(most, 6) + 1))
 
@@ -137,6 +141,7 @@ class GreedyForest(GrownMethod[GreedyForestParameters]):
         return plan_level(
             depth, self.quality, self.branching, loss, neighbours, n_nodes=n_nodes,
             trees_per_row=self.trees_per_row, candidates=self.n_candidates(encoding), by=self.selection(loss),
+            stops=self.sized and loss.epsilon is None,
         )  # fmt: skip
 
     def grow_level(
