@@ -14,6 +14,8 @@ import veilwood as vw
 from fixtures.places import ROWS, SCHEMA, TASK, Place, X, Y, place
 from veilwood.errors import VeilwoodError
 from veilwood.secure.roles.programs import JointForest
+from veilwood.secure.roles.server import Server
+from veilwood.secure.roles.studies import Study
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
@@ -76,6 +78,24 @@ def test_an_owner_that_leaves_before_anything_was_opened_ends_the_training_and_c
     monkeypatch.setattr(JointForest, "attend", original)
     attend(room)  # everybody comes again, and it works
     assert room.user().wait(10).epsilon == 4
+
+
+def test_an_owner_that_one_server_has_lost_comes_again_by_itself(room: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Server 2 was killed and is back while north waits for south: it does not know that north is there."""
+    begin, study = Server._begin, room.servers[2]._study("scale", FOREST.fingerprint())
+
+    def forgotten(own: Server, its_study: Study) -> None:
+        if own is room.servers[0] and not its_study.missing and not lost:
+            lost.append(study.attending.pop("north"))
+        begin(own, its_study)
+
+    lost: list[Any] = []
+    monkeypatch.setattr(Server, "_begin", forgotten)
+    attend(room)
+    assert len(lost) == 1
+    room.settle()
+    for server in room.servers:
+        assert [entry.state for entry in server._ledger.entries()] == ["committed"]
 
 
 def test_rows_are_not_contributed_where_owners_attend_and_other_plans_are_refused(

@@ -80,6 +80,47 @@ def test_a_training_that_had_not_begun_begins_by_itself(here: Place, monkeypatch
     assert here.client("north").wait(60).epsilon == 2
 
 
+def test_an_upload_cut_short_at_one_server_costs_nobody_else_its_rows(
+    here: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Server 2 is killed when the others have written the last piece of north: only north sends again."""
+    keep, state = Checkpoint.keep, here.servers[2]._study("scale", TASK.fingerprint()).state
+
+    def killed(own: Checkpoint, *words: Any) -> None:
+        if own is state:
+            raise LostError("server 2 is lost.", party="server 2")
+        keep(own, *words)
+
+    with monkeypatch.context() as dying:
+        dying.setattr(Checkpoint, "keep", killed)
+        with pytest.raises(LostError):
+            here.client("north").contribute(X[ROWS["north"]], Y[ROWS["north"]], patience=0)
+    contribute(here, "south")
+    assert [server["missing"] for server in here.client("south").status()] == [["north"]] * 3
+    contribute(here, "north")
+    assert here.client("south").wait(60).epsilon == 2
+    here.settle()
+    assert [states(here, party) for party in range(3)] == [["committed"]] * 3
+
+
+def test_rows_that_differ_between_servers_are_sent_again_by_their_owner_alone(
+    here: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contribute(here, "north")
+    study = here.servers[1]._study("scale", TASK.fingerprint())
+    study.state.parts["north"]["rows"]["held"] = ["another session"]
+    contribute(here, "south")
+    until = time.monotonic() + 60
+    while any("north" not in server["missing"] for server in here.client("south").status()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    here.settle()
+    assert [server["failure"] for server in here.client("south").status()] == [None] * 3
+    assert [server["missing"] for server in here.client("south").status()] == [["north"]] * 3
+    contribute(here, "north")
+    assert here.client("south").wait(60).epsilon == 2
+
+
 def interrupt(monkeypatch: pytest.MonkeyPatch, here: Place, method: str, at: int) -> list[list[Ints]]:
     """Lose server 1 once, at an opening; return what was opened until then."""
     before: list[list[Ints]] = []
@@ -236,6 +277,9 @@ def test_an_owner_is_missing_until_its_last_part_is_whole(tmp_path: Path) -> Non
     assert study.missing == ["north", "south"]
     study.state.parts["north"]["a"]["held"] = ["z"]
     assert study.rows == {"north": ("a:x:z", 10)}
+    assert study.missing == ["north", "south"]  # nobody knows that the others have it
+    study.accept_all()
+    assert study.missing == ["south"]
     study.state.parts["north"]["b"] = {"upload": "y", "rows": 5, "held": ["z"], "more": True}
     assert study.missing == ["north", "south"]
     study.training = True

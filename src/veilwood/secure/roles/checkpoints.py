@@ -228,6 +228,11 @@ class Checkpoint:
         self.parts.get(owner, {}).pop(part, None)
         self._safe.remove(f"{self._task}/rows/{owner}/{part}")
 
+    def forget_rows_of(self, owner: str) -> None:
+        """Forget all rows of an owner, which must send them again."""
+        self.parts.pop(owner, None)
+        self._safe.remove(f"{self._task}/rows/{owner}")
+
     def forget_rows(self) -> None:
         """Forget all rows, and what their owners agreed to: the training has ended."""
         self.parts, self.approvals = {}, {}

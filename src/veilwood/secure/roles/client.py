@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from veilwood.data.schema import Schema
@@ -123,9 +124,13 @@ class Client:
                 again = True
                 time.sleep(_AGAIN_SECONDS)
             except PartyError:
-                if again and self._has_arrived():  # the rows had, before the line was lost
-                    return None
-                raise
+                with suppress(LostError):  # of a server that is lost meanwhile
+                    found = self._status(upload=upload) if again else []
+                    if found and all(server["arrived"] for server in found):  # before the line was lost
+                        return None
+                    if time.monotonic() > until or not any(server["phase"] == "training" for server in found):
+                        raise
+                time.sleep(_AGAIN_SECONDS)
 
     def consent(self) -> dict[str, Any]:
         """Charge this owner's ledger, once for what the servers charge once, and sign what may be trained for it.
@@ -141,12 +146,6 @@ class Client:
 
     def _key(self, tickets: Sequence[str]) -> str:
         return f"{self._program.plan.fingerprint()[:12]} {' '.join(tickets)}"
-
-    def _has_arrived(self) -> bool:
-        """Whether no server waits for rows of this owner."""
-        return all(
-            server["phase"] != "waiting" or self.config.name not in server["missing"] for server in self.status()
-        )
 
     def _send(self, pieces: Pieces, part: str, upload: str, more: bool, progress: Callable[[float], None]) -> None:
         words = {"rows": pieces.rows, "part": part, "upload": upload, "more": more, **self.consent()}
@@ -209,8 +208,12 @@ class Client:
 
     def status(self) -> list[dict[str, Any]]:
         """What each server says of the task: ``phase``, the owners ``missing``, the last ``failure``."""
-        with Call(self.config, self.task, "status") as call:
-            found = call.hear("phase", "missing", "failure", "training", "ticket", "disagree")
+        return self._status()
+
+    def _status(self, **upload: str) -> list[dict[str, Any]]:
+        """What each server says, and whether the ``upload`` of this owner that is named, if one is, has ``arrived``."""
+        with Call(self.config, self.task, "status", **upload) as call:
+            found = call.hear("phase", "missing", "failure", "training", "ticket", "disagree", "arrived")
             call.say(more=False)
         return found
 

@@ -222,10 +222,11 @@ class Server(Training, Answering, Operated):
         while more:
             with study.lock:
                 facts = study.model.facts if study.model else {}
-                found = {"phase": study.phase, "missing": study.missing, "failure": study.failure}
+                found: dict[str, Any] = {"phase": study.phase, "missing": study.missing, "failure": study.failure}
                 found["disagree"] = study.disagree
                 if channel.peer.role == "client":
                     found["ticket"] = study.state.ticket
+                    found["arrived"] = words.get("upload") in study.arrived(channel.peer.name)
             channel.say(**found, **{key: facts.get(key) for key in ("training", "statement")})
             more = bool(channel.hear("more")["more"])
 
@@ -271,12 +272,15 @@ class Server(Training, Answering, Operated):
             with study.lock:
                 study.refuse_if_busy()
                 study.refuse_other_length(owner, part, rows)
-                if start == 0:
-                    study.state.drop(owner, part)
                 kept = {"upload": upload, "rows": rows, "held": held[:start], "more": facts["more"]}
-                study.state.parts.setdefault(owner, {})[part] = kept  # whoever else sends this part has lost it
-                self._drop_attempt(study)  # of a training on other rows
-                study.state.save()
+                if there is not None and there == {**kept, "accepted": True} and study.holds(owner, part, there):
+                    kept = there  # it has arrived: nothing changes, nor does a training under way
+                else:
+                    if start == 0:
+                        study.state.drop(owner, part)
+                    study.state.parts.setdefault(owner, {})[part] = kept  # whoever else sends this part has lost it
+                    self._drop_attempt(study)  # of a training on other rows
+                    study.state.save()
             engine = ReplicatedEngine(links, ring=program.ring)
             try:
                 for number in range(start, len(counts)):
@@ -290,10 +294,29 @@ class Server(Training, Answering, Operated):
                         study.state.drop(owner, part)
                         study.state.save()
                 raise
-            agree(links, {"accepted": upload})  # so that no server is asked to train before it has the rows
+            self._accept(channel, study, links, part, kept)
         log.info("%s: accepted the shares of client %s", task.name, owner)
         self._begin(study)  # first: the owner may be gone by now, and its rows are here
         channel.say(accepted=True)
+
+    def _accept(self, channel: Channel, study: Study, links: TlsLinks, part: str, kept: dict[str, Any]) -> None:
+        """Know that all three servers have a part, each of its pieces from the same session: now it may be trained on.
+
+        Until then its owner is missing, so that no training begins with rows that one server has and another has not.
+        """
+        said, owner = agree(links, {"accepted": kept["upload"]}, also=list(kept["held"])), channel.peer.name
+        same, here = said.count(said[0]) == 3, f"server {self.party}"
+        with study.lock:
+            if study.state.parts.get(owner, {}).get(part, kept) is not kept:
+                raise LostError(f"{channel.peer} sends this part once more.", party=str(channel.peer))
+            if study.holds(owner, part, kept) and not study.training:  # otherwise the others were quicker, and train
+                if same:
+                    kept["accepted"] = True
+                else:
+                    study.state.drop(owner, part)
+                study.state.save()
+        if not same:
+            raise LostError(f"{here} has pieces of another upload. Hint: send the rows again.", party=here)
 
     def _take_piece(
         self, channel: Channel, study: Study, links: TlsLinks, engine: ReplicatedEngine, due: Piece

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -66,9 +66,25 @@ class Study:
 
     @property
     def missing(self) -> list[str]:
-        """The owners that are waited for."""
-        there = self.rows
-        return [owner for owner in self.task.owners if owner not in there]
+        """The owners that are waited for: a row has arrived when each server knows that all three have it."""
+        there, parts = self.rows, self.state.parts
+        known = {owner for owner in there if all(part.get("accepted") for part in parts.get(owner, {}).values())}
+        return [owner for owner in self.task.owners if owner not in known]
+
+    def arrived(self, owner: str) -> list[str]:
+        """The names of an owner's uploads that all three servers have, or have trained on."""
+        if self.model is not None:
+            return list(self.model.facts.get("uploads", {}).get(owner, []))
+        return [str(part["upload"]) for part in self.state.parts.get(owner, {}).values() if part.get("accepted")]
+
+    def unlike(self, told: Sequence[Any]) -> list[str]:
+        """The owners of whose rows the three servers, by what they told, do not hold the same."""
+        names = [one if isinstance(one, Mapping) else {} for one in told]
+        return [
+            owner
+            for owner in self.task.owners
+            if any(one.get(owner) in (None, "") for one in names) or len({str(one[owner]) for one in names}) > 1
+        ]
 
     @property
     def phase(self) -> str:
@@ -76,6 +92,13 @@ class Study:
         if self.training or (self.lost is not None and not self.missing):
             return "training"
         return "trained" if self.model else "waiting"
+
+    def accept_all(self) -> None:
+        """Know of all rows that all three servers have them, as they have just told each other."""
+        with self.lock:
+            for parts in self.state.parts.values():
+                for part in parts.values():
+                    part["accepted"] = True
 
     def whole(self, owner: str, part: Mapping[str, Any]) -> bool:
         """Whether all pieces of a part have arrived."""

@@ -45,6 +45,14 @@ class DisagreeError(UseError):
         self.owners = owners
 
 
+class UnfinishedError(UseError):
+    """The servers do not hold the same rows of some owners, whose uploads were cut short."""
+
+    def __init__(self, owners: list[str]) -> None:
+        super().__init__(f"not all servers have the rows of {', '.join(owners)}. Hint: wait until they are sent again.")
+        self.owners = owners
+
+
 class Training:
     """What a server does to train; the part of ``Server`` that people do not talk to."""
 
@@ -171,6 +179,12 @@ class Training:
                 study.disagree = list(error.owners)
                 study.lost = f"server {self.party}" if study.program.attended else None
                 return
+            if isinstance(error, UnfinishedError):  # what others have sent stays, and they need not know
+                study.failure, study.lost = None, f"server {self.party}" if study.program.attended else None
+                for owner in error.owners:
+                    study.state.forget_rows_of(owner)
+                study.state.save()
+                return
             if study.lost is not None:
                 return
             self._discard(study)
@@ -193,9 +207,12 @@ class Training:
             if all(one[1] == held for one in said):
                 return  # all three had stored it when the last session was cut short
             self._discard(study)
-        agree(links, {"uploads": uploads, "missing": study.missing})
-        if study.missing:
-            raise UseError(f"the rows of {', '.join(study.missing)} are not there. Hint: contribute again.")
+        unlike = study.unlike(agree(links, {}, also=uploads))
+        if unlike:
+            with suppress(PartyError):  # all three come to it themselves, and none because another did
+                agree(links, {"unlike": unlike})
+            raise UnfinishedError(unlike)
+        study.accept_all()
         study.refuse_other_parts()
         unsigned = [owner for owner in task.owners if owner not in state.approvals]
         if unsigned:
@@ -281,6 +298,7 @@ class Training:
         statement = study.program.statement(f"server {self.party}, {self._ledger.name}", entry)
         facts = {"training": training, "entry": entry, "statement": statement.to_dict()}
         facts |= {"task": study.task.fingerprint(), "approvals": dict(study.state.approvals)}
+        facts["uploads"] = {owner: study.arrived(owner) for owner in study.task.owners}
         arrays = {f"released.{name}": array for name, array in outcome.released.items()}
         for name, share in outcome.hidden.items():
             arrays[f"first.{name}"], arrays[f"second.{name}"] = engine.pair(share)
