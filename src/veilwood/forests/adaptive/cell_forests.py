@@ -2,7 +2,8 @@
 """An ordinary forest, or an additive model, learned by scikit-learn from released cells and written as ours.
 
 Everything here is computed from what was released: which kind it is, how large its leaves, how it is judged. The
-exception is ``RightAnswers``, a question to the rows that were held back.
+exception is ``RightAnswers``, a question to the rows that were held back. Where numba is installed ``tree_kernels``
+grows the same trees faster.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from veilwood.forests.adaptive.rows import SCORE_UNITS, Ints, ScoredRows
 from veilwood.forests.adaptive.shrinking import probabilities
 from veilwood.progress import track
 from veilwood.trees.builder import build_forest
-from veilwood.trees.counting import on_threads, sum_over_trees
+from veilwood.trees.counting import HAVE_NUMBA, on_threads, sum_over_trees
 from veilwood.trees.forest import LEAF, Forest
 
 TREES, FEWEST_TREES = 60, 10
@@ -40,6 +41,7 @@ ONE_FOLD_FROM: Final = 10_000  # rows, from which one fold judges well enough,
 MOST_JUDGED: Final = 1 << 15  # and so many rows at most
 
 Floats = NDArray[np.float64]
+Groups = NDArray[np.unsignedinteger[Any]]
 
 
 class Candidate(NamedTuple):
@@ -101,7 +103,9 @@ def most_leaves(n_classes: int) -> int:
     return n_trees(n_classes) * _rows_per_tree(n_classes)
 
 
-def grow(cells: FineCells, n_classes: int, rng: np.random.Generator, n_jobs: int | None) -> Grown:
+def grow(
+    cells: FineCells, n_classes: int, rng: np.random.Generator, n_jobs: int | None, *, fast: bool = HAVE_NUMBA
+) -> Grown:
     """Grow the kind of model that predicts rows best that it was not grown from."""
     if not len(cells.weight):  # nothing came out: nothing is known
         return Grown(*_joined([_single_leaf(np.full(n_classes, 1 / n_classes))], cells.axes), np.zeros(n_classes))
@@ -117,7 +121,7 @@ def grow(cells: FineCells, n_classes: int, rng: np.random.Generator, n_jobs: int
         additive_too = len(cells.axes) > 0 and n_classes <= MANY_CLASSES and len(np.unique(y)) == n_classes
         candidates = [one for one in CANDIDATES if one.kind != "additive" or additive_too]
         losses = [
-            _loss(candidate, X, y, n_classes, int(seeds[0]), n_jobs)
+            _loss(candidate, X, y, n_classes, int(seeds[0]), n_jobs, fast)
             for candidate in track(candidates, "choosing a forest")
         ]
         best = candidates[int(np.argmin(losses))]
@@ -128,8 +132,7 @@ def grow(cells: FineCells, n_classes: int, rng: np.random.Generator, n_jobs: int
 
         def work(first: int, last: int) -> None:
             for number in range(first, last):
-                fitted = _fitted_tree(best, X, y, n_classes, int(seeds[1]) + number)
-                trees[number] = _tree(fitted.tree_, fitted.classes_, n_classes)
+                trees[number] = _tree(_fitted_tree(best, X, y, n_classes, int(seeds[1]) + number, fast), n_classes)
 
         on_threads(work, len(trees), n_jobs)
     forest, values = _joined(trees, cells.axes)
@@ -146,27 +149,64 @@ def _as_rows(weight: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.
     return np.searchsorted(ends, np.sort(drawn), side="right")
 
 
-def _table(cells: FineCells, row: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """What scikit-learn takes: the groups of each row, and its class."""
-    X = np.zeros((len(row), max(1, len(cells.axes))), np.float32)
-    for number in range(len(cells.axes)):
-        X[:, number] = cells.groups[row, number]
-    return X, cells.label[row]
+def _table(cells: FineCells, row: NDArray[np.int64]) -> tuple[Groups, NDArray[np.int64]]:
+    """The groups of each row, at least one, and its class."""
+    X = cells.groups[row, : len(cells.axes)]
+    return (X if X.shape[1] else np.zeros((len(row), 1), X.dtype)), cells.label[row]
 
 
-def _fitted_tree(candidate: Candidate, X: NDArray[np.float32], y: NDArray[Any], n_classes: int, seed: int) -> Any:
+class _Fitted(NamedTuple):
+    """A tree as scikit-learn writes one: in a node, values up to the threshold go left; leaves have no children."""
+
+    feature: NDArray[Any]
+    threshold: Floats
+    left: NDArray[Any]
+    right: NDArray[Any]
+    shares: Floats
+
+    def ask(self, X: Groups, fast: bool) -> Floats:
+        """Return the shares of classes in the leaf of each row."""
+        if fast:
+            from veilwood.forests.adaptive import tree_kernels
+
+            told: Floats = tree_kernels.ask_tree(*self, np.ascontiguousarray(X.T))
+            return told
+        node = np.zeros(len(X), np.int64)
+        while (inner := self.left[node] >= 0).any():
+            at = node[inner]
+            on_left = X[inner, self.feature[at]] <= self.threshold[at]
+            node[inner] = np.where(on_left, self.left[at], self.right[at])
+        return self.shares[node]
+
+
+def _fitted_tree(candidate: Candidate, X: Groups, y: NDArray[Any], n_classes: int, seed: int, fast: bool) -> _Fitted:
     """One of scikit-learn's trees, from rows drawn with replacement; from all, if few, where thresholds are chance."""
     extra, most = candidate.kind == "extra", _rows_per_tree(n_classes)
+    times = np.ones(len(y), np.int64)
+    if not extra or len(y) > most:
+        drawn = np.random.default_rng(seed).integers(0, len(y), min(len(y), most))
+        row, times = np.unique(drawn, return_counts=True)
+        X, y = X[row], y[row]
+    if fast:
+        from veilwood.forests.adaptive import tree_kernels
+
+        first = np.random.RandomState(seed).randint(0, 2**31 - 1)  # as scikit-learn starts its own generator
+        tried = max(1, int(candidate.max_features * X.shape[1]))
+        return _Fitted(
+            *tree_kernels.grow_tree(
+                np.ascontiguousarray(X.T), y, times, int(X.max()) + 1, n_classes, tried, candidate.min_samples_leaf,
+                extra, first,
+            )
+        )  # fmt: skip
     kind = ExtraTreeClassifier if extra else DecisionTreeClassifier
-    tree = kind(max_features=candidate.max_features, min_samples_leaf=candidate.min_samples_leaf, random_state=seed)
-    if extra and len(y) <= most:
-        return tree.fit(X, y)
-    drawn = np.random.default_rng(seed).integers(0, len(y), min(len(y), most))
-    row, times = np.unique(drawn, return_counts=True)
-    return tree.fit(X[row], y[row], sample_weight=times)
+    model = kind(max_features=candidate.max_features, min_samples_leaf=candidate.min_samples_leaf, random_state=seed)
+    tree = model.fit(X, y, sample_weight=times).tree_
+    shares = np.zeros((tree.node_count, n_classes))
+    shares[:, model.classes_] = tree.value[:, 0, :]
+    return _Fitted(tree.feature, tree.threshold, tree.children_left, tree.children_right, shares)
 
 
-def _fitted_stumps(candidate: Candidate, X: NDArray[np.float32], y: NDArray[Any], n_classes: int, seed: int) -> Any:
+def _fitted_stumps(candidate: Candidate, X: Groups, y: NDArray[Any], n_classes: int, seed: int) -> Any:
     """Trees of one split, boosted: each adds to the effect of one column."""
     model = HistGradientBoostingClassifier(
         learning_rate=STEP, max_iter=STUMPS // n_classes, max_leaf_nodes=2, random_state=seed,
@@ -176,7 +216,7 @@ def _fitted_stumps(candidate: Candidate, X: NDArray[np.float32], y: NDArray[Any]
 
 
 def _loss(
-    candidate: Candidate, X: NDArray[np.float32], y: NDArray[Any], n_classes: int, seed: int, n_jobs: int | None
+    candidate: Candidate, X: Groups, y: NDArray[Any], n_classes: int, seed: int, n_jobs: int | None, fast: bool
 ) -> float:
     """Squared error of class shares on folds that were left out; the rows are in random order."""
     fold = np.arange(len(y)) % FOLDS
@@ -185,7 +225,7 @@ def _loss(
         out, rest = fold == number, fold != number
         if len(np.unique(y[rest])) < 2:  # all kinds say the same
             continue
-        shares, spread = _shares(candidate, X[rest], y[rest], X[out], n_classes, seed, n_jobs)
+        shares, spread = _shares(candidate, X[rest], y[rest], X[out], n_classes, seed, n_jobs, fast)
         shares[np.arange(len(shares)), y[out]] -= 1.0
         total += float((shares**2).sum()) - spread * (1 / JUDGED_TREES - 1 / n_trees(n_classes))
     return total
@@ -193,12 +233,13 @@ def _loss(
 
 def _shares(
     candidate: Candidate,
-    X: NDArray[np.float32],
+    X: Groups,
     y: NDArray[Any],
-    others: NDArray[np.float32],
+    others: Groups,
     n_classes: int,
     seed: int,
     n_jobs: int | None,
+    fast: bool,
 ) -> tuple[Floats, float]:
     """Class shares of other rows, and how far trees differ in them: the variance of one tree, added up.
 
@@ -213,10 +254,9 @@ def _shares(
     def judge(first: int, last: int) -> None:
         nonlocal squares
         for tree in range(first, last):
-            fitted = _fitted_tree(candidate, X, y, n_classes, seed + tree)
-            told = fitted.predict_proba(others)
+            told = _fitted_tree(candidate, X, y, n_classes, seed + tree, fast).ask(others, fast)
             with adding:
-                shares[:, fitted.classes_] += told / JUDGED_TREES
+                shares[:] += told / JUDGED_TREES
                 squares += float((told**2).sum())
 
     on_threads(judge, JUDGED_TREES, n_jobs)
@@ -254,17 +294,15 @@ def _single_leaf(value: Floats) -> _Tree:
     return _Tree(np.full(1, LEAF, np.int32), nothing, value[None])
 
 
-def _tree(tree: Any, classes: NDArray[np.int64], n_classes: int) -> _Tree:
+def _tree(fitted: _Fitted, n_classes: int) -> _Tree:
     """Number the nodes level by level, siblings side by side."""
-    order = np.concatenate(list(_levels(tree.children_left, tree.children_right)))
-    leaf = tree.children_left[order] < 0
-    values = tree.value[order[leaf], 0, :]
-    shares = np.zeros((len(values), n_classes))
-    shares[:, classes] = values / values.sum(axis=1, keepdims=True)
+    order = np.concatenate(list(_levels(fitted.left, fitted.right)))
+    leaf = fitted.left[order] < 0
+    values = fitted.shares[order[leaf]]
     even = 1 / (n_trees(n_classes) + 1)  # as if one more tree voted evenly: no class is impossible
-    shares = (1 - even) * shares + even / n_classes
-    group = np.floor(tree.threshold[order]).astype(np.int32) + 1
-    return _Tree(np.where(leaf, LEAF, tree.feature[order]).astype(np.int32), group, shares)
+    shares = (1 - even) * (values / values.sum(axis=1, keepdims=True)) + even / n_classes
+    group = np.floor(fitted.threshold[order]).astype(np.int32) + 1
+    return _Tree(np.where(leaf, LEAF, fitted.feature[order]).astype(np.int32), group, shares)
 
 
 def _levels(left: NDArray[np.int64], right: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
