@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import veilwood as vw
 from data.test_relations import CAP, ENCODING, SCHEMA, N, as_sqlite, contents, restless, without_people
+from veilwood.data.batches import Batch, Source
 from veilwood.data.files import File
 from veilwood.data.open_rows import open_rows
 from veilwood.data.partitions import Watch
-from veilwood.errors import FileError
+from veilwood.errors import FileError, OutOfSchemaError
 from veilwood.privacy.ledger import MemoryLedger
 
 pytestmark = [
@@ -55,3 +58,19 @@ def test_rows_that_come_and_go_between_passes_are_refused(tmp_path: Path) -> Non
     query.connection.execute("DELETE FROM visits WHERE rowid > 400")
     with pytest.raises(FileError, match="changed between two passes"):
         contents(source)
+
+
+@pytest.mark.parametrize("n_jobs", [1, 3])
+def test_batches_are_made_something_of_in_order(n_jobs: int) -> None:
+    def numbered(number: int) -> Batch:
+        if number == 50:
+            raise OutOfSchemaError("the fiftieth")
+        return Batch(np.zeros((1, 1), np.uint16), np.zeros(1, np.int32), 0, number)
+
+    def source(n_batches: int) -> Source:
+        return Source(lambda: (partial(numbered, number) for number in range(n_batches)))
+
+    assert list(source(40).each(lambda batch: batch.first_row, n_jobs=n_jobs)) == list(range(40))
+    assert list(source(0).each(lambda batch: batch.first_row, n_jobs=n_jobs)) == []
+    with pytest.raises(OutOfSchemaError, match="the fiftieth"):
+        list(source(60).each(lambda batch: batch.first_row, n_jobs=n_jobs))

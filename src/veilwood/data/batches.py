@@ -7,12 +7,13 @@ Where batches come from is in ``open_rows`` and ``cluster``, what is counted in 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ from veilwood.progress import track
 __all__ = ["AddUp", "Batch", "Count", "Source"]
 
 Sums: TypeAlias = npt.NDArray[np.int64]
+Made = TypeVar("Made")
 
 MOST_CELLS_BY_THREAD = 1 << 20  # above it threads share the sums instead of adding up their own
 
@@ -78,6 +80,20 @@ class Source:
         """Read all rows once."""
         for unread in self._read():
             yield unread()
+
+    def each(self, make: Callable[[Batch], Made], *, n_jobs: int | None = 1) -> Iterator[Made]:
+        """Read all rows once and make something of each batch, in order; threads encode and make, a few at a time."""
+        if (n_threads := effective_n_jobs(n_jobs)) == 1:
+            yield from map(make, self.batches())
+            return
+        made: deque[Future[Made]] = deque()
+        with ThreadPoolExecutor(n_threads) as pool:
+            for unread in self._read():
+                made.append(pool.submit(lambda unread: make(unread()), unread))
+                if len(made) > 2 * n_threads:
+                    yield made.popleft().result()
+            while made:
+                yield made.popleft().result()
 
     def add_up(self, count: Count, doing: str = "counting", *, n_jobs: int | None = 1) -> Sums:
         """Read all rows once and return what ``count`` adds up: exact, hence private.

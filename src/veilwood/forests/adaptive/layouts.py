@@ -8,6 +8,7 @@ joint table of them first, and to take that apart once all rows are in it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -53,6 +54,11 @@ class Laid(NamedTuple):
 
     @classmethod
     def of(cls, tables: Sequence[CellTable]) -> Laid:
+        """Lay tables one below the other; kept a while, as part after part of the rows is asked the same question."""
+        return _laid_tables(tuple(tables))
+
+    @classmethod
+    def new(cls, tables: Sequence[CellTable]) -> Laid:
         """Lay tables one below the other."""
         every = list({id(axis): axis for table in tables for axis in table.axes}.values())
         number = {id(axis): place for place, axis in enumerate(every)}
@@ -96,3 +102,8 @@ class Laid(NamedTuple):
         of_table = np.empty(n_tables, np.int32)
         of_table[order] = of_ordered
         return self._laid(layout.features, layout.groups, joint[:n_joint], self.sizes), of_table
+
+
+@lru_cache(maxsize=16)
+def _laid_tables(tables: tuple[CellTable, ...]) -> Laid:
+    return Laid.new(tables)

@@ -137,6 +137,9 @@ class AskedRows(Protocol):
         """
 
 
+Rows = TypeVar("Rows", Batch, ScoredRows)
+
+
 class _Some(Protocol):
     def some(self, kept: NDArray[np.bool_]) -> Self: ...
 
@@ -169,7 +172,9 @@ class HeldRows:
         self, columns: Sequence[CellColumn], source: Source, n_outputs: int, n_jobs: int | None = None
     ) -> None:
         self._n_jobs = n_jobs
-        self._parts = [ScoredRows.of(columns, some, n_outputs) for some in together(source.batches(), PART_ROWS)]
+        made = source.each(lambda batch: ScoredRows.of(columns, [batch], n_outputs), n_jobs=n_jobs)
+        found = (ScoredRows.joined(some) for some in together(made, PART_ROWS) if some)
+        self._parts = list(found) or [ScoredRows.of(columns, [], n_outputs)]
         self._others = None if source.alone else source  # what the rows were read from is let go
         self._held_back: list[ScoredRows] = []
         self._judges: list[ScoredRows] = []
@@ -220,9 +225,9 @@ class HeldRows:
         return joined_cells([_occupied(rows, axes, n_classes) for rows in drawn])
 
 
-def together(batches: Iterable[Batch], most_rows: int) -> Iterator[list[Batch]]:
+def together(batches: Iterable[Rows], most_rows: int) -> Iterator[list[Rows]]:
     """Put batches together to parts of about so many rows; there is always one."""
-    some: list[Batch] = []
+    some: list[Rows] = []
     any_yet = False
     for batch in batches:
         some.append(batch)
