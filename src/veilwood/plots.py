@@ -56,25 +56,17 @@ _FEWEST_ACCUSED = 5e-3  # below, a few thousand guesses are mostly luck
 
 @dataclass(frozen=True)
 class Comparison:
-    """Accuracy of a private estimator beside two baselines, on one data set.
-
-    Attributes
-    ----------
-    name : str
-        The data set.
-    epsilons : tuple of float
-        The privacy losses tried, in increasing order.
-    private : ndarray, shape (n_runs, n_epsilons)
-        Accuracy of the private estimator.
-    non_private, majority : float
-        Mean accuracy of an ordinary forest, and of always saying the most frequent class.
-    """
+    """Accuracy of a private estimator beside two baselines, on one data set."""
 
     name: str
+    """The data set."""
     epsilons: tuple[float, ...]
+    """The privacy losses tried, in increasing order."""
     private: NDArray[np.float64]
+    """Accuracy of the private estimator; shape (n_runs, n_epsilons)."""
     non_private: float
     majority: float
+    """Mean accuracy of an ordinary forest, and of always saying the most frequent class."""
 
 
 def accuracy_vs_epsilon(comparisons: Sequence[Comparison]) -> Figure:

@@ -46,24 +46,16 @@ _BLOCK_ROWS: Final = 8192  # a block of an array with a few dozen columns stays 
 
 @dataclass(frozen=True)
 class EncodedColumn:
-    """What the codes of one column mean.
-
-    Attributes
-    ----------
-    name : str
-        The name of the column.
-    ordered : bool
-        Whether the order of codes means something (numeric columns).
-    n_codes : int
-        Codes are ``0 .. n_codes - 1``, the code of missing values included.
-    missing_code : int or None
-        The code of a missing value, always the last; None where missing values are refused.
-    """
+    """What the codes of one column mean."""
 
     name: str
+    """The name of the column."""
     ordered: bool
+    """Whether the order of codes means something (numeric columns)."""
     n_codes: int
+    """Codes are ``0 .. n_codes - 1``, the code of missing values included."""
     missing_code: int | None
+    """The code of a missing value, always the last; None where missing values are refused."""
 
 
 class _Coder:

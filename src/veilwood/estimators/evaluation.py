@@ -32,21 +32,14 @@ __all__ = ["Evaluation", "evaluation_plan", "measure_quality"]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What ``evaluate`` measured, what it cost, and the certificate of that.
-
-    Attributes
-    ----------
-    quality : Quality
-        Estimates with confidence intervals.
-    plan : Plan
-        What was released.
-    privacy : PrivacyStatement
-        The certificate.
-    """
+    """What ``evaluate`` measured, what it cost, and the certificate of that."""
 
     quality: Quality
+    """Estimates with confidence intervals."""
     plan: Plan
+    """What was released."""
     privacy: PrivacyStatement
+    """The certificate."""
 
     def __getattr__(self, name: str) -> Any:
         """Give the estimates by their names: ``found.accuracy``, ``found.r2``."""

@@ -69,16 +69,6 @@ class Spending(NamedTuple):
 @dataclass(frozen=True)
 class SpentHere:
     """What this process has spent: a lower bound of what was spent on anybody's data.
-
-    Attributes
-    ----------
-    by_handle : dict
-        The total for each handle: a path, or the kind of object and its number.
-    releases : dict
-        How many releases there were for each.
-    total : Loss
-        Of all together, for people who are in all of these tables.
-
     Examples
     --------
     >>> str(SpentHere({}, {}))
@@ -86,8 +76,11 @@ class SpentHere:
     """
 
     by_handle: dict[str, Loss]
+    """The total for each handle: a path, or the kind of object and its number."""
     releases: dict[str, int]
+    """How many releases there were for each."""
     total: Loss = field(default_factory=Loss.zero)
+    """Of all together, for people who are in all of these tables."""
 
     @property
     def epsilon(self) -> float | None:

@@ -20,27 +20,18 @@ from veilwood.trees.forest import LEAF, Forest
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """One column of a table, its cells put into groups.
-
-    Attributes
-    ----------
-    feature : int
-        The column.
-    groups : ndarray of uint16
-        The group of each cell of the column.
-    ordered : bool
-        Whether groups are intervals of numbers (a missing number is in the last group).
-    size : int
-        Number of groups.
-    starts : ndarray
-        The code at which each cell begins.
-    """
+    """One column of a table, its cells put into groups."""
 
     feature: int
+    """The column."""
     groups: NDArray[np.uint16]
+    """The group of each cell of the column."""
     ordered: bool
+    """Whether groups are intervals of numbers (a missing number is in the last group)."""
     size: int
+    """Number of groups."""
     starts: NDArray[np.int64]
+    """The code at which each cell begins."""
 
     @property
     def thresholds(self) -> list[int]:

@@ -35,30 +35,20 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class CellColumn:
-    """One column in cells.
-
-    Attributes
-    ----------
-    feature : int
-        Its place.
-    ordered : bool
-        Whether it is numeric.
-    starts : ndarray
-        The code at which each cell begins; missing values have the last one.
-    n_inside : int
-        Cells that hold numbers, or categories.
-    prior : ndarray, shape (n_inside,)
-        The share of rows that each is taken to have.
-    octaves : ndarray, shape (n_inside,)
-        Groups that no wrong guess of the scale can spoil.
-    """
+    """One column in cells."""
 
     feature: int
+    """Its place."""
     ordered: bool
+    """Whether it is numeric."""
     starts: Ints
+    """The code at which each cell begins; missing values have the last one."""
     n_inside: int
+    """Cells that hold numbers, or categories."""
     prior: Floats
+    """The share of rows that each is taken to have; shape (n_inside,)."""
     octaves: Ints
+    """Groups that no wrong guess of the scale can spoil; shape (n_inside,)."""
 
     @property
     def n_cells(self) -> int:

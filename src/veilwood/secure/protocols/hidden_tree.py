@@ -32,24 +32,16 @@ MOST_BINARY_LEVELS: Final = 12
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a tree is grown; public.
-
-    Parameters
-    ----------
-    domain : Domain
-        The shape of rows.
-    split_scales : tuple of Fraction or None
-        For each level, the scale of the geometric noise on the scores of features; None for no noise.
-    leaf_scale : Fraction or None
-        The scale of the noise on the class counts of leaves; None for no noise.
-    leaf_law : {"geometric", "laplace"}
-        The law of that noise: geometric for a noisy maximum, discrete Laplace for the paper's noisy counts.
-    """
+    """How a tree is grown; public."""
 
     domain: Domain
+    """The shape of rows."""
     split_scales: tuple[Fraction | None, ...]
+    """For each level, the scale of the geometric noise on the scores of features; None for no noise."""
     leaf_scale: Fraction | None
+    """The scale of the noise on the class counts of leaves; None for no noise."""
     leaf_law: Literal["geometric", "laplace"] = "geometric"
+    """The law of that noise: geometric for a noisy maximum, discrete Laplace for the paper's noisy counts."""
     n_cuts: int | None = None
     """In binary trees, the number of candidates at a node; None where a split has a branch for each value."""
 

@@ -149,44 +149,31 @@ class Address:
 
 @dataclass(frozen=True)
 class Config:
-    """One role's configuration; paths are relative to the folder of its file.
-
-    Parameters
-    ----------
-    folder : Path
-        Where the file, the certificate and the encrypted key are.
-    role, name : str
-        Who this is, as in the certificate.
-    servers : tuple of Address
-        The three servers.
-    tasks : tuple of Task
-        What this role takes part in.
-    secret : str or None
-        File that holds the secret which opens key and models; None: asked for, or in VEILWOOD_SECRET.
-    listen : str
-        The address a server listens on.
-    timeout : float
-        Seconds without a word after which another party counts as lost.
-    largest_message : int
-        Bytes beyond which a message is refused unread.
-    refused : tuple of str
-        Whom this server serves no more, whatever the tasks say: ``"user analyst"``, or one certificate by the SHA-256
-        of its DER form in hexadecimal digits.
-    faulty : tuple
-        Tasks of the file that make no sense, as they stand there, each with the reason: the others are not harmed.
-    """
+    """One role's configuration; paths are relative to the folder of its file."""
 
     folder: Path
+    """Where the file, the certificate and the encrypted key are."""
     role: Role
     name: str
+    """Who this is, as in the certificate."""
     servers: tuple[Address, ...]
+    """The three servers."""
     tasks: tuple[Task, ...] = ()
+    """What this role takes part in."""
     secret: str | None = None
+    """File that holds the secret which opens key and models; None: asked for, or in VEILWOOD_SECRET."""
     listen: str = "127.0.0.1"
+    """The address a server listens on."""
     timeout: float = 60.0
+    """Seconds without a word after which another party counts as lost."""
     largest_message: int = 1 << 30
+    """Bytes beyond which a message is refused unread."""
     refused: tuple[str, ...] = ()
+    """Whom this server serves no more, whatever the tasks say: ``"user analyst"``, or one certificate by the SHA-256
+    of its DER form in hexadecimal digits.
+    """
     faulty: tuple[tuple[Any, str], ...] = ()
+    """Tasks of the file that make no sense, as they stand there, each with the reason: the others are not harmed."""
 
     @property
     def who(self) -> Name:
