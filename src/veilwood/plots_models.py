@@ -34,20 +34,6 @@ if TYPE_CHECKING:
     from veilwood.forests.adaptive.effects import Effects, Interaction, MainEffect
     from veilwood.privacy.ledger import Ledger
 
-__all__ = [
-    "COLOURS",
-    "caption",
-    "draw_effect",
-    "plot_accuracy_by_epsilon",
-    "plot_budget",
-    "plot_calibration",
-    "plot_effects",
-    "plot_odds",
-    "plot_pair",
-    "plot_tree",
-    "save",
-]
-
 # After Okabe and Ito (2008), darkened where needed so that each stands out from white by at least 3 to 1.
 COLOURS = ("#0072b2", "#c04f00", "#00805c", "#a8568a", "#7a6a00", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P")

@@ -293,7 +293,9 @@ def test_constants_are_read_back_exactly(tmp_path: Path, server: str) -> None:
         for engine, connection in engines.items():
             words = Words(engine)  # type: ignore[arg-type]
             for number in map(float, numbers):
-                ((found,),) = connection.execute(f"SELECT CAST({words.number(number)} AS {words.double})").fetchall()
+                ((found,),) = connection.execute(
+                    f"SELECT CAST({words.number(number)} AS {words.types.double})"
+                ).fetchall()
                 assert found == number
 
 

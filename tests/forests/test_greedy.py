@@ -30,6 +30,7 @@ from veilwood.forests.grown.greedy import (
     quality_range,
     split_qualities,
 )
+from veilwood.forests.grown.levels import LevelNodes, Splitter
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.ledger import MemoryLedger
@@ -164,9 +165,8 @@ def chosen_columns(rows: Any, quality: Any, mutate: Any = None) -> Any:
     """The column at the root of ``RUNS`` trees that all see the same rows: so many runs of one level of epsilon 1."""
     columns = [EncodedColumn(name, ordered=False, n_codes=2, missing_code=None) for name in ("a1", "a2")]
     loss = Loss.pure(Fraction(1))
-    level = plan_level(
-        0, quality, "multiway", loss, Neighbours(), n_nodes=RUNS, trees_per_row=1, candidates=2, by="flip"
-    )
+    nodes = LevelNodes(0, RUNS, loss, Neighbours(), trees_per_row=1, candidates=2, by="flip")
+    level = plan_level(nodes, quality, "multiway")
     if mutate is not None:
         level = Level(replace(level.splits, mechanism=mutate(level.splits.mechanism)))
     plan = Plan("Audit", loss, Neighbours(), level.steps, "splits", "audit", "0", Layout(leaves=1), 0.0)
@@ -174,10 +174,8 @@ def chosen_columns(rows: Any, quality: Any, mutate: Any = None) -> Any:
     batch = Batch(table[:, :2].astype(np.uint16), table[:, 2].astype(np.int32), 0, 0)
     growing = Growing(columns, RUNS)
     with Door(plan, MemoryLedger()) as door:
-        grow_level(
-            growing, level, quality, "multiway", door, of(batch), np.random.default_rng(0), candidates=2,
-            max_codes=2, n_classes=2, assignment=None, n_jobs=1,
-        )  # fmt: skip
+        by = Splitter(door, of(batch), np.random.default_rng(0), candidates=2, n_classes=2, n_jobs=1)
+        grow_level(growing, level, quality, "multiway", by)
     return growing.finish().feature[::3]
 
 

@@ -7,6 +7,7 @@ Choices at the nodes of a level as such are attacked in test_audit.py; histogram
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -21,6 +22,7 @@ from veilwood.audit import epsilon_lower_bound
 from veilwood.data.batches import Batch
 from veilwood.data.encoding import TARGET_LEVELS, EncodedColumn
 from veilwood.forests.grown import medians
+from veilwood.forests.grown.levels import LevelNodes, Splitter
 from veilwood.forests.grown.medians import VARIANTS, Level, grow_level, plan_level
 from veilwood.not_private.diprime import means_as_published
 from veilwood.not_private.shared import PARTS
@@ -215,24 +217,18 @@ def published_splits(rows: Any, variant: Any, mutant: bool) -> Any:
     """The cut at the root of ``RUNS`` trees that all see the same rows: so many runs of one level of epsilon 1.25."""
     columns = [EncodedColumn(f"x{i}", ordered=True, n_codes=3, missing_code=None) for i in range(K)]
     loss = Loss.pure(Fraction(5, 4))
-    level = plan_level(
-        0, variant, loss, Neighbours(), n_nodes=RUNS, trees_per_row=1, candidates=K, by="flip", moments=True
-    )
+    nodes = LevelNodes(0, RUNS, loss, Neighbours(), trees_per_row=1, candidates=K, by="flip")
+    level = plan_level(nodes, variant, moments=True)
     if mutant:  # the paper's accounting: the K medians of one node are charged as one
-        once = plan_level(
-            0, "select-then-median", loss, Neighbours(), n_nodes=RUNS * K, trees_per_row=1, candidates=K, by="flip",
-            moments=True,
-        )  # fmt: skip
+        once = plan_level(replace(nodes, most=RUNS * K), "select-then-median", moments=True)
         level = Level(level.attributes, once.medians)
     plan = Plan("Audit", loss, Neighbours(), level.steps, "splits", "audit", "0", Layout(leaves=1), 0.0)
     codes, targets = np.repeat(np.array(rows)[:, :1], K, axis=1), np.array(rows)[:, 1]
     batch = Batch(codes.astype(np.uint16), targets.astype(np.int32), 0, 0)
     growing = Growing(columns, RUNS)
     with Door(plan, MemoryLedger()) as door:
-        grow_level(
-            growing, level, variant, door, of(batch), np.random.default_rng(0), candidates=K, n_classes=None,
-            assignment=None, n_jobs=1,
-        )  # fmt: skip
+        by = Splitter(door, of(batch), np.random.default_rng(0), candidates=K, n_classes=None, n_jobs=1)
+        grow_level(growing, level, variant, by)
     return growing.finish().cut[::3]  # the roots: every tree has three nodes
 
 

@@ -201,11 +201,7 @@ def schema_discover(
 @schemas.command("check")
 @option_groups
 def schema_check(
-    table: Table,
-    schema: SchemaPath,
-    csv: Csv = UNSAID,
-    show_values: ShowValues = False,
-    as_json: AsJson = False,
+    table: Table, schema: SchemaPath, csv: Csv = UNSAID, show_values: ShowValues = False, as_json: AsJson = False
 ) -> None:
     """Check that every row of a table fits a schema, before any budget is spent.
 

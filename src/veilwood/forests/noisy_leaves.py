@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,8 @@ VOTINGS: tuple[str, ...] = ("auto", "majority", AVERAGE, "probabilistic")
 TREES = ("auto", "shared", "disjoint")
 AUTO = "auto"
 MOST_LEAVES = 1 << 20  # of a forest that chooses its size
+Pooled: TypeAlias = NDArray[np.int64] | None
+"""Noisy counts of all rows, where they were measured."""
 POOLED = "counts of all rows"  # the step that tells how many rows there are, and of which classes, before all others
 
 
@@ -74,7 +76,7 @@ class LeafModel(ForestModel):
     leaf_counts: NDArray[Any]
     voting: str = AVERAGE
     seed: int = 0  # of the coins of probabilistic voting, which protect nobody
-    pooled: NDArray[np.int64] | None = None  # noisy counts of all rows, where they were measured
+    pooled: Pooled = None
     doubtful: bool = True  # whether shares can be 0, so that probabilities need one more vote
 
     shown: ClassVar[tuple[str, ...]] = ("forest", "leaf_counts")
@@ -252,12 +254,7 @@ class LeafMethod(Method[L]):
         return chosen
 
     def model(
-        self,
-        encoding: Encoding,
-        forest: Forest,
-        counts: NDArray[Any],
-        plan: Plan,
-        pooled: NDArray[np.int64] | None = None,
+        self, encoding: Encoding, forest: Forest, counts: NDArray[Any], plan: Plan, pooled: Pooled = None
     ) -> LeafModel:
         """Make the model of noisy leaves: the only place where they are cleaned."""
         values = self.leaf_values(forest, counts, plan, pooled)
@@ -265,9 +262,7 @@ class LeafMethod(Method[L]):
         doubtful = self.voting == "majority" or not self.shrinks
         return LeafModel(encoding, forest, said, counts, self.voting, plan.public_seed, pooled, doubtful)
 
-    def leaf_values(
-        self, forest: Forest, counts: NDArray[Any], plan: Plan, pooled: NDArray[np.int64] | None = None
-    ) -> Floats:
+    def leaf_values(self, forest: Forest, counts: NDArray[Any], plan: Plan, pooled: Pooled = None) -> Floats:
         """Class shares (or scaled mean and complement) of each leaf, by the chosen cleaning."""
         classes = self.task == "classification"
         if self.shrinks:
@@ -283,9 +278,7 @@ class LeafMethod(Method[L]):
         """Variance of the noise on each number of a leaf."""
         return plan.steps[-1].variance
 
-    def _of_one_tree(
-        self, pooled: NDArray[np.int64] | None, plan: Plan, forest: Forest, rows: int
-    ) -> tuple[Floats, float] | None:
+    def _of_one_tree(self, pooled: Pooled, plan: Plan, forest: Forest, rows: int) -> tuple[Floats, float] | None:
         """Return the counts of the rows that one tree sees, and the variance of their noise."""
         if pooled is None:
             return None

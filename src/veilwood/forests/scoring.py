@@ -195,7 +195,7 @@ class ScoreCount:
         k = self.scoring.n_classes
         if not k:
             lower, upper = self.scoring.model.encoding.schema.target.bounds
-            true = f"CAST(t AS {words.double}) / {words.number(TARGET_LEVELS)}"
+            true = f"CAST(t AS {words.types.double}) / {words.number(TARGET_LEVELS)}"
             wrong = f"({true} - ({said[0]} - {words.number(lower)}) / {words.number(upper - lower)})"
             size = place_among(words, f"ABS({wrong})", SIZE_EDGES)
             sign = f"CASE WHEN {wrong} > {words.number(0.0)} THEN {SIZES} ELSE 0 END"

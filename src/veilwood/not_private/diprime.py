@@ -13,10 +13,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.data.encoding import TARGET_LEVELS, Encoding
+from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.data.schema import Schema
 from veilwood.estimators.base import RunParameters
 from veilwood.estimators.predicting import Classifier, Regressor
+from veilwood.forests.grown.levels import LevelNodes
 from veilwood.forests.grown.median_forest import MedianForest, MedianForestParameters
 from veilwood.forests.grown.medians import Level, Variant
 from veilwood.forests.method import Floats
@@ -64,10 +65,8 @@ class DiPriMeParameters(PaperParameters, MedianForestParameters):
 
     n_estimators: int = 10
     max_depth: int = 6
-    n_rows: None = field(default=None, init=False)
     variant: str = "DiPriMeFlip"
     selection: str = field(default="flip", init=False)
-    leaves: str = field(default="plain", init=False)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -88,9 +87,9 @@ class DiPriMe(MedianForest):
         """How attributes and medians are chosen, in the words of the sound forest."""
         return "random-attribute" if self.parameters.variant == "DiPriMe" else "k-medians"
 
-    def plan_level(self, encoding: Encoding, depth: int, n_nodes: int, loss: Loss, neighbours: Neighbours) -> Level:
+    def plan_level(self, nodes: LevelNodes) -> Level:
         """Section 4 of the paper: half of a level's budget for each choice, whatever the number of medians."""
-        level = super().plan_level(encoding, depth, n_nodes, loss, neighbours)
+        level = super().plan_level(nodes)
         budget = self._budget(exact(self.parameters.split_share) / self.parameters.max_depth)
         choose = PermuteAndFlip if self.parameters.variant == "DiPriMeFlip" else ExponentialMechanism
         if level.attributes is None:

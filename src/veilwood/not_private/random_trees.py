@@ -34,10 +34,8 @@ class AsPrintedParameters(PaperParameters, RandomTreesClassifierParameters):
 
     n_estimators: int = 20
     max_depth: int = 5
-    n_rows: None = field(default=None, init=False)
     trees: str = field(default="shared", init=False)
     thresholds: str = field(default="range", init=False)
-    leaves: str = field(default="plain", init=False)
     voting: str = "majority"
 
 

@@ -7,7 +7,7 @@ What each paper prints is in a file of its own.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -27,9 +27,11 @@ PARTS = 2**20
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PaperParameters(Parameters):
-    """What a paper calls epsilon, which is not a privacy loss."""
+    """What a paper calls epsilon, which is not a privacy loss; papers know neither declared rows nor cleaned leaves."""
 
     epsilon_in_paper: float = 1.0
+    n_rows: int | None = field(default=None, init=False)
+    leaves: str = field(default="plain", init=False)
 
     def exact_epsilon(self) -> Fraction:
         """Return it as an exact number above 0."""

@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Self
 
 from veilwood.errors import UseError
-from veilwood.privacy import entropy
 from veilwood.privacy.certificate import PrivacyStatement, Spend, certify
-from veilwood.privacy.door import SEEDED, Door, kept_by
+from veilwood.privacy.door import Door, UnchargedDoor, kept_by
 from veilwood.privacy.plan import Plan
 
 
-class CoveredDoor(Door):
+class CoveredDoor(UnchargedDoor):
     """The second of two releases on disjoint parts of the units, drawn by a secret key.
 
     The first has reserved its loss and is finished. Under add-remove a unit is in one of the parts, so that both cost
@@ -38,17 +36,10 @@ class CoveredDoor(Door):
             raise UseError("a release covers one other, after it is finished.")
         if (first.plan.neighbours, first.plan.loss) != (self.plan.neighbours, self.plan.loss):
             raise UseError(f"{self.plan.loss} is not covered by {first.plan.loss} for {first.plan.neighbours}.")
-        entropy.check()
-        if entropy.is_seeded() and SEEDED not in self._reasons:
-            self._reasons.append(SEEDED)
+        self._check_entropy()
         first.covers = True
         self._reservation = first._reservation
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._closed = True
 
     def statement(self) -> PrivacyStatement:
         """Return the certificate of this release; its entry is that of the first."""

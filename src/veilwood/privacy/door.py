@@ -232,7 +232,22 @@ def noting_refusals(door: Callable[[], Door]) -> Iterator[None]:
         raise
 
 
-class TrialDoor(Door):
+class UnchargedDoor(Door):
+    """A door whose loss was reserved elsewhere: closing it leaves the ledger as it is."""
+
+    def _check_entropy(self) -> None:
+        """Refuse bits that are not random; say where they are seeded."""
+        entropy.check()
+        if entropy.is_seeded() and SEEDED not in self._reasons:
+            self._reasons.append(SEEDED)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closed = True
+
+
+class TrialDoor(UnchargedDoor):
     """The door of a trial inside a search: its loss is a part of what the search has reserved.
 
     It charges nothing and leaves no trace: how many trials there were must stay secret (proofs/private-search.md).
@@ -242,16 +257,9 @@ class TrialDoor(Door):
         super().__init__(plan, NoLedger())
 
     def __enter__(self) -> Self:
-        entropy.check()
-        if entropy.is_seeded():
-            self._reasons.append(SEEDED)
+        self._check_entropy()
         self._reservation = Reservation(self._ledger, 0)
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._closed = True
 
     def statement(self) -> NoReturn:
         """Refuse: what comes out of a trial may not be shown, so that nothing is certified about it."""

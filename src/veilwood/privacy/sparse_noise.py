@@ -51,7 +51,7 @@ class SparseLaplace:
     Guarantee
 
     Neighbours: tables of counts that differ by at most s in L1 norm.
-    Bound: pure differential privacy with epsilon = s/scale, assuming uniform bits from the operating system.
+    Bound: that of ``DiscreteLaplace``, epsilon = s/scale, though whether a cell comes out depends on its count.
     Proof: proofs/sparse-counts.md
     Test: tests/privacy/test_sparse_noise.py::test_loss_is_the_bound_and_attains_it
 

@@ -103,6 +103,11 @@ class Growing:
         self.depth = 0
 
     @property
+    def most_codes(self) -> int:
+        """The number of codes of the widest column."""
+        return int(self._n_codes.max())
+
+    @property
     def n_open(self) -> int:
         """Number of open nodes, of all trees."""
         return len(self._tree)

@@ -81,31 +81,31 @@ def _numeric(column: Column, typed: Typed, words: Words) -> tuple[str, dict[Prob
         part, unusable = _part(column, typed, words)
         wrong = {Problem.UNUSABLE: unusable}
         nothing = f"{x} IS NULL OR {unusable}"
-        return f"CASE WHEN {nothing} THEN NULL ELSE CAST({part} AS {words.double}) END", wrong, tuple(wrong)
+        return f"CASE WHEN {nothing} THEN NULL ELSE CAST({part} AS {words.types.double}) END", wrong, tuple(wrong)
     match typed.kind:
         case "whole":
-            return f"CAST({x} AS {words.double})", {}, ()
+            return f"CAST({x} AS {words.types.double})", {}, ()
         case "boolean":
             one, zero = words.number(1.0), words.number(0.0)
             return f"CASE WHEN {x} THEN {one} WHEN NOT {x} THEN {zero} END", {}, ()
         case "double":
             return _without_nan(x, words), {}, ()
         case "single":
-            return _without_nan(f"CAST({x} AS {words.double})", words), {}, ()
+            return _without_nan(f"CAST({x} AS {words.types.double})", words), {}, ()
         case "decimal" if words.engine == "postgres":
             large = f"CAST({words.text(repr(_LARGEST))} AS NUMERIC)"
             small = f"CAST({words.text(_TO_ZERO)} AS NUMERIC)"
             endless = f"CAST({x} AS TEXT) IN ('Infinity', '-Infinity')"
             value = (
                 f"CASE WHEN {x} BETWEEN -{small} AND {small} THEN {words.number(0.0)} "
-                f"WHEN {x} BETWEEN -{large} AND {large} OR {endless} THEN CAST({x} AS {words.double}) END"
+                f"WHEN {x} BETWEEN -{large} AND {large} OR {endless} THEN CAST({x} AS {words.types.double}) END"
             )
             too_large = f"NOT {x} BETWEEN -{large} AND {large} AND NOT {endless} AND CAST({x} AS TEXT) <> 'NaN'"
             return value, {Problem.TOO_LARGE: too_large}, (Problem.TOO_LARGE,)
         case "decimal":
             # By its digits: dividing by a power of ten would round twice.
-            exact = f"CAST({x} AS {words.texts})" if words.engine == "duckdb" else x
-            return f"CAST({exact} AS {words.double})", {}, ()
+            exact = f"CAST({x} AS {words.types.texts})" if words.engine == "duckdb" else x
+            return f"CAST({exact} AS {words.types.double})", {}, ()
         case "any":
             no_number = f"TYPEOF({x}) IN ('text', 'blob') AND LENGTH({x}) > 0"
             value = f"CASE TYPEOF({x}) WHEN 'integer' THEN CAST({x} AS REAL) WHEN 'real' THEN {x} END"
@@ -126,7 +126,7 @@ def level_of(column: Column, typed: Typed, words: Words) -> Read:
     near = words.number(lower + (upper - lower) * 1e-6)  # below it products may be too small for an engine
     exact = f"(({number.value}) - {least}) * {scale}"
     below = words.floor(exact)
-    odd = f"({exact}) - CAST({below} AS {words.double})"
+    odd = f"({exact}) - CAST({below} AS {words.types.double})"
     half = words.number(0.5)
     value = (
         f"CASE WHEN {number.value} >= {most} THEN {TARGET_LEVELS} WHEN {number.value} < {near} THEN 0 "
@@ -177,7 +177,7 @@ def _placed(
             yes, no = known.get("True", unknown), known.get("False", unknown)
             return f"CASE {null} WHEN {x} THEN {yes} ELSE {no} END", ()
         case "double" | "single":
-            value = _without_nan(x if typed.kind == "double" else f"CAST({x} AS {words.double})", words)
+            value = _without_nan(x if typed.kind == "double" else f"CAST({x} AS {words.types.double})", words)
             floats = _floats(known, words, np.float64 if typed.kind == "double" else np.float32)
             return _cases(value, floats, unknown, f"WHEN {value} IS NULL THEN {missing}"), ()
         case "decimal":
@@ -340,7 +340,7 @@ def id_read(name: str, typed: Typed, words: Words) -> Read:
             nan = f" OR CAST({x} AS TEXT) = 'NaN'" if words.engine == "postgres" else ""
             return Read(x, f"CASE WHEN {x} IS NULL{nan} THEN {lost} ELSE 0 END", kinds[:1])
         case "double" | "single":
-            value = _without_nan(f"CAST({x} AS {words.double})", words)
+            value = _without_nan(f"CAST({x} AS {words.types.double})", words)
             most = words.number(2.0 ** (53 if typed.kind == "double" else 24))
             problem = (
                 f"CASE WHEN {value} IS NULL THEN {lost} WHEN {value} >= {most} OR {value} <= -{most} THEN {gone} "

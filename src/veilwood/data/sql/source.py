@@ -147,9 +147,10 @@ class EncodedRows:
 
     def create(self) -> str:
         """Make the temporary table of encoded rows."""
-        kinds = [self.words.double if column.ordered else self.words.small for column in self.encoding.columns]
+        types = self.words.types
+        kinds = [types.double if column.ordered else types.small for column in self.encoding.columns]
         columns = [f"{name} {kind}" for name, kind in zip(self.names, kinds, strict=True)]
-        return f"CREATE TEMPORARY TABLE {ROWS} ({', '.join([*columns, f't {self.words.whole}'])})"
+        return f"CREATE TEMPORARY TABLE {ROWS} ({', '.join([*columns, f't {types.whole}'])})"
 
 
 @runtime_checkable
@@ -300,13 +301,16 @@ CELLS, JUDGES, LOOKUP = "veilwood_cells", "veilwood_judges", "veilwood_lookup"
 def scratch_tables(rows: EncodedRows) -> list[str]:
     """Make the temporary tables in which PrivateForest keeps cells and scores: before the snapshot, as all are."""
     words, n_classes = rows.words, len(rows.encoding.schema.classes)
-    columns = [f"c{i} {words.small}" for i in range(len(rows.features))]
-    columns += [f"t {words.whole}", *(f"s{i} {words.whole}" for i in range(n_classes if n_classes > 2 else 1))]
+    columns = [f"c{i} {words.types.small}" for i in range(len(rows.features))]
+    columns += [
+        f"t {words.types.whole}",
+        *(f"s{i} {words.types.whole}" for i in range(n_classes if n_classes > 2 else 1)),
+    ]
     listed = ", ".join(columns)
     return [
         f"CREATE TEMPORARY TABLE {CELLS} ({listed})",
         f"CREATE TEMPORARY TABLE {JUDGES} ({listed})",
-        f"CREATE TEMPORARY TABLE {LOOKUP} (i {words.whole}, v {words.whole})",
+        f"CREATE TEMPORARY TABLE {LOOKUP} (i {words.types.whole}, v {words.types.whole})",
     ]
 
 

@@ -12,7 +12,7 @@ import sqlite3
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from veilwood.errors import SetupError, UseError
 
@@ -26,14 +26,27 @@ Kind: TypeAlias = Literal[
 ]
 """What a column holds, as far as reading it differs; "any": each cell has its own type (SQLite)."""
 
+
+class Types(NamedTuple):
+    """The types of one engine."""
+
+    double: str
+    """Floats of 64 bits."""
+    whole: str
+    """Whole numbers of 64 bits."""
+    small: str
+    """Whole numbers of 32 bits."""
+    texts: str
+    """Texts."""
+
+
 _TYPES: Final = {
-    # double, whole number, smaller whole number, text
-    "duckdb": ("DOUBLE", "BIGINT", "INTEGER", "VARCHAR"),
-    "postgres": ("DOUBLE PRECISION", "BIGINT", "INTEGER", "TEXT"),
-    "sqlite": ("REAL", "INTEGER", "INTEGER", "TEXT"),
-    "bigquery": ("FLOAT64", "INT64", "INT64", "STRING"),
-    "snowflake": ("DOUBLE", "BIGINT", "INTEGER", "VARCHAR"),
-    "spark": ("DOUBLE", "BIGINT", "INT", "STRING"),
+    "duckdb": Types("DOUBLE", "BIGINT", "INTEGER", "VARCHAR"),
+    "postgres": Types("DOUBLE PRECISION", "BIGINT", "INTEGER", "TEXT"),
+    "sqlite": Types("REAL", "INTEGER", "INTEGER", "TEXT"),
+    "bigquery": Types("FLOAT64", "INT64", "INT64", "STRING"),
+    "snowflake": Types("DOUBLE", "BIGINT", "INTEGER", "VARCHAR"),
+    "spark": Types("DOUBLE", "BIGINT", "INT", "STRING"),
 }
 _NAN: Final = {
     "duckdb": "ISNAN({x})",
@@ -153,28 +166,10 @@ class Words:
                 raise SetupError("this SQLite does not read constants exactly. Hint: update SQLite to 3.43 or newer.")
         return written
 
-    def _type(self, place: int) -> str:
-        return _TYPES[self.engine][place]
-
     @property
-    def double(self) -> str:
-        """The type of floats of 64 bits."""
-        return self._type(0)
-
-    @property
-    def whole(self) -> str:
-        """The type of whole numbers of 64 bits."""
-        return self._type(1)
-
-    @property
-    def small(self) -> str:
-        """The type of whole numbers of 32 bits."""
-        return self._type(2)
-
-    @property
-    def texts(self) -> str:
-        """The type of texts."""
-        return self._type(3)
+    def types(self) -> Types:
+        """The types of its columns."""
+        return _TYPES[self.engine]
 
     @property
     def once(self) -> str:
@@ -198,7 +193,7 @@ class Words:
 
     def as_text(self, x: str) -> str:
         """Turn what is no text into one."""
-        return self.exactly(f"CAST({x} AS {self.texts})")
+        return self.exactly(f"CAST({x} AS {self.types.texts})")
 
     def hash(self, x: str) -> str:
         """The hash of a text, as 64 hexadecimal digits."""
@@ -218,7 +213,7 @@ class Words:
 
     def floor(self, x: str) -> str:
         """The whole number below a float that is not negative and not large."""
-        return f"CAST({x} AS INTEGER)" if self.engine == "sqlite" else f"CAST(FLOOR({x}) AS {self.whole})"
+        return f"CAST({x} AS INTEGER)" if self.engine == "sqlite" else f"CAST(FLOOR({x}) AS {self.types.whole})"
 
     def is_number(self, x: str) -> str:
         """Whether a text is a number without an exponent, as programs write it."""

@@ -156,7 +156,7 @@ class Writer:
 
     def hashed(self, key: bytes, columns: Sequence[str]) -> str:
         """The keyed hash of what a row holds."""
-        texts = [f"COALESCE(CAST({name} AS {self.words.texts}), '')" for name in (*columns, "t")]
+        texts = [f"COALESCE(CAST({name} AS {self.words.types.texts}), '')" for name in (*columns, "t")]
         return self.words.hash(" || '|' || ".join([self.words.text(key.hex()), *texts]))
 
 

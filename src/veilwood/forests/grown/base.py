@@ -16,9 +16,10 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.data.batches import AddUp, Source
+from veilwood.data.batches import Source
 from veilwood.data.encoding import Encoding
 from veilwood.errors import DomainTooLargeError, ParameterError
+from veilwood.forests.grown.levels import LevelNodes, Splitter
 from veilwood.forests.method import Asked, Design
 from veilwood.forests.noisy_leaves import AUTO, TREES, LeafMethod, LeafModel, LeafParameters
 from veilwood.privacy.door import Door
@@ -26,7 +27,6 @@ from veilwood.privacy.loss import Loss, exact
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import Step
-from veilwood.trees.counting import Assignment
 from veilwood.trees.forest import Forest, check_counts, public_generators
 from veilwood.trees.levelwise import Growing
 
@@ -85,16 +85,11 @@ class GrownMethod(LeafMethod[G]):
         return int(self.parameters.n_estimators) << int(depth)
 
     @abstractmethod
-    def plan_level(
-        self, encoding: Encoding, depth: int, n_nodes: int, loss: Loss, neighbours: Neighbours
-    ) -> PlannedLevel:
+    def plan_level(self, nodes: LevelNodes) -> PlannedLevel:
         """Plan the selections of one level."""
 
     @abstractmethod
-    def grow_level(
-        self, encoding: Encoding, growing: Growing, level: Any, door: Door, add_up: AddUp,
-        rng: np.random.Generator, assignment: Assignment | None, n_jobs: int | None,
-    ) -> None:  # fmt: skip
+    def grow_level(self, growing: Growing, level: Any, by: Splitter) -> None:
         """Split the open nodes, in one pass over the rows."""
 
     def release_leaves(self, door: Door, step: Step, exact_leaves: NDArray[np.int64]) -> NDArray[Any]:
@@ -129,6 +124,13 @@ class GrownMethod(LeafMethod[G]):
             return -(-there // 2)
         return there if wanted in (None, AUTO) else min(int(wanted), there)
 
+    def nodes_at(self, depth: int, encoding: Encoding, loss: Loss, neighbours: Neighbours) -> LevelNodes:
+        """Return the nodes of a level, to be planned."""
+        return LevelNodes(
+            depth, self.most_nodes(encoding, depth), loss, neighbours, self.trees_per_row, self.n_candidates(encoding),
+            self.selection(loss),
+        )  # fmt: skip
+
     @property
     def leaf_share(self) -> Fraction:
         """What splits leave of the budget."""
@@ -150,7 +152,7 @@ class GrownMethod(LeafMethod[G]):
             )
         share = 1 - self.leaf_share
         levels = tuple(
-            self.plan_level(encoding, depth, self.most_nodes(encoding, depth), loss.part(share * part), neighbours)
+            self.plan_level(self.nodes_at(depth, encoding, loss.part(share * part), neighbours))
             for depth, part in enumerate(self.level_shares())
         )
         step = self.leaf_step(schema, loss.part(1 - share), neighbours, n_leaves)
@@ -170,9 +172,12 @@ class GrownMethod(LeafMethod[G]):
         assignment = self.assignment(n_trees)
         (rng,) = public_generators(design.plan.public_seed, 1)
         growing = Growing(design.encoding.columns, n_trees)
-        add_up = partial(source.add_up, doing="splitting")
+        by = Splitter(
+            door, partial(source.add_up, doing="splitting"), rng, self.n_candidates(design.encoding),
+            len(design.encoding.schema.classes) or None, assignment, n_jobs,
+        )  # fmt: skip
         for level in design.levels:
-            self.grow_level(design.encoding, growing, level, door, add_up, rng, assignment, n_jobs)
+            self.grow_level(growing, level, by)
         forest = growing.finish()
         step = design.plan.steps[-1]
         counted = source.add_up(self.leaf_count(design.encoding, forest, assignment), n_jobs=n_jobs)

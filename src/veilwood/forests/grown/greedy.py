@@ -14,12 +14,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from veilwood.data.batches import AddUp
-from veilwood.privacy.door import Door
-from veilwood.privacy.loss import Loss
-from veilwood.privacy.neighbours import Neighbours
+from veilwood.forests.grown.levels import LevelNodes, Splitter
 from veilwood.privacy.steps import Step, selecting_step
-from veilwood.trees.counting import HAVE_NUMBA, Assignment
 from veilwood.trees.histograms import Counts, level_scores, spread, spread_range
 from veilwood.trees.levelwise import Growing
 
@@ -118,57 +114,30 @@ class Level:
         return (self.splits,)
 
 
-def plan_level(
-    depth: int,
-    quality: Quality,
-    branching: Branching,
-    loss: Loss,
-    neighbours: Neighbours,
-    *,
-    n_nodes: int,
-    trees_per_row: int,
-    candidates: int,
-    by: Literal["flip", "exponential"],
-    stops: bool = False,
-) -> Level:
-    """Plan the choice of a split at each of at most ``n_nodes`` nodes at ``depth``, at the price of ``loss`` together.
+def plan_level(nodes: LevelNodes, quality: Quality, branching: Branching, *, stops: bool = False) -> Level:
+    """Plan the choice of a split at each node of a level, at the price of its loss together.
 
     Notes
     -----
     Guarantee
 
-    A row is in one node of each tree that sees it, so the level costs ``loss`` (proofs/greedy-forest.md, attacked by
+    A row is in one node of each tree that sees it, so the level costs no more (proofs/greedy-forest.md, attacked by
     tests/forests/test_greedy.py).
     """
     splits = 1 if branching == "multiway" else BINS - 1
     return Level(
         selecting_step(
-            f"splits at depth {depth}", (n_nodes, candidates * splits + stops), loss, neighbours,
-            score_range=quality_range(quality), selections_per_row=trees_per_row, by=by,
+            f"splits at depth {nodes.depth}", (nodes.most, nodes.candidates * splits + stops), nodes.loss,
+            nodes.neighbours, score_range=quality_range(quality), selections_per_row=nodes.trees_per_row, by=nodes.by,
         ),
         stops,
     )  # fmt: skip
 
 
-def grow_level(
-    growing: Growing,
-    level: Level,
-    quality: Quality,
-    branching: Branching,
-    door: Door,
-    add_up: AddUp,
-    rng: np.random.Generator,
-    *,
-    candidates: int,
-    max_codes: int,
-    n_classes: int | None,
-    assignment: Assignment | None,
-    n_jobs: int | None,
-    fast: bool = HAVE_NUMBA,
-) -> None:
+def grow_level(growing: Growing, level: Level, quality: Quality, branching: Branching, by: Splitter) -> None:
     """Split every open node by one private choice, in one pass over the rows; nothing to split makes a leaf."""
-    max_bins = max_codes if branching == "multiway" else BINS
-    slots = growing.slots(growing.candidates(candidates, rng), max_bins, rng)
+    max_bins = growing.most_codes if branching == "multiway" else BINS
+    slots = growing.slots(growing.candidates(by.candidates, by.rng), max_bins, by.rng)
     open_ = np.flatnonzero(np.diff(slots.first))
     winner = np.full(growing.n_open, -1)
     edge = np.zeros(growing.n_open, np.int64)
@@ -176,18 +145,18 @@ def grow_level(
         scored = gains if level.stops else split_qualities
         score: Callable[[Counts], tuple[Counts]] = partial(scored, quality=quality, branching=branching)
         (scores,) = level_scores(
-            growing, slots, add_up, score,
-            n_classes=n_classes, max_bins=max_bins, assignment=assignment, n_jobs=n_jobs, fast=fast,
+            growing, slots, by.add_up, score,
+            n_classes=by.n_classes, max_bins=max_bins, assignment=by.assignment, n_jobs=by.n_jobs, fast=by.fast,
         )  # fmt: skip
         n_edges = scores.shape[1]
-        slot, present = slots.by_node(open_, candidates)
+        slot, present = slots.by_node(open_, by.candidates)
         splits = np.arange(n_edges) < (slots.n_bins[slot][..., None] - 1 if branching == "binary" else 1)
         admissible = (present[..., None] & splits).reshape(len(open_), -1)
         offered = scores[slot].reshape(len(open_), -1)
         if level.stops:  # of equals the first is chosen
             offered = np.column_stack([np.zeros(len(open_), np.int64), offered])
             admissible = np.column_stack([np.ones(len(open_), bool), admissible])
-        chosen = door.select(level.splits, offered, admissible) - level.stops
+        chosen = by.door.select(level.splits, offered, admissible) - level.stops
         winner[open_] = np.where(chosen < 0, -1, slots.first[open_] + chosen // n_edges)
         edge[open_] = chosen % n_edges
     if branching == "binary":

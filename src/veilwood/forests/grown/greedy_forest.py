@@ -15,19 +15,18 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.data.batches import AddUp
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import ParameterError
 from veilwood.forests.grown.base import HALF, GrownMethod, GrownParameters
 from veilwood.forests.grown.greedy import BRANCHINGS, QUALITIES, Branching, Level, Quality, grow_level, plan_level
+from veilwood.forests.grown.levels import LevelNodes, Splitter
 from veilwood.forests.method import Asked
 from veilwood.forests.noisy_leaves import AUTO
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.steps import Step, selecting_step
-from veilwood.trees.counting import Assignment
 from veilwood.trees.levelwise import Growing
 
 LEAF_UPDATES = ("laplace", "exponential")
@@ -136,24 +135,14 @@ class GreedyForest(GrownMethod[GreedyForestParameters]):
             )  # fmt: skip
         return int(self.parameters.n_estimators) * prod(sorted(encoding.n_codes, reverse=True)[:depth])
 
-    def plan_level(self, encoding: Encoding, depth: int, n_nodes: int, loss: Loss, neighbours: Neighbours) -> Level:
+    def plan_level(self, nodes: LevelNodes) -> Level:
         """Plan the choice of splits."""
-        return plan_level(
-            depth, self.quality, self.branching, loss, neighbours, n_nodes=n_nodes,
-            trees_per_row=self.trees_per_row, candidates=self.n_candidates(encoding), by=self.selection(loss),
-            stops=self.sized and loss.epsilon is None,
-        )  # fmt: skip
+        stops = self.sized and nodes.loss.epsilon is None
+        return plan_level(nodes, self.quality, self.branching, stops=stops)
 
-    def grow_level(
-        self, encoding: Encoding, growing: Growing, level: Level, door: Door, add_up: AddUp,
-        rng: np.random.Generator, assignment: Assignment | None, n_jobs: int | None,
-    ) -> None:  # fmt: skip
+    def grow_level(self, growing: Growing, level: Level, by: Splitter) -> None:
         """Split the open nodes by the best splits."""
-        grow_level(
-            growing, level, self.quality, self.branching, door, add_up, rng, candidates=self.n_candidates(encoding),
-            max_codes=max(encoding.n_codes), n_classes=len(encoding.schema.classes) or None, assignment=assignment,
-            n_jobs=n_jobs,
-        )  # fmt: skip
+        grow_level(growing, level, self.quality, self.branching, by)
 
     def expected(self, asked: Asked, encoding: Encoding) -> tuple[int, float]:
         """A label is chosen about as blurred as counts of the same budget would be."""

@@ -11,16 +11,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar, Literal, cast
 
-import numpy as np
-
-from veilwood.data.batches import AddUp
 from veilwood.data.encoding import Encoding
 from veilwood.forests.grown.base import GrownMethod, GrownParameters
+from veilwood.forests.grown.levels import LevelNodes, Splitter
 from veilwood.forests.grown.medians import VARIANTS, Level, Variant, grow_level, plan_level
-from veilwood.privacy.door import Door
-from veilwood.privacy.loss import Loss
-from veilwood.privacy.neighbours import Neighbours
-from veilwood.trees.counting import Assignment
 from veilwood.trees.levelwise import Growing
 
 
@@ -70,19 +64,10 @@ class MedianForest(GrownMethod[MedianForestParameters]):
         super().check()
         self.parameters.check_words(variant=self.variants)
 
-    def plan_level(self, encoding: Encoding, depth: int, n_nodes: int, loss: Loss, neighbours: Neighbours) -> Level:
+    def plan_level(self, nodes: LevelNodes) -> Level:
         """Plan the choice of attributes and medians."""
-        return plan_level(
-            depth, self.variant, loss, neighbours, n_nodes=n_nodes, trees_per_row=self.trees_per_row,
-            candidates=self.n_candidates(encoding), by=self.selection(loss), moments=self.task == "regression",
-        )  # fmt: skip
+        return plan_level(nodes, self.variant, moments=self.task == "regression")
 
-    def grow_level(
-        self, encoding: Encoding, growing: Growing, level: Level, door: Door, add_up: AddUp,
-        rng: np.random.Generator, assignment: Assignment | None, n_jobs: int | None,
-    ) -> None:  # fmt: skip
+    def grow_level(self, growing: Growing, level: Level, by: Splitter) -> None:
         """Split the open nodes at medians."""
-        grow_level(
-            growing, level, self.variant, door, add_up, rng, candidates=self.n_candidates(encoding),
-            n_classes=len(encoding.schema.classes) or None, assignment=assignment, n_jobs=n_jobs,
-        )  # fmt: skip
+        grow_level(growing, level, self.variant, by)

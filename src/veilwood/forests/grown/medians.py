@@ -14,12 +14,9 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from veilwood.data.batches import AddUp
+from veilwood.forests.grown.levels import LevelNodes, Splitter
 from veilwood.privacy.door import Door
-from veilwood.privacy.loss import Loss
-from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.steps import Step, selecting_step
-from veilwood.trees.counting import HAVE_NUMBA, Assignment
 from veilwood.trees.histograms import Counts, edge_scores, level_scores, spread_range
 from veilwood.trees.levelwise import Growing, Longs, Slots
 
@@ -43,19 +40,8 @@ class Level:
         return (self.medians,) if self.attributes is None else (self.attributes, self.medians)
 
 
-def plan_level(
-    depth: int,
-    variant: Variant,
-    loss: Loss,
-    neighbours: Neighbours,
-    *,
-    n_nodes: int,
-    trees_per_row: int,
-    candidates: int,
-    by: Literal["flip", "exponential"],
-    moments: bool,
-) -> Level:
-    """Plan the selections of the nodes at ``depth`` at the price of ``loss`` together.
+def plan_level(nodes: LevelNodes, variant: Variant, *, moments: bool) -> Level:
+    """Plan the selections of the nodes of a level, at the price of its loss together.
 
     Half goes to the choice of attributes and half to medians (the paper's section 4), all of it to medians where
     attributes are drawn at random.
@@ -64,52 +50,39 @@ def plan_level(
     -----
     Guarantee
 
-    A row is in one node of each tree that sees it, so the level costs ``loss`` (proofs/median-forest.md, attacked by
+    A row is in one node of each tree that sees it, so the level costs no more (proofs/median-forest.md, attacked by
     tests/forests/test_medians.py).
     """
-    select = partial(selecting_step, neighbours=neighbours, by=by)
-    median = f"medians at depth {depth}"
+    select = partial(selecting_step, neighbours=nodes.neighbours, by=nodes.by)
+    median = f"medians at depth {nodes.depth}"
     if variant == "random-attribute":
-        step = select(median, (n_nodes, BINS - 1), loss, score_range=2, selections_per_row=trees_per_row)
+        step = select(median, (nodes.most, BINS - 1), nodes.loss, score_range=2, selections_per_row=nodes.trees_per_row)
         return Level(None, step)
-    half = loss.part(Fraction(1, 2))
-    medians_per_node = candidates if variant == "k-medians" else 1
+    half = nodes.loss.part(Fraction(1, 2))
+    medians_per_node = nodes.candidates if variant == "k-medians" else 1
     return Level(
         attributes=select(
-            f"attributes at depth {depth}", (n_nodes, candidates), half,
-            score_range=spread_range(moments), selections_per_row=trees_per_row,
+            f"attributes at depth {nodes.depth}", (nodes.most, nodes.candidates), half,
+            score_range=spread_range(moments), selections_per_row=nodes.trees_per_row,
         ),
         medians=select(
-            median, (n_nodes * medians_per_node, BINS - 1), half,
-            score_range=2, selections_per_row=trees_per_row * medians_per_node,
+            median, (nodes.most * medians_per_node, BINS - 1), half,
+            score_range=2, selections_per_row=nodes.trees_per_row * medians_per_node,
         ),
     )  # fmt: skip
 
 
-def grow_level(
-    growing: Growing,
-    level: Level,
-    variant: Variant,
-    door: Door,
-    add_up: AddUp,
-    rng: np.random.Generator,
-    *,
-    candidates: int,
-    n_classes: int | None,
-    assignment: Assignment | None,
-    n_jobs: int | None,
-    fast: bool = HAVE_NUMBA,
-) -> None:
+def grow_level(growing: Growing, level: Level, variant: Variant, by: Splitter) -> None:
     """Split every open node at a private median, in one pass over the rows; a node with nothing to split is a leaf."""
-    moments = n_classes is None
-    chosen = growing.candidates(1 if variant == "random-attribute" else candidates, rng)
-    slots = growing.slots(chosen, BINS, rng)
+    door, candidates, moments = by.door, by.candidates, by.n_classes is None
+    chosen = growing.candidates(1 if variant == "random-attribute" else candidates, by.rng)
+    slots = growing.slots(chosen, BINS, by.rng)
     if slots.n_slots == 0:
         growing.split(slots, np.full(growing.n_open, -1), np.zeros(growing.n_open, np.int64))
         return
     imbalance, *more = level_scores(
-        growing, slots, add_up, partial(edge_scores, moments=moments, spreads=variant != "random-attribute"),
-        n_classes=n_classes, max_bins=BINS, assignment=assignment, n_jobs=n_jobs, fast=fast,
+        growing, slots, by.add_up, partial(edge_scores, moments=moments, spreads=variant != "random-attribute"),
+        n_classes=by.n_classes, max_bins=BINS, assignment=by.assignment, n_jobs=by.n_jobs, fast=by.fast,
     )  # fmt: skip
     edges = np.arange(BINS - 1) < slots.n_bins[:, None] - 1  # public: which edges each slot has
     open_ = np.flatnonzero(np.diff(slots.first))

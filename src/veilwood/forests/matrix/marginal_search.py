@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,26 +45,26 @@ class _Family:
         self.steps: list[tuple[Ints, Ints]] = []
         for i in () if self.complete else self.bits:
             with_i = np.flatnonzero(self.masks >> i & 1)
-            self.steps.append((with_i, np.searchsorted(self.masks, self.masks[with_i] ^ (1 << i))))
+            self.steps.append(
+                (np.searchsorted(self.masks, self.masks[with_i] ^ (1 << i)), with_i)
+            )  # without it, with it
 
     def over_supersets(self, values: Floats) -> Floats:
         """Sum over the members that contain each member (a zeta transform, one feature at a time)."""
-        sums = values.copy()
-        for i in self.bits if self.complete else ():
-            halves = sums.reshape(-1, 2, 1 << i)
-            halves[:, 0] += halves[:, 1]
-        for with_i, without_i in self.steps:
-            sums[without_i] += sums[with_i]
-        return sums
+        return self._summed(values, 0)
 
     def over_subsets(self, values: Floats) -> Floats:
         """Sum over the members inside each member."""
+        return self._summed(values, 1)
+
+    def _summed(self, values: Floats, into: Literal[0, 1]) -> Floats:
+        """Add members with a feature to those without it, or (1) the other way round, for one feature at a time."""
         sums = values.copy()
         for i in self.bits if self.complete else ():
             halves = sums.reshape(-1, 2, 1 << i)
-            halves[:, 1] += halves[:, 0]
-        for with_i, without_i in self.steps:
-            sums[with_i] += sums[without_i]
+            halves[:, into] += halves[:, 1 - into]
+        for step in self.steps:
+            sums[step[into]] += sums[step[1 - into]]
         return sums
 
 

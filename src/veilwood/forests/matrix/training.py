@@ -49,7 +49,7 @@ from veilwood.forests.matrix.measurement import (
 from veilwood.forests.matrix.mixtures import Mixture
 from veilwood.forests.matrix.search import SMALL, optimize
 from veilwood.forests.method import Asked, Codes, Floats, ForestDesign, OnePassMethod, layout_of, least_noise
-from veilwood.forests.noisy_leaves import AUTO, MOST_LEAVES, LeafMethod, LeafModel, LeafParameters
+from veilwood.forests.noisy_leaves import AUTO, MOST_LEAVES, LeafMethod, LeafModel, LeafParameters, Pooled
 from veilwood.forests.scoring_sql import doubtful
 from veilwood.privacy.door import Door
 from veilwood.privacy.plan import Plan
@@ -337,12 +337,7 @@ class MatrixForest(LeafMethod[MatrixForestParameters], OnePassMethod[MatrixFores
         return plan.expected_leaf_mse
 
     def model(
-        self,
-        encoding: Encoding,
-        forest: Forest,
-        counts: NDArray[Any],
-        plan: Plan,
-        pooled: NDArray[np.int64] | None = None,
+        self, encoding: Encoding, forest: Forest, counts: NDArray[Any], plan: Plan, pooled: Pooled = None
     ) -> MatrixModel:
         """Make the model of estimated leaves."""
         said, voting = counts, self.parameters.voting
