@@ -25,7 +25,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Generic, Literal, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -251,8 +251,8 @@ class Method(ABC, Generic[P]):
     several_passes: ClassVar[bool] = True  # over the rows; then an iterator, which can be read once, is refused
 
     @property
-    def divides(self) -> str | None:
-        """The parameter by which exact sums are divided before a choice, which servers do not do on shares."""
+    def histograms(self) -> Literal["counts", "moments"] | None:
+        """What sums along three axes hold: servers check that rows can have it before they compute more than sums."""
         return None
 
     def check(self) -> None:  # a family may have nothing to check

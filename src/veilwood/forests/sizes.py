@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,9 +68,9 @@ class Sizing(Method[LeafParameters]):
         return self.kind.several_passes or self.parameters.n_rows is None
 
     @property
-    def divides(self) -> str | None:
-        """What compares quotients, in the forest whose size is chosen."""
-        return self.of_size(1, 1).divides
+    def histograms(self) -> Literal["counts", "moments"] | None:
+        """What histograms hold, in the forest whose size is chosen."""
+        return self.of_size(1, 1).histograms
 
     def check(self) -> None:
         """Refuse parameters that cannot be used."""

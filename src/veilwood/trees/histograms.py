@@ -224,15 +224,21 @@ def spread(totals: Counts, moments: bool) -> Counts:
     [128, 0]
     """
     if moments:
-        n, total, squares = np.moveaxis(totals, -1, 0)
-        mean, rest = np.divmod(total, np.maximum(n, 1))  # in this form nothing overflows
-        return np.asarray(squares - mean * (mean * n + 2 * rest) - _ceil_div(rest * rest, n))
+        n, total, squares = (totals[..., place] for place in range(3))
+        mean = total // np.maximum(n, 1)
+        rest = total - mean * n  # in this form nothing overflows
+        found: Counts = squares - mean * (mean * n + 2 * rest) - _ceil_div(rest * rest, n)
+        return found
     n = totals.sum(axis=-1)
-    return np.asarray(CLASS_SPREAD_PARTS * n - _ceil_div(CLASS_SPREAD_PARTS * (totals * totals).sum(axis=-1), n))
+    found = CLASS_SPREAD_PARTS * n - _ceil_div(CLASS_SPREAD_PARTS * (totals * totals).sum(axis=-1), n)
+    return found
 
 
 def _ceil_div(numerator: Counts, n: Counts) -> Counts:
-    return np.asarray(-(-numerator // np.maximum(n, 1)))
+    """Round the quotient of numbers that are not negative up; written so that servers do it on shares, too."""
+    some = np.maximum(n, 1)
+    found: Counts = (numerator + (some - 1)) // some
+    return found
 
 
 def spread_range(moments: bool) -> int:

@@ -129,14 +129,12 @@ def test_joint_fits_refuse_what_servers_cannot_do() -> None:
     parties = Threads(OWNERS)
     good: dict[str, Any] = {"schema": CAR.schema, "n_estimators": 2, "max_depth": 2, "random_state": 0}
     refused: list[tuple[Any, str]] = [
-        (vw.GreedyForestClassifier(CAR.schema, random_state=0, quality="gini"), "quotients"),
         (
             vw.GreedyForestClassifier(
                 CAR.schema, n_estimators=10, max_depth=3, random_state=0, selection="exponential"
             ),
             "noisy maxima",
         ),
-        (vw.MedianForestClassifier(CAR.schema, random_state=0), "quotients"),
         (vw.RandomTreesClassifier(**{**good, "random_state": None}), "same trees"),
         (vw.RandomTreesClassifier(**{**good, "schema": "infer"}), "declare a schema"),
         (vw.RandomTreesClassifier(**{**good, "n_estimators": 60}, delta=1e-6), "discrete Laplace"),

@@ -81,6 +81,10 @@ FITS: dict[str, tuple[Any, list[tuple[Any, Any]]]] = {
     ),
 }
 
+GINI = vw.GreedyForestClassifier(
+    CAR.schema, random_state=0, n_estimators=1, max_depth=2, trees="shared", quality="gini"
+)
+
 
 @pytest.fixture
 def no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +193,9 @@ def larger_of_two(others: list[int], wrong: list[int], shift: int = 0) -> int:
 
     def served(links: Links) -> int:
         engine = ReplicatedEngine(links, ring=RING)
-        present = joint.Owners(engine, {str(i): voice[links.party][1] for i, voice in enumerate(voices)})
+        present = joint.Owners(
+            engine, {str(i): voice[links.party][1] for i, voice in enumerate(voices)}, FITS["numbers"][0]
+        )
         found = SecretNumbers(engine, present.sums((2,))).max()
         return int(engine.open(found.shared.reshape(1))[0])
 
@@ -259,7 +265,7 @@ def run_once(forest: Any, tables: list[tuple[Any, Any]], script: list[Ints] | No
         taps[links.party] = Tap(links)
         engine = Recorded(taps[links.party], ring=RING)
         engine.script = None if script is None else iter(script)
-        present = joint.Owners(engine, {str(i): voice[links.party][1] for i, voice in enumerate(voices)})
+        present = joint.Owners(engine, {str(i): voice[links.party][1] for i, voice in enumerate(voices)}, forest)
         method, design = forest.make_method(), joint.joint_design(forest)
         with ServersDoor(plan, engine, "sampled", present.tell) as door:
             method.measure(design, joint.SharedSums.of(engine, present.sums), door, 1)
@@ -271,10 +277,10 @@ def run_once(forest: Any, tables: list[tuple[Any, Any]], script: list[Ints] | No
     return opened, taps[1]
 
 
-@pytest.mark.parametrize("name", ["two classes", "numbers"])
+@pytest.mark.parametrize("name", ["two classes", "numbers", "gini"])
 def test_what_a_server_is_sent_has_one_shape_and_looks_uniform(name: str) -> None:
     """Two tables, one of which has half the rows: the same questions bring the same messages, of fair coins."""
-    forest, tables = FITS[name]
+    forest, tables = FITS.get(name, (GINI, OWNERS))
     script, first = run_once(forest, tables, None)
     fewer = [(X[: len(X) // 2], y[: len(X) // 2]) for X, y in tables]
     for given in (tables, fewer):

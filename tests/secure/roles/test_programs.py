@@ -223,7 +223,7 @@ def test_programs_that_do_not_exist_are_refused(change: dict[str, Any], message:
 DEPLOYMENTS = ("owners of rows stay online", "owners of rows share once and leave", "owners of columns")
 REGRESSION: dict[str, Any] = {
     "name": "r", "task": "regression", "target": "t",
-    "columns": [{"name": name, "kind": "numeric", "lower": 0, "upper": 1} for name in ("a", "t")],
+    "columns": [{"name": name, "kind": "numeric", "lower": 0, "upper": 1} for name in ("a", "b", "t")],
 }  # fmt: skip
 
 

@@ -88,6 +88,11 @@ class GrownMethod(LeafMethod[G]):
     def plan_level(self, nodes: LevelNodes) -> PlannedLevel:
         """Plan the selections of one level."""
 
+    @property
+    def histograms(self) -> Literal["counts", "moments"] | None:
+        """Levels are grown by histograms of classes or of numbers."""
+        return "counts" if self.task == "classification" else "moments"
+
     @abstractmethod
     def grow_level(self, growing: Growing, level: Any, by: Splitter) -> None:
         """Split the open nodes, in one pass over the rows."""

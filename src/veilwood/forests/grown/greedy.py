@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -46,9 +46,15 @@ def entropy_range() -> int:
     return int(table[-1] - table[-2])
 
 
-def _n_log_n(n: Counts) -> Counts:
+def _n_log_n(n: Any) -> Any:
     """n log2 n in parts, continued by a straight line beyond ``ENTROPY_ROWS`` rows."""
-    return np.asarray(_entropy_table()[np.minimum(n, ENTROPY_ROWS)] + entropy_range() * np.maximum(n - ENTROPY_ROWS, 0))
+    if isinstance(n, np.ndarray | np.integer):
+        return _entropy_table()[np.minimum(n, ENTROPY_ROWS)] + entropy_range() * np.maximum(n - ENTROPY_ROWS, 0)
+    # Servers that hold n in shares look nothing up: the same line, by the places where it bends.
+    increments = np.diff(_entropy_table(), prepend=0)[1:]
+    bends = np.diff(increments, prepend=0)
+    (places,) = np.nonzero(bends)
+    return sum((np.maximum(n[..., None] - some, 0) * bends[some]).sum(axis=-1) for some in np.array_split(places, 16))
 
 
 def quality_of_children(totals: Counts, quality: Quality) -> Counts:
@@ -75,7 +81,8 @@ def quality_of_children(totals: Counts, quality: Quality) -> Counts:
     if quality == "max":
         return totals.max(axis=-1)  # type: ignore[no-any-return]
     if quality == "entropy":
-        return np.asarray(_n_log_n(totals).sum(axis=-1) - _n_log_n(totals.sum(axis=-1)))
+        found: Counts = _n_log_n(totals).sum(axis=-1) - _n_log_n(totals.sum(axis=-1))
+        return found
     return -spread(totals, moments=quality == "squared-error")
 
 

@@ -80,11 +80,6 @@ class GreedyForest(GrownMethod[GreedyForestParameters]):
         return "max" if mine.quality == AUTO else cast(Quality, mine.quality)
 
     @property
-    def divides(self) -> str | None:
-        """All qualities but the largest class count are quotients."""
-        return None if self.quality == "max" else f"quality={self.quality!r}"
-
-    @property
     def labels_only(self) -> bool:
         """Whether a leaf releases its label, and not its counts."""
         mine = self.parameters

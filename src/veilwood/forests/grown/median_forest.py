@@ -46,11 +46,6 @@ class MedianForest(GrownMethod[MedianForestParameters]):
         """How attributes and medians are chosen."""
         return cast(Variant, self.parameters.variant)
 
-    @property
-    def divides(self) -> str | None:
-        """Where attributes are chosen, spreads are compared, and they are quotients."""
-        return None if self.variant == "random-attribute" else f"variant={self.variant!r}"
-
     @classmethod
     def sizes(cls, encoding: Encoding, parameters: Any, *, noiseless: bool) -> Iterator[tuple[int, int]]:
         """Rows are divided among trees, so that more of them leave fewer rows for each."""

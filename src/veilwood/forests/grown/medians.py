@@ -26,6 +26,9 @@ VARIANTS: tuple[Variant, ...] = ("select-then-median", "k-medians", "random-attr
 BINS = 64
 """Bins into which a node's range of a column is cut: a median is one of the edges between them."""
 
+NO_EDGE = 1 << 60
+"""The spread of an edge that is not there: beyond that of any rows."""
+
 
 @dataclass(frozen=True)
 class Level:
@@ -89,7 +92,7 @@ def grow_level(growing: Growing, level: Level, variant: Variant, by: Splitter) -
     winner = np.full(growing.n_open, -1)
     if variant == "select-then-median":
         (spreads,) = more
-        merit = -np.where(edges, spreads, np.iinfo(np.int64).max).min(axis=1)  # of each attribute's best edge
+        merit = -np.where(edges, spreads, NO_EDGE).min(axis=1)  # of each attribute's best edge
         winner[open_] = _select_slots(door, level, slots, open_, merit, candidates)
         edge = door.select(level.medians, -imbalance[winner[open_]], edges[winner[open_]])
     elif variant == "k-medians":

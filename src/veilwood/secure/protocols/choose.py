@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small protocols over an engine: absolute value, maximum, argmax as one-hot, products of bits.
+"""Small protocols over an engine: absolute value, quotient, maximum, argmax as one-hot, products of bits.
 
 They open nothing. Where the compared numbers come from, and what noise they carry, is decided by the callers.
 """
@@ -12,6 +12,9 @@ from veilwood.secure.mpc.engine import Bits, Engine, Shared, concatenate
 
 ALL_PAIRS = 16
 """Candidates that are compared each with each: more comparisons than a tournament, in a fraction of its rounds."""
+
+RADIX, QUOTIENT_DIGITS = 16, 8
+"""Digits of quotients on shares: more comparisons than bit by bit, in a quarter of the rounds."""
 
 
 def absolute(engine: Engine, x: Shared) -> Shared:
@@ -29,6 +32,23 @@ def maximum(engine: Engine, x: Shared) -> Shared:
         larger = left + engine.mul(gain, 1 - engine.negative(gain))
         x = concatenate([larger, x[2 * half :]], axis=0)
     return x[0]
+
+
+def quotient(engine: Engine, x: Shared, y: Shared) -> Shared:
+    """Return x // y, digit by digit, for x from 0 to 2^58, y from 1 to 2^26 and quotients below 2^32.
+
+    A digit says how many of the fifteen multiples of y, shifted to its place, the rest has room for.
+    """
+    rest, found = x, x * 0
+    times = np.arange(1, RADIX).reshape(-1, *[1] * len(x.shape))
+    for place in reversed(range(QUOTIENT_DIGITS)):
+        shifted = y * RADIX**place
+        multiples = shifted.reshape(1, *y.shape).broadcast_to((RADIX - 1, *y.shape)) * times
+        too_large = engine.negative(rest.reshape(1, *x.shape).broadcast_to(multiples.shape) - multiples)
+        digit = RADIX - 1 - too_large.sum(axis=0)
+        rest = rest - engine.mul(digit, shifted)
+        found = found + digit * RADIX**place
+    return found
 
 
 def all_of(engine: Engine, bits: Bits) -> Bits:

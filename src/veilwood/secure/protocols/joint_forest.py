@@ -40,7 +40,7 @@ from veilwood.secure.protocols import noise
 from veilwood.secure.protocols.choose import argmax
 from veilwood.secure.protocols.numbers import SecretNumbers
 from veilwood.secure.protocols.plans import sampling_delta
-from veilwood.secure.protocols.records import are_small
+from veilwood.secure.protocols.records import can_be_added
 
 Law = Literal["dealt", "sampled"]
 LAWS: tuple[Law, ...] = ("dealt", "sampled")
@@ -56,9 +56,6 @@ ADAPTIVE_DELTA: Final = Fraction(9, 10**13)
 
 OUT_OF_REACH: Final = -(1 << 61)
 """The score of what may not be chosen."""
-
-LARGEST_TOTAL: Final = 1 << 60
-"""What the sizes of all sums of a question add up to at most, whatever owners send: words have 64 bits."""
 
 
 # -- what is agreed on: public ---------------------------------------------------------------------------------------
@@ -84,13 +81,6 @@ def joint_design(estimator: Any) -> Design:
     if not_private:
         raise UseError(f"owners must not share rows for a model that is not private: {not_private}.")
     design = estimator.prepare(schema)
-    if divides := estimator.make_method().divides:
-        other = "variant='random-attribute'" if "variant" in divides else "quality='max'"
-        other = "PrivateForestRegressor" if "squared-error" in divides else other
-        raise UseError(
-            f"{type(estimator).__name__} with {divides} compares quotients, which servers do not compute on shares. "
-            f"Hint: {other}."
-        )
     for step in design.plan.steps:
         if not isinstance(step.mechanism, DiscreteLaplace | NoisyMax | PermuteAndFlip):
             raise PlanError(
@@ -225,8 +215,8 @@ def take_part(estimator: BaseForest, plan: Plan, X: Any, y: Any, voices: Sequenc
 class Owners:
     """The owners that stay, as a server hears them."""
 
-    def __init__(self, engine: Engine, voices: Mapping[str, Voice]) -> None:
-        self._engine, self._voices = engine, voices
+    def __init__(self, engine: Engine, voices: Mapping[str, Voice], estimator: BaseForest) -> None:
+        self._engine, self._voices, self._histograms = engine, voices, estimator.make_method().histograms
 
     def sums(self, shape: tuple[int, ...]) -> Shared:
         """Return what all owners' rows add up to, in shares, if nothing of it can wrap around.
@@ -240,9 +230,8 @@ class Owners:
         """
         owners = sorted(self._voices)  # servers check them in one order, whoever came first
         parts = {owner: self._engine.load(self._pair(owner, shape)) for owner in owners}
-        most = LARGEST_TOTAL // (2 * len(parts) * max(math.prod(shape), 1))
         for owner, part in parts.items():
-            if not self._engine.consistent(part) or not are_small(self._engine, part, most):
+            if not can_be_added(self._engine, part, len(parts), self._histograms):
                 raise PartyError(
                     f"client {owner} sent shares that do not fit together, or sums of more rows than there can be.",
                     party=f"client {owner}",

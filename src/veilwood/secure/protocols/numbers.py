@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from veilwood.errors import MechanismError
 from veilwood.secure.mpc.engine import Engine, Shared, concatenate, stack
-from veilwood.secure.protocols.choose import absolute, maximum
+from veilwood.secure.protocols.choose import absolute, maximum, quotient
 
 __all__ = ["SecretNumbers"]
 
@@ -120,6 +120,10 @@ class SecretNumbers:
         above = self - other
         positive = self.engine.mul(above.shared, 1 - self.engine.negative(above.shared))
         return self._new(positive + _plain(other))
+
+    def __floordiv__(self, other: SecretNumbers) -> SecretNumbers:
+        """Return whole quotients of numbers that are not negative by positive ones, both of the size of counts."""
+        return self._new(quotient(self.engine, self.shared, other.shared))
 
     # -- numpy's functions -----------------------------------------------------------------------------------------
 

@@ -16,12 +16,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from veilwood.data.encoding import Encoding
+from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import DomainTooLargeError, OutOfSchemaError, SchemaError, UseError
 from veilwood.secure.mpc.engine import Engine, Shared, concatenate
@@ -29,6 +29,12 @@ from veilwood.secure.mpc.engine import Engine, Shared, concatenate
 OneHot = NDArray[np.uint8]
 
 MOST_CELLS = 1 << 31
+LARGEST_COUNT: Final = 1 << 26
+"""Rows of all owners where histograms are counted: what is computed of them stays below 2^60."""
+
+LARGEST_TOTAL: Final = 1 << 60
+"""What the sizes of all other sums of a question add up to at most, whatever owners send: words have 64 bits."""
+
 SUBSETS = 80  # whose sums are looked at: a number that is too large stays unseen in half of them
 """One-hot cells of a table above which encoding is refused: what does not fit one message does not fit memory."""
 
@@ -168,6 +174,43 @@ def are_classes(engine: Engine, classes: Shared, domain: Domain) -> bool:
     total = classes.sum(axis=0)
     cells = concatenate([classes.reshape(-1), total], axis=0)
     return engine.all_zero(engine.mul(cells, 1 - cells))
+
+
+def can_be_added(
+    engine: Engine, sums: Shared, owners: int, histograms: Literal["counts", "moments"] | None = None
+) -> bool:
+    """Whether an owner's shares fit together, and its sums are such that nothing wraps around with those of others.
+
+    Sums along three axes may be ``histograms``, which are held to what rows can have.
+    """
+    if not engine.consistent(sums):
+        return False
+    if histograms is not None and len(sums.shape) == 3:
+        return are_of_rows(engine, sums, LARGEST_COUNT // owners, histograms)
+    return are_small(engine, sums, LARGEST_TOTAL // (2 * owners * max(sums.size, 1)))
+
+
+def are_of_rows(engine: Engine, histograms: Shared, most: int, what: Literal["counts", "moments"]) -> bool:
+    """Whether each histogram of class counts, or of numbers, sums and squares, is one that ``most`` rows can have.
+
+    A cell's numbers are compared one after the other, each with a bound that the one before has passed, so that
+    nothing wraps around: counts with ``most``, sums with what so many rows can have, squares with sums.
+
+    Notes
+    -----
+    Guarantee
+
+    The spread of such cells, and how many rows are on either side, move by no more than the plan says when a row of
+    another owner comes (proofs/secure-joint.md, attacked by
+    tests/secure/protocols/test_joint_quotients.py::test_histograms_that_no_rows_have_are_refused).
+    """
+    counts, bounded = histograms, []
+    if what == "moments":
+        counts, sums, squares = (histograms[..., place] for place in range(3))
+        bounded = [sums, counts * TARGET_LEVELS - sums, squares, sums * TARGET_LEVELS - squares]
+    totals = counts.reshape(counts.shape[0], -1).sum(axis=1)
+    flat = [part.reshape(-1) for part in (counts, most - counts, most - totals, *bounded)]
+    return engine.all_zero(engine.negative(concatenate(flat)).sum().reshape(1))
 
 
 def are_small(engine: Engine, numbers: Shared, most: int) -> bool:

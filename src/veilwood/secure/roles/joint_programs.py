@@ -93,7 +93,7 @@ class JointForest(Program):
     def train(self, engine: Engine, rows: Mapping[str, Shares], present: Voices = NOBODY) -> Outcome:
         """Carry the estimator's method out on the owners' sums."""
         if self.attended:
-            owners = joint.Owners(engine, present)
+            owners = joint.Owners(engine, present, self.estimator)
             source = joint.SharedSums.of(engine, owners.sums)
             opened = joint.serve(engine, self.estimator, self.plan, self.law, source, owners.tell)
         else:
