@@ -108,7 +108,7 @@ def test_keys_of_a_review(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     Person(monkeypatch, "zelxsq", [3, "0 to 130", "a registry", "some law"])
     assert main(["schema", "review", "d.json", "-o", "half.json"]) == 0
     told = capsys.readouterr().out
-    assert "keys are a, s, e, x, l, q" in told
+    assert "keys are a, s, e, k, x, l, q" in told
     half = json.loads(Path("half.json").read_text())
     assert half["columns"][0] | {"bounds": ""} == {
         "name": "age", "kind": "numeric", "lower": 0.0, "upper": 130.0, "bounds": "",
@@ -127,17 +127,18 @@ def test_what_newcomers_typed_into_a_review(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = pd.read_csv("visits.csv", sep=";", dtype=str)
-    table["stay"] = [f"{row % 5},5" for row in range(len(table))]
+    table.insert(0, "stay", [f"{row % 5},500" for row in range(len(table))])  # thousands, or thousandths
+    table["dose"] = [f"{row % 5},5" for row in range(len(table))]
     table["height"] = [f"{150 + row % 40}.5" for row in range(len(table))]
     table.to_csv("mixed.csv", index=False, sep=";")
     assert main(["schema", "draft", "mixed.csv", "--decimal", ".", "-o", "d.json"]) == 0
     told = capsys.readouterr().out
-    assert "Read with sep ';'" in told
+    assert "Read with sep ';', decimals {'dose': ','}" in told
     assert "'stay' looks like numbers with a comma, and is taken for texts. Hint: --decimal ','" in told
     assert "'ward' looks" not in told
     Person(monkeypatch, "", ["q"])
     assert main(["schema", "review", "d.json"]) == 0
-    Person(monkeypatch, "leq", ["three", 0, "4", "0 to 365"])
+    Person(monkeypatch, "ekq", ["three", 0, "4", "0 to 365", "0 to 365", "the hospital's rules"])
     assert main(["schema", "review", "d.json"]) == 0
     told = capsys.readouterr().out
     assert "a whole number, such as 3, or q to stop" in told
@@ -145,6 +146,27 @@ def test_what_newcomers_typed_into_a_review(
     draft = json.loads(Path("d.json").read_text())
     assert draft["privacy_unit"]["at_most"] == 4
     assert all("0 to 365" not in column.get("values", []) for column in draft["columns"])
+    assert draft["columns"][0] == {
+        "name": "stay", "kind": "numeric", "lower": 0, "upper": 365, "bounds": "public: the hospital's rules",
+    }  # fmt: skip
+    assert draft["dialect"]["decimals"] == {"dose": ",", "stay": ","}
+    assert main(["schema", "check", "mixed.csv", "--schema", "d.json"]) == 0
+
+
+def test_a_check_tells_how_many_rows_count_as_other(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["schema", "draft", "visits.csv", "-o", "d.json"])
+    draft, table = json.loads(Path("d.json").read_text()), pd.read_csv("visits.csv", sep=";", dtype=str)
+    ward = next(column for column in draft["columns"] if column["name"] == "ward")
+    first = ward["values"][0]
+    ward |= {"values": [first, "rest"], "other": "rest"}
+    Path("d.json").write_text(json.dumps(draft))
+    capsys.readouterr()
+    assert main(["schema", "check", "visits.csv", "--schema", "d.json"]) == 0
+    rest = int((table["ward"] != first).sum())
+    assert 0 < rest < len(table)
+    assert f"'ward': {rest} of {len(table)} rows count as its 'other'" in capsys.readouterr().out
+    assert main(["schema", "check", "visits.csv", "--schema", "d.json", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["others"] == {"ward": rest}
 
 
 def test_a_check_lists_all_problems_and_a_fit_names_them(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

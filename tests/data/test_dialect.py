@@ -15,6 +15,7 @@ import pytest
 import veilwood as vw
 from veilwood.data.check import check_files
 from veilwood.data.dialect import DIALECT, ENCODINGS, Dialect, detect, header_of
+from veilwood.data.draft import draft
 from veilwood.data.encoding import Encoding
 from veilwood.data.excel import excel_dataset
 from veilwood.data.open_rows import open_rows
@@ -51,7 +52,7 @@ def test_two_dialects_give_the_same_codes(files: tuple[Path, Path], invalid: str
     plain, german = files
     declared = replace(SCHEMA, dialect=IN_GERMAN)
     assert codes_of(german, declared, invalid) == codes_of(plain, SCHEMA, invalid)
-    assert check_files(german, declared) == []
+    assert check_files(german, declared).misfits == []
     (X, y), (other_X, other_y) = read_table(german, declared), read_table(plain, SCHEMA)
     assert X.equals(other_X)
     assert y.equals(other_y)
@@ -73,7 +74,7 @@ def test_excel_gives_the_same_codes(tmp_path: Path, files: tuple[Path, Path]) ->
     frame.to_excel(tmp_path / "t.xlsx", index=False)
     for invalid in ("refuse", "drop"):
         assert codes_of(tmp_path / "t.xlsx", SCHEMA, invalid) == codes_of(files[0], SCHEMA, invalid)
-    assert check_files(tmp_path / "t.xlsx", SCHEMA) == []
+    assert check_files(tmp_path / "t.xlsx", SCHEMA).misfits == []
     sheet = excel_dataset(place_of(tmp_path / "t.xlsx"), nulls=["Bonn"]).to_table()
     assert sheet["ort"].to_pylist() == ["Köln", None, None]
     frame.assign(kosten="viel").to_excel(tmp_path / "odd.xlsx", index=False)
@@ -289,4 +290,31 @@ def test_a_fit_names_every_column_and_kind_of_a_long_file(ending: str, tmp_path:
         ("kosten", "missing value"), ("ort", "unknown category"), ("krank", "unknown category"),
     )  # fmt: skip
     assert not any(word in str(caught.value) for word in ("Secretville", "vielleicht", "row 1", str(n)))
-    assert {(m.column, m.rows) for m in check_files(path, SCHEMA)} == {("kosten", 1), ("ort", 1), ("krank", 1)}
+    assert {(m.column, m.rows) for m in check_files(path, SCHEMA).misfits} == {("kosten", 1), ("ort", 1), ("krank", 1)}
+
+
+def test_a_column_has_its_own_decimal_sign(tmp_path: Path) -> None:
+    """One export, two programs: the draft says it, and files, checks and fits read it so, cell by cell."""
+    rows = 90
+    cells = {
+        "dose": [f"{row % 7},25" for row in range(rows)], "height": [f"{150 + row % 40}.5" for row in range(rows)],
+        "price": [f"{row % 9}.50 EUR" for row in range(rows)], "ill": ["no", "yes", "no"] * 30,
+    }  # fmt: skip
+    path = tmp_path / "mixed.csv"
+    pd.DataFrame(cells).to_csv(path, index=False, sep=";")
+    found = draft(path)
+    assert found["dialect"] == {"sep": ";", "money": True, "decimals": {"dose": ","}}
+    assert [column["kind"] for column in found["columns"]] == ["numeric"] * 3 + ["categorical"]
+    schema = replace(Schema.from_dict(found), inferred=False)
+    assert Schema.from_dict(schema.to_dict()) == schema
+    assert hash(schema.dialect) == hash(Dialect.from_dict(schema.dialect.to_dict()))
+    assert check_files(path, schema).misfits == []
+    X, _ = vw.read_table(path, schema)
+    assert X["dose"].tolist()[:3] == [0.25, 1.25, 2.25]
+    assert X["height"].tolist()[:2] == [150.5, 151.5]
+    path.write_text(path.read_text().replace("1,25", "1.25", 1))
+    (misfit,) = check_files(path, schema).misfits
+    assert (misfit.column, misfit.rows) == ("dose", 1)
+    for wrong in ({"dose": ";"}, {3: ","}, ["dose"], {"dose": [","]}):
+        with pytest.raises(SchemaError, match="decimals"):
+            Dialect.from_dict({"decimals": wrong})

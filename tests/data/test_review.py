@@ -56,6 +56,16 @@ def test_a_review_ends_in_a_schema(found: dict[str, Any], tmp_path: Path) -> Non
     ]  # fmt: skip
 
 
+def test_a_column_can_be_of_another_kind_than_drafted(found: dict[str, Any]) -> None:
+    review = Review(found)
+    review.state("bands of the registry", values=["young", "old"])
+    for _ in range(3):
+        review.leave_out()
+    review.state("a score of the clinic", lower=0, upper=1)
+    schema = review.schema()
+    assert (schema.features[0].values, schema.task, schema.target.bounds) == (("young", "old"), "regression", (0, 1))
+
+
 def test_what_was_read_off_the_data_is_not_accepted_by_a_key(found: dict[str, Any]) -> None:
     review = Review(found)
     review.accept()

@@ -22,6 +22,7 @@ _HELP = {
     "a": "accept the usual",
     "s": "name a source for the drafted",
     "e": "enter others",
+    "k": "another kind",
     "x": "leave out",
     "l": "later",
     "q": "stop here",
@@ -90,8 +91,8 @@ def _answer(console: Console, review: Review, asked: Question) -> bool:
         console.print("  accepted")
     elif key == "s":
         review.state(_source())
-    elif key == "e":
-        bounds = _bounds(asked)
+    elif key in ("e", "k"):
+        bounds = _bounds(as_numbers=(asked.kind == "numeric") == (key == "e"))
         review.state(_source(), **bounds)
     elif key == "x":
         review.leave_out()
@@ -108,8 +109,8 @@ def _source() -> str:
     return given
 
 
-def _bounds(asked: Question) -> dict[str, Any]:
-    if asked.kind == "numeric":
+def _bounds(*, as_numbers: bool) -> dict[str, Any]:
+    if as_numbers:
         text = typer.prompt("Lower and upper bound, such as 0 to 100")
         numbers = [word for word in re.split(r"\s+to\s+|\.\.+|\s+", text.strip()) if word]
         if len(numbers) != 2:
@@ -118,5 +119,5 @@ def _bounds(asked: Question) -> dict[str, Any]:
         return {"lower": lower, "upper": upper}
     text = typer.prompt("All categories, separated by commas")
     if re.fullmatch(r"\s*[-+]?[\d.,]+\s*(to|\.\.+)\s*[-+]?[\d.,]+\s*", text):
-        raise UseError("these are bounds of numbers, and the draft holds texts. Hint: draft again with --decimal.")
+        raise UseError("these are bounds of numbers, and the draft holds texts. Hint: k makes numbers of them.")
     return {"values": [word.strip() for word in text.split(",") if word.strip()]}

@@ -105,7 +105,9 @@ def _as_read(found: dict[str, Any]) -> str:
         if sum(bool(_COMMA.fullmatch(str(text))) for text in texts) > len(texts) / 2:
             lines.append(f"\n{column['name']!r} looks like numbers with a comma, and is taken for texts.")
     if len(lines) > bool(words):
-        lines.append(" Hint: --decimal ',' where the whole file is written so; otherwise write numbers in one way.")
+        lines.append(
+            " Hint: --decimal ',' where the whole file is written so; or k in schema review makes numbers of it."
+        )
     return "".join(lines)
 
 
@@ -205,8 +207,8 @@ def schema_check(
 ) -> None:
     """Check that every row of a table fits a schema, before any budget is spent.
 
-    Lists every column and kind of problem, and how many rows have it. Such counts are private: this command is for
-    whoever holds the data.
+    Lists every column and kind of problem, and how many rows have it; and how many rows count as the other category
+    of a column, where there is one. Such counts are private: this command is for whoever holds the data.
 
     \b
     Example:
@@ -215,12 +217,14 @@ def schema_check(
     """
     declared = csv.declared(Schema.load(schema))
     with showing_values(show_values):
-        misfits = check_files(table, declared)
+        checked = check_files(table, declared)
+    misfits = checked.misfits
     data = {
         "fits": not misfits,
         "inferred": declared.inferred,
         "schema": declared.to_dict(),
         "problems": [misfit.to_dict() for misfit in misfits],
+        "others": checked.others,
     }
     if misfits:
         if as_json:
@@ -231,4 +235,5 @@ def schema_check(
             column=misfits[0].column,
         )
     mark = "\nIt is an unreviewed draft: what is made with it is NOT PRIVATE." if declared.inferred else ""
-    say(as_json, data, f"{declared}\nEvery row of {table} fits; numbers outside the bounds are clamped.{mark}")
+    fits = f"{declared}\nEvery row of {table} fits; numbers outside the bounds are clamped."
+    say(as_json, data, f"{fits}{checked.others_in_words}{mark}")

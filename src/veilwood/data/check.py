@@ -15,7 +15,7 @@ from veilwood.data.schema import Schema
 from veilwood.errors import OutOfSchemaError
 from veilwood.wording import shown
 
-__all__ = ["Misfit", "check_files"]
+__all__ = ["Checked", "Misfit", "check_files"]
 
 _BATCH_ROWS: Final = 65536
 _MOST_SHOWN: Final = 5
@@ -39,16 +39,36 @@ class Misfit:
         return {"column": self.column, "problem": self.kind.in_short, "rows": self.rows, "examples": self.examples}
 
 
-def check_files(path: str | PathLike[str], schema: Schema) -> list[Misfit]:
-    """Read a file, folder or glob whole, and return every column and kind of problem; nothing where all rows fit."""
+@dataclass(frozen=True, repr=False)
+class Checked:
+    """What was found: problems, and how many rows count as the ``other`` of a column. As private as the rows."""
+
+    n_rows: int
+    misfits: list[Misfit]
+    others: dict[str, int]
+
+    @property
+    def others_in_words(self) -> str:
+        """Say how many rows fall into ``other``, a column a line."""
+        return "".join(
+            f"\n{name!r}: {rows} of {self.n_rows} rows count as its 'other'" for name, rows in self.others.items()
+        )
+
+
+def check_files(path: str | PathLike[str], schema: Schema) -> Checked:
+    """Read a file, folder or glob whole, and return every column and kind of problem; none where all rows fit."""
     encoding, found, n_rows = Encoding(schema), dict[tuple[str, Problem], Misfit](), 0
+    places = [(i, each.name, each.values.index(each.other)) for i, each in enumerate(schema.features) if each.other]
+    others = {name: 0 for _, name, _ in places}
     wanted = list(schema.sources)
     files = find_files(path, schema, as_bytes=True, skip_rows=False)
     for file in files:
         file.check(schema)
         first_row = 0
         for table in file.batches(wanted, _BATCH_ROWS):
-            _, problems = encoding.read(table, parse=file.is_text)
+            codes, problems = encoding.read(table, parse=file.is_text)
+            for feature, name, other in places:
+                others[name] += int((codes[:, feature] == other).sum())
             target = encoding.cells(table, schema.target.name)
             problems.add(schema.target.name, encoding.read_target(target, parse=file.is_text)[1])
             for column, kind, rows in problems.each():
@@ -63,4 +83,4 @@ def check_files(path: str | PathLike[str], schema: Schema) -> list[Misfit]:
         n_rows += first_row
     if not n_rows:
         raise OutOfSchemaError(f"{files[0].where} holds no rows. Hint: check the path.")
-    return list(found.values())
+    return Checked(n_rows, list(found.values()), others)

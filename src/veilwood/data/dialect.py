@@ -13,7 +13,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from itertools import zip_longest
 from typing import Any, Final
@@ -72,12 +72,16 @@ class Dialect:
         Words that mean a missing value, beside the empty cell; in every column.
     money : bool, default False
         Whether numbers may have a currency sign before or after them.
+    decimals : mapping
+        Columns that have a decimal sign of their own, with it: one export often mixes two programs.
 
     Examples
     --------
     >>> german = Dialect(sep=";", decimal=",", thousands=".", money=True)
     >>> german.number("1.234,50 €"), german.number("12,5"), german.number("1.5")
     ('1234.50', '12.5', None)
+    >>> Dialect(sep=";", decimals={"dose": ","}).of("dose").number("12,5")
+    '12.5'
     """
 
     sep: str = ","
@@ -86,6 +90,7 @@ class Dialect:
     encoding: str = "utf-8"
     nulls: tuple[str, ...] = ()
     money: bool = False
+    decimals: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.sep, str) or len(self.sep) != 1 or not self.sep.isascii() or self.sep in '"\r\n':
@@ -101,6 +106,13 @@ class Dialect:
             raise _error("nulls", words, "a list of words")
         if not isinstance(self.money, bool):
             raise _error("money", self.money, "true or false")
+        signs = self.decimals
+        if not isinstance(signs, Mapping) or not all(isinstance(name, str) for name in signs):
+            raise _error("decimals", signs, 'columns and their decimal signs, such as {"dose": ","}')
+        for name, sign in signs.items():
+            if sign not in (".", ","):
+                raise _error(f"decimals of {name}", sign, "'.' or ','")
+        object.__setattr__(self, "decimals", _Signs(signs))
         object.__setattr__(self, "nulls", tuple(word for word in dict.fromkeys(words) if word))
         object.__setattr__(self, "encoding", _same_encoding(self.encoding))
 
@@ -120,7 +132,7 @@ class Dialect:
         """Return the JSON form; keys at their defaults are left out."""
         given = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         return {
-            key: list(value) if isinstance(value, tuple) else value
+            key: list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
             for key, value in given.items()
             if value != getattr(DIALECT, key)
         }
@@ -128,7 +140,12 @@ class Dialect:
     @property
     def plain_numbers(self) -> bool:
         """Whether numbers are written as programs write them."""
-        return self.decimal == "." and not self.thousands and not self.money
+        return self.decimal == "." and not self.thousands and not self.money and not self.decimals
+
+    def of(self, column: str) -> Dialect:
+        """Return how a column is written, which may have a decimal sign of its own."""
+        sign = self.decimals.get(column, self.decimal)
+        return replace(self, decimal=sign, thousands="" if self.thousands == sign else self.thousands, decimals={})
 
     @property
     def codec(self) -> str:
@@ -164,6 +181,13 @@ class Dialect:
         text = cell if isinstance(cell, str) else cell.decode("utf-8", "backslashreplace")
         number = self.number(text)
         return f"{text} (not as the dialect writes numbers)" if number is None else number
+
+
+class _Signs(dict[str, str]):
+    """Decimal signs by column, in a dialect that can be compared and hashed."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
 
 
 def _error(key: str, value: object, hint: str) -> SchemaError:

@@ -8,6 +8,7 @@ What a column looks like is guessed in ``guess``, what is usually known of it st
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
@@ -104,6 +105,9 @@ def draft(
     if unit is not None:
         head["privacy_unit"] = {"id": unit.name, "at_most": ROWS_OF_A_UNIT}
         left_out[unit.name] += ", proposed as the privacy unit"
+    used = {column["name"] for column in [*columns, goal] if column["kind"] == "numeric"}
+    signs = {look.name: look.decimal for look in looks if look.decimal and look.name in used}
+    dialect = replace(dialect, decimals=signs)
     if dialect != DIALECT:
         head["dialect"] = dialect.to_dict()
     if left_out:

@@ -113,7 +113,7 @@ class File(NamedTuple):
         for place, name in enumerate(table.column_names if self.numeric else ()):
             if name not in self.numeric:
                 continue
-            texts = self.dialect.numbers(table.column(place))
+            texts = self.dialect.of(name).numbers(table.column(place))
             if not self.keep_text:
                 numbers, kinds = numbers_of(texts, parse=True)
                 if kinds is not None and kinds.any():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -28,6 +28,7 @@ __all__ = ["FEWEST_UNITS", "Look", "column_of", "look_at", "unit_among"]
 FEWEST_UNITS: Final = 20
 """A category that fewer people have does not come into a draft."""
 _MOST_VALUES: Final = 100
+_FRACTION: Final = re.compile("[^.,]*[0-9][.,](?![0-9]{3}(?![0-9]))[0-9]+[^.,]*")  # 1,5 or 1,50 EUR, and not 1,500
 _MOST_CLASSES_OF_NUMBERS: Final = 20
 _NEARLY_ALL: Final = 0.95
 _ID_NAMES: Final = re.compile(r"(?:^|[\W_])(?:id|ids|uuid|guid|mrn|nr|no|number|nummer|key|fallnummer|ssn|iban)$", re.I)
@@ -55,6 +56,7 @@ class Look:
     codes: npt.NDArray[np.intp]  # the category of each row, negative where there is none
     texts: list[str]
     numbers: Floats | None = None
+    decimal: str | None = None  # the sign of its numbers, where it is not that of the others
 
 
 def look_at(name: str, table: Table, dialect: Dialect, *, is_target: bool) -> Look:
@@ -65,10 +67,13 @@ def look_at(name: str, table: Table, dialect: Dialect, *, is_target: bool) -> Lo
     there = codes >= 0
     n_rows, n_values = int(there.sum()), len(texts)
     nullable = int((codes == Nothing.MISSING.value).sum()) >= FEWEST_UNITS  # missing is a category too
-    numbers = _numbers(found, texts, there, dialect)
+    numbers, sign = _numbers(found, texts, there, dialect), None
+    if numbers is None and any(_FRACTION.fullmatch(text.strip()) for text in texts[:1000]):
+        sign = "." if dialect.decimal == "," else ","
+        numbers = _numbers(found, texts, there, replace(dialect, decimals={name: sign}).of(name))
 
     def is_of(kind: Any) -> Look:
-        return Look(name, kind, nullable, codes, texts, numbers)
+        return Look(name, kind, nullable, codes, texts, numbers, None if numbers is None else sign)
 
     if not name or not n_rows:
         return is_of("nothing" if name else "unnamed")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,7 @@ from veilwood.atomic_file import write_file
 from veilwood.bounded import read_json, read_text
 from veilwood.data.catalogue import Usual, usual_numbers, usual_values
 from veilwood.data.columns import Column
+from veilwood.data.dialect import Dialect
 from veilwood.data.schema import Schema, is_unreviewed
 from veilwood.errors import UseError
 from veilwood.wording import shown
@@ -157,7 +158,8 @@ class Review:
         source : str
             In words, for whoever reads the schema: a standard, a code list, a manual.
         **bounds
-            ``lower`` and ``upper``, or ``values`` and perhaps ``other`` and ``prefix``.
+            ``lower`` and ``upper``, or ``values`` and perhaps ``other`` and ``prefix``. They say what kind of column it
+            is, whatever the draft took it for; a target of the other kind makes another task.
         """
         column = self._asked()
         if not isinstance(source, str) or len(source.strip()) < _SHORTEST_SOURCE:
@@ -224,8 +226,23 @@ class Review:
     def _settle(self, column: dict[str, Any], bounds: dict[str, Any], source: str) -> None:
         settled = _with(column, bounds) | {"bounds": source}
         columns = [settled if each is column else each for each in self._draft["columns"]]
-        self._replace(self._draft | {"columns": columns})
+        changed = self._draft | {"columns": columns}
+        if column["name"] == self._draft["target"]:
+            changed["task"] = "regression" if settled["kind"] == "numeric" else "classification"
+        if settled["kind"] == "numeric" and column["kind"] != "numeric":
+            changed |= self._with_sign(column)
+        self._replace(changed)
         self._finish()
+
+    def _with_sign(self, column: Mapping[str, Any]) -> dict[str, Any]:
+        """Say in the dialect by which decimal sign texts of the draft become numbers, if it is not that of the file."""
+        dialect = Dialect.from_dict(self._draft.get("dialect", {}))
+        texts = [str(value) for value in column["values"] if value != column.get("other")]
+        sign = "." if dialect.decimal == "," else ","
+        name = column.get("of", column["name"])
+        own = replace(dialect, decimals={**dialect.decimals, name: sign})
+        read, other = (sum(each.of(name).number(text) is not None for text in texts) for each in (dialect, own))
+        return {"dialect": own.to_dict()} if other > read else {}
 
     def _replace(self, draft: dict[str, Any]) -> None:
         Schema.from_dict(draft)  # refused without a change, if it is none

@@ -96,7 +96,7 @@ class Things:
                 for place, name in enumerate(columns):
                     cells = table.named(name)
                     assert cells is not None  # the name is the table's
-                    _count(cells, mask, self._dialect, texts[place], sizes[place])
+                    _count(cells, mask, self._dialect.of(name), texts[place], sizes[place])
         return texts, sizes
 
 

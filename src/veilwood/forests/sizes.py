@@ -33,6 +33,7 @@ from veilwood.trees.forest import check_counts
 
 FIRST_SHARE: Final = Fraction(1, 20)  # of the budget, for the counts of all rows
 DROWNED: Final = 0.3  # noise over the rows of a leaf, averaged over trees: beyond it less is better, whatever the score
+ASTRAY: Final = 0.035  # noise of the mean of all rows, as a part of its range: beyond it less is better for numbers
 SHOWN_ROWS: Final = (1_000, 30_000)  # for a plan that does not know the number of rows
 
 
@@ -176,7 +177,7 @@ class Sizing(Method[LeafParameters]):
         if asked.loss.epsilon is not None and asked.loss.epsilon > most:  # beyond what was tried: like the largest
             asked = replace(asked, loss=Loss.pure(most))
         rest = replace(asked, loss=asked.loss.part(1 - FIRST_SHARE))
-        best: tuple[tuple[float, float], Any, Any] | None = None
+        best: tuple[tuple[float, ...], Any, Any] | None = None
         noiseless = asked.loss.epsilon is None
         epsilon = math.inf if asked.loss.epsilon is None else float(asked.loss.epsilon / asked.neighbours.l1(1))
         refused: DomainTooLargeError | ParameterError | None = None
@@ -189,12 +190,16 @@ class Sizing(Method[LeafParameters]):
             except (DomainTooLargeError, ParameterError) as error:
                 refused = error
                 continue
+            score: tuple[float, ...]
             if n_rows is None:  # no noise: the larger the better
-                score = (0.0, float(leaves))
+                score = (float(leaves),)
             else:
                 setting = skill.Setting.of(method, encoding, n_rows, leaves, noise, epsilon)
                 drowned = setting.noise / setting.rows_per_leaf / math.sqrt(setting.trees)  # after averaging
                 score = (-max(drowned, DROWNED), skill.score(setting))
+                if not encoding.schema.classes:  # which leaves tell together: each adds its noise
+                    astray = math.sqrt(noise * leaves) / method.trees_per_row / n_rows
+                    score = (-max(astray, ASTRAY), *score)
             if best is None or score > best[0]:
                 best = (score, size[0], size[1])
         if best is None:

@@ -32,6 +32,7 @@ from veilwood.trees.levelwise import Growing
 
 HALF = "half"  # of the columns are candidates, drawn anew at each node
 SELECTIONS = ("auto", "flip", "exponential")
+LEVEL_SHARE = Fraction(3, 20)  # of the budget, for one level of splits at most: small forests live by their leaves
 MAX_LEAVES = 1 << 24  # noise is planned for every leaf that could be grown
 
 
@@ -138,8 +139,9 @@ class GrownMethod(LeafMethod[G]):
 
     @property
     def leaf_share(self) -> Fraction:
-        """What splits leave of the budget."""
-        return 1 - exact(self.parameters.split_share, "split_share")
+        """What splits leave of the budget; where the size is chosen, few levels of splits leave more."""
+        share = exact(self.parameters.split_share, "split_share")
+        return 1 - (min(share, LEVEL_SHARE * int(self.parameters.max_depth)) if self.sized else share)
 
     def n_leaves(self, encoding: Encoding) -> int:
         """The most leaves that the trees can have."""

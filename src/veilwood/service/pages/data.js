@@ -159,7 +159,7 @@ export async function review(name) {
   return [h("h1", {}, t("review.title")), h("p", { class: "lead" }, t("review.lead")), place];
 }
 
-function question(name, asked, step) {
+function question(name, asked, step, numeric = asked?.kind === "numeric") {
   if (!asked) {
     return card(h("p", {}, t("review.done")), action(t("review.save"), async () => {
       await api("PUT", `/datasets/${name}/schema`, drafts[name]);
@@ -168,13 +168,14 @@ function question(name, asked, step) {
       location.hash = `#/data/${name}`;
     }, ""));
   }
-  const numeric = asked.kind === "numeric";
+  const other = (event) => event.target.closest("section").replaceWith(question(name, asked, step, !numeric));
   return card(h("p", { class: "soft small plain" }, t("review.progress", asked)), h("progress", { value: asked.number - 1, max: asked.of, "aria-label": t("review.progress", asked) }),
     h("h2", {}, asked.name), h("p", {}, t("review.drafted", asked)), h("p", {}, asked.proposal ? t("review.proposal", asked) : t("review.noproposal")),
     h("div", { class: "row", style: "margin-bottom:1rem" },
       asked.proposal && h("button", { type: "button", "data-first": true, onclick: () => step({ kind: "accept" }) }, t("review.accept")),
       !asked.is_target && h("button", { type: "button", class: "quiet", "data-leave": true, onclick: () => step({ kind: "leave out" }) }, t("review.leave")),
-      h("button", { type: "button", class: "quiet", "data-later": true, onclick: () => step({ kind: "later" }) }, t("review.later"))),
+      h("button", { type: "button", class: "quiet", "data-later": true, onclick: () => step({ kind: "later" }) }, t("review.later")),
+      h("button", { type: "button", class: "quiet", onclick: other }, numeric ? t("review.tocategories") : t("review.tonumbers"))),
     form([numeric ? [field("lower", t("review.lower"), { inputmode: "decimal", required: true }), field("upper", t("review.upper"), { inputmode: "decimal", required: true })]
       : field("values", t("review.values"), { required: true }), field("source", t("review.source"), { required: true })], t("review.state"), (typed) => step({
       kind: "state", source: typed.source,
