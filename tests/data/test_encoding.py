@@ -174,6 +174,27 @@ def test_array_blocks_agree_with_single_rows() -> None:
     np.testing.assert_array_equal(encoding.encode(np.asfortranarray(X)), codes)
 
 
+def test_few_rows_of_a_frame_agree_with_many() -> None:
+    """Small frames of floats are read at once, larger ones column by column."""
+    columns = (
+        Column("a", "numeric", lower=-2, upper=2, nullable=True),
+        Column("b", "numeric", lower=0, upper=9),
+        Column("c", "categorical", values=("0", "1", "2")),
+    )
+    encoding = Encoding(Schema("floats", "classification", ILL, columns))
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"b": rng.normal(4, 9, 5000), "ill": 0.0, "c": rng.integers(0, 3, 5000) * 1.0,
+                          "a": rng.normal(0, 9, 5000)})  # fmt: skip
+    frame.loc[::7, "a"] = np.nan
+    frame.loc[::11, "b"] = -np.inf
+    codes = encoding.encode(frame)
+    np.testing.assert_array_equal(encoding.encode(frame[:300]), codes[:300])
+    np.testing.assert_array_equal(encoding.encode(frame[77:78]), codes[77:78])
+    for rows in (frame, frame[:300]):
+        with pytest.raises(OutOfSchemaError, match="'b' has a missing value"):
+            encoding.encode(rows.assign(b=np.nan))
+
+
 @pytest.mark.parametrize(
     ("table", "says", "column"),
     [

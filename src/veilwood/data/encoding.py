@@ -270,7 +270,8 @@ class Encoding:
                 if kinds is not None:
                     problems.add(column.name, kinds)
         if table.array is not None:
-            self._read_array(table.array, codes, problems)
+            in_order = table.array if table.names is None else table.array[:, places]
+            self._read_array(in_order, codes, problems)
         return codes, problems
 
     def _read_array(self, array: npt.NDArray[Any], codes: Codes, problems: Problems) -> None:

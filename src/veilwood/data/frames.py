@@ -28,6 +28,8 @@ Cells: TypeAlias = "pd.Series[Any] | pa.ChunkedArray"
 
 NO_CELL: Final = object()  # stands where there is no cell: neither text, nor number, nor missing
 
+_FEW_ROWS: Final = 1024  # so many may be copied at once
+
 
 @dataclass(frozen=True, repr=False)
 class Table:
@@ -93,7 +95,9 @@ def _of_frame(native: Any, frame: nw.DataFrame[Any]) -> Table:
         raise OutOfSchemaError("some column names are texts and some are not. Hint: X.columns = X.columns.astype(str)")
     if isinstance(native, pd.DataFrame):
         if n_text:  # names are of one column each, and by name columns are found fastest
-            return Table(tuple(names), *native.shape, lambda place: native[names[place]])
+            few = len(native) <= _FEW_ROWS and all(dtype == np.float64 for dtype in native.dtypes)
+            array = native.to_numpy() if few else None  # taking columns one by one would cost more than predicting
+            return Table(tuple(names), *native.shape, lambda place: native[names[place]], array)
         return Table(None, *native.shape, lambda place: native.iloc[:, place])
     return Table(tuple(names), *frame.shape, lambda place: _to_pandas(frame[:, place]))
 
