@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.typing import NDArray
 
 import veilwood as vw
 from fixtures.clinic import COLUMNS, TARGETS, forest_of, schema_of, small_table, table_of
 from veilwood.data.batches import Batch, Source
-from veilwood.data.encoding import Encoding
+from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.forests.adaptive import questions as asked
 from veilwood.forests.adaptive.loop import first_step
 from veilwood.forests.adaptive.private_forest import in_words
@@ -23,6 +24,7 @@ from veilwood.forests.adaptive.rows import GRADIENT_UNITS, HeldRows, ScoredRows
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.loss import requested_loss
 from veilwood.privacy.neighbours import Neighbours, unit_of
+from veilwood.privacy.steps import Step
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
@@ -219,3 +221,18 @@ def test_words_and_first_steps_need_no_data() -> None:
     purse = Purse(requested_loss(1, 0), Neighbours("add-remove", unit_of("row")))
     assert in_words(COLUMNS, 2, 10, purse)
     assert first_step(Purse(requested_loss(1, 0), Neighbours()), 0, 10**6).name == "histogram of the target"
+
+
+def test_a_mean_that_is_mostly_noise_stays_near_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fifteen rows at epsilon 0.1: sums that noise made far apart say nothing, though their difference is large."""
+    X, y = table_of("regression", 15)
+
+    def measure(self: Purse, step: Step, exact: NDArray[np.int64]) -> NDArray[np.float64]:
+        return np.array([120.0, 20.0]) * TARGET_LEVELS  # the only step of so few rows
+
+    monkeypatch.setattr(Purse, "measure", measure)
+    target = schema_of("regression").target
+    for rows, least, most in ((15, 0.5, 0.6), (1000, 0.6, 0.8)):
+        forest = forest_of("regression", epsilon=0.1, n_rows=rows).fit(X, y)
+        share = (forest.predict(X[:1])[0] - target.lower) / (target.upper - target.lower)
+        assert least < share < most, rows

@@ -44,6 +44,7 @@ MISTAKEN, SURELY = 4.0, 3.0
 LEAST_START: Final = 110.0
 TARGET_NEEDS, TARGET_SHARES = 100.0, (0.05, 0.25)
 MEAN_NEEDS, MEAN_SHARE = 30.0, 0.15
+MEANS: Final = 1 / 3  # the square of a mean between -1 and 1, if all are alike
 SPREAD_NEEDS, SPREAD_SHARE, SPREAD_PART, SPREAD_AT = 40.0, 0.5, 0.9, (4, 2)
 MARKED, BEYOND = 0.8, 1.5  # the limit of residuals is BEYOND times the mark below which MARKED of the rows lie
 RESIDUAL_MARKS: Final = np.geomspace(1e-3, 1.0, 17)[1:]
@@ -177,7 +178,8 @@ class Loop:
             step = first_step(purse, 0, self._known) if self._known else mean_step(purse)
             up, down = purse.measure(step, self._rows.ask(asked.TargetSums())) / TARGET_LEVELS
             noise = 2 * step.variance / TARGET_LEVELS**2
-            kept = max(0.0, 1 - noise / max((up - down) ** 2, TINY))
+            usual = MEANS * self._n**2  # of (up - down)^2, before any is seen
+            kept = min(max(0.0, 1 - noise / max((up - down) ** 2, TINY)), usual / (usual + noise))
             mean = 0.5 + kept * (up - down) / max(up + down, self._n / 4, FEWEST_ROWS) / 2
             self._begin(np.array([round(min(max(mean, 0.0), 1.0) * levels)], np.int32))
             return
