@@ -148,7 +148,6 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 
     task: ClassVar[TaskKind]
     _method: ClassVar[type[Method[Any]]]
-    _parameters: ClassVar[type[Parameters]]
 
     # Parameters.
     schema: Any
@@ -280,7 +279,9 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 
     def make_method(self) -> Method[Any]:
         """Return the method that the parameters ask for, checked."""
-        method = method_of(self._method, self._parameters.of(self), self.task)
+        bases = (base for base in type(self).__mro__ if issubclass(base, Parameters))
+        own = next(base for base in bases if not issubclass(base, BaseForest))  # the family's, without the shell
+        method = method_of(self._method, own.of(self), self.task)
         method.check()
         return method
 

@@ -79,4 +79,3 @@ class MatrixForestClassifier(Classifier, OnePassForest, MatrixForestParameters, 
     """
 
     _method = MatrixForest
-    _parameters = MatrixForestParameters

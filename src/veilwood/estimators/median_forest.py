@@ -57,24 +57,21 @@ class MedianForestClassifier(Classifier, MedianForestClassifierParameters, Class
     -----
     Guarantee
 
-    (epsilon, delta)-differential privacy for the unit and adjacency asked for: proofs/median-forest.md, attacked by
+    All medians, choices and leaves together cost (epsilon, delta): proofs/median-forest.md, attacked by
     tests/forests/test_medians.py.
 
     Examples
     --------
     >>> import veilwood as vw
     >>> car = vw.datasets.car()
-    >>> forest = vw.MedianForestClassifier(car.schema, epsilon=2.0, n_estimators=4, max_depth=3, random_state=0)
-    >>> len(forest.plan().steps)  # attributes and medians of three levels, and leaves
-    7
-    >>> forest.fit(car.X, car.y).privacy_.epsilon
-    2.0
-    >>> forest.predict(car.X[:3]).shape
+    >>> forest = vw.MedianForestClassifier(car.schema, epsilon=2.0, n_estimators=4, max_depth=2, random_state=0)
+    >>> [step.name for step in forest.plan().steps][:3]
+    ['attributes at depth 0', 'medians at depth 0', 'attributes at depth 1']
+    >>> forest.fit(car.X, car.y).predict(car.X[:3]).shape
     (3,)
     """
 
     _method = MedianForest
-    _parameters = MedianForestClassifierParameters
 
 
 @dataclass(eq=False, repr=False)
@@ -103,4 +100,3 @@ class MedianForestRegressor(Regressor, MedianForestParameters, SharedParameters)
     """
 
     _method = MedianForest
-    _parameters = MedianForestParameters

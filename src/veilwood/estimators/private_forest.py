@@ -43,7 +43,6 @@ class _PrivateForest(BaseForest):
     """What both tasks share: explanations."""
 
     _method = PrivateForest
-    _parameters = PrivateForestParameters
 
     def explain(self) -> Effects:
         """Return main effects and the strongest interactions, with error bars that hold noise and sampling.

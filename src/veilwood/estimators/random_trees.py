@@ -101,7 +101,6 @@ class RandomTreesClassifier(Classifier, OnePassForest, RandomTreesClassifierPara
     """
 
     _method = RandomTrees
-    _parameters = RandomTreesClassifierParameters
 
 
 @dataclass(eq=False, repr=False)
@@ -130,4 +129,3 @@ class RandomTreesRegressor(Regressor, OnePassForest, RandomTreesParameters, Shar
     """
 
     _method = RandomTrees
-    _parameters = RandomTreesParameters

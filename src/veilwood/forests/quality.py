@@ -53,47 +53,39 @@ class Estimate:
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """One bin of a calibration curve: what was predicted, what happened, and in about how many rows."""
+    """One bin of a calibration curve."""
 
     predicted: float
+    """What was predicted."""
     happened: Estimate
+    """What happened."""
     rows: float
+    """In about how many rows."""
 
 
 @dataclass(frozen=True)
 class Quality:
-    """How good a model is, as far as noisy counts tell.
-
-    Attributes
-    ----------
-    task : str
-        Classification or regression.
-    confidence : float
-        Of all intervals.
-    rows : Estimate
-        Rows that were counted.
-    scores : dict of Estimate
-        accuracy, auc, log_loss and calibration_error; for numbers r2, rmse, mae and bias. Probabilities are taken at
-        the middle of their bin. For more than two classes auc is that of each class against the others, averaged over
-        the classes whose rows stand out of the noise.
-    classes : tuple of str
-        In the order of the confusion matrix.
-    confusion : tuple of tuples
-        Noisy counts, true class by predicted class; they can be negative.
-    calibration : tuple of CurvePoint
-        Predicted against observed shares: of the second of two classes; of all classes together, if there are more.
-    clipped_at : float or None
-        For numbers: larger residuals count as this one, since no more of them stand out of the noise.
-    """
+    """How good a model is, as far as noisy counts tell."""
 
     task: str
+    """Classification or regression."""
     confidence: float
+    """Of all intervals."""
     rows: Estimate
+    """Rows that were counted."""
     scores: dict[str, Estimate]
+    """accuracy, auc, log_loss and calibration_error; for numbers r2, rmse, mae and bias. Probabilities are taken at
+    the middle of their bin. For more than two classes auc is that of each class against the others, averaged over
+    the classes whose rows stand out of the noise.
+    """
     classes: tuple[str, ...] = ()
+    """In the order of the confusion matrix."""
     confusion: tuple[tuple[float, ...], ...] = ()
+    """Noisy counts, true class by predicted class; they can be negative."""
     calibration: tuple[CurvePoint, ...] = ()
+    """Predicted against observed shares: of the second of two classes; of all classes together, if there are more."""
     clipped_at: float | None = None
+    """For numbers: larger residuals count as this one, since no more of them stand out of the noise."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""

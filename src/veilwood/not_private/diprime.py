@@ -46,19 +46,6 @@ NOT_ACCOUNTED = (
 )
 
 
-NOT_TRANSCRIBED = {
-    "DP-RF": (
-        "Patil and Singh's DP-RF is not transcribed: the paper that quotes it says neither how its budget is divided "
-        "nor how a row that a bootstrap sample repeats is charged; the sound greedy forest stands in its row"
-    ),
-    "DP-DF": (
-        "Fletcher and Islam's DP-DF is not transcribed: it scales noise by the exact counts of each leaf and prunes by "
-        "them, for which the paper that quotes it prints no formula; the sound forest of labels stands in its row"
-    ),
-}
-"""Why two of the paper's baselines have no as-published class."""
-
-
 @dataclass(eq=False, repr=False, kw_only=True)
 class DiPriMeParameters(PaperParameters, MedianForestParameters):
     """Parameters of the paper for numbers; what it leaves no choice in is not a parameter."""
@@ -165,7 +152,6 @@ class DiPriMeClassifierAsPublishedNotPrivate(AsPublished, Classifier, DiPriMeCla
     """
 
     _method = DiPriMe
-    _parameters = DiPriMeClassifierParameters
 
     def _reason(self) -> str:
         return NOT_ACCOUNTED if self.variant == "DiPriMe" else K_MEDIANS_CHARGED_ONCE
@@ -192,7 +178,6 @@ class DiPriMeRegressorAsPublishedNotPrivate(AsPublished, Regressor, DiPriMeParam
     """
 
     _method = DiPriMe
-    _parameters = DiPriMeParameters
 
     def _reason(self) -> str:
         return PRIVATE_SCALE if self.variant == "DiPriMe" else f"{K_MEDIANS_CHARGED_ONCE}; {PRIVATE_SCALE}"

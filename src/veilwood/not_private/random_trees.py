@@ -112,7 +112,6 @@ class RandomTreesAsPrintedNotPrivate(AsPublished, Classifier, OnePassForest, AsP
     """
 
     _method = RandomTreesAsPrinted
-    _parameters = AsPrintedParameters
 
     def _reason(self) -> str:
         return INVERTED_SCALE

@@ -18,13 +18,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Final, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 from joblib import effective_n_jobs
 from numpy.typing import NDArray
 
 from veilwood.data.batches import Batch, Source
+from veilwood.errors import MechanismError
 from veilwood.forests.adaptive.cell_tables import Axis, CellTable
 from veilwood.forests.adaptive.columns import CellColumn
 from veilwood.forests.adaptive.layouts import Laid
@@ -138,6 +139,24 @@ class AskedRows(Protocol):
 
 
 Rows = TypeVar("Rows", Batch, ScoredRows)
+
+
+class NeverSetApart:
+    """What rows say that cannot be set apart: nobody asks them to (``holds_back``)."""
+
+    holds_back: ClassVar[bool] = False
+
+    def hold_back(self, share: float) -> None:
+        """Refuse."""
+        raise MechanismError("these rows cannot be set apart.")
+
+    def ask_held_back(self, question: Question) -> Ints:
+        """Refuse."""
+        raise MechanismError("these rows cannot be set apart.")
+
+    def occupied(self, axes: Sequence[Axis], n_classes: int, share: float = 1.0) -> tuple[Ints, Ints]:
+        """Refuse: cells so fine would be rows."""
+        raise MechanismError("the cells that hold these rows cannot be listed.")
 
 
 class _Some(Protocol):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ from veilwood.forests.adaptive.rows import (
     SCORE_UNITS,
     TARGET_CELLS,
     Ints,
+    NeverSetApart,
     Question,
     Step,
     gradients,
@@ -46,10 +47,8 @@ MOST_JOINT: Final = 1024  # cells of a table that answers for several
 REACH: Final = 10 * SCORE_UNITS  # beyond it the share of a class no longer changes
 
 
-class SqlRows:
+class SqlRows(NeverSetApart):
     """Asks rows in a database (``rows.AskedRows``)."""
-
-    holds_back: ClassVar[bool] = False
 
     def __init__(self, columns: Sequence[CellColumn], source: SqlSource, n_classes: int) -> None:
         session, rows = source.session, source.rows
@@ -96,18 +95,6 @@ class SqlRows:
             # The parser of SQLite has room for a hundred words that are not complete.
             if self._words.engine == "sqlite" or len(steps) >= MOST_PENDING:
                 self._write_down(name)
-
-    def hold_back(self, share: float) -> None:
-        """Not here (``holds_back``)."""
-        raise AssertionError("rows in a database cannot be set apart")
-
-    def ask_held_back(self, question: Question) -> Ints:
-        """Not here (``holds_back``)."""
-        raise AssertionError("rows in a database cannot be set apart")
-
-    def occupied(self, axes: Sequence[Axis], n_classes: int, share: float = 1.0) -> tuple[Ints, Ints]:
-        """Not here (``holds_back``): cells so fine would be rows."""
-        raise AssertionError("rows in a database do not list their cells")
 
     # -- scores ------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import singledispatchmethod
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ from veilwood.forests.adaptive.rows import (
     SCORE_UNITS,
     TARGET_CELLS,
     Ints,
+    NeverSetApart,
     Question,
 )
 from veilwood.secure.mpc.engine import Bits, Engine, Shared, concatenate, stack
@@ -83,7 +84,7 @@ class BitRows(Source):
         return RowsOnShares(self.engine, columns, self.cells, self.target, self.valid, n_outputs)
 
 
-class RowsOnShares:
+class RowsOnShares(NeverSetApart):
     """Asks rows on shares (``forests.adaptive.rows.AskedRows``).
 
     Notes
@@ -93,8 +94,6 @@ class RowsOnShares:
     What a row adds to an answer is bounded as for rows in memory, and servers see uniform words whatever the rows
     (proofs/secure-joint.md, attacked by tests/secure/protocols/test_rows_on_shares.py).
     """
-
-    holds_back: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -133,18 +132,6 @@ class RowsOnShares:
             given = np.clip(values[:, output], -LARGEST_SCORE, LARGEST_SCORE)
             raised = add(self._engine, score, circuits.looked_up(planes, given, SCORE_DIGITS))
             self._scores[output] = raised
-
-    def hold_back(self, share: float) -> None:
-        """Refuse."""
-        raise MechanismError("rows on shares are not set apart.")
-
-    def ask_held_back(self, question: Question) -> Ints:
-        """Refuse."""
-        raise MechanismError("rows on shares are not set apart.")
-
-    def occupied(self, axes: Sequence[Axis], n_classes: int, share: float = 1.0) -> tuple[Ints, Ints]:
-        """Refuse."""
-        raise MechanismError("cells that hold rows cannot be listed on shares.")
 
     # -- questions -----------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -107,7 +107,7 @@ class Authority:
         builder = (
             _builder(who, who, key.public_key(), days)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_key_usage(signs_certificates=True), critical=True)
+            .add_extension(_key_usage("key_cert_sign", "crl_sign"), critical=True)
         )
         return cls(roles, builder.sign(key, hashes.SHA256()), key)
 
@@ -146,7 +146,7 @@ class Authority:
             _builder(_subject(name.dns), self._certificate.subject, public, days)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName([x509.DNSName(name.dns)]), critical=False)
-            .add_extension(_key_usage(signs_certificates=False), critical=True)
+            .add_extension(_key_usage("digital_signature"), critical=True)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )
@@ -255,15 +255,12 @@ def _builder(
     )
 
 
-def _key_usage(signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+_USES: Final = (
+    "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+    "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
+)  # fmt: skip
+
+
+def _key_usage(*uses: str) -> x509.KeyUsage:
+    """Allow these uses of a key and no other."""
+    return x509.KeyUsage(**{use: use in uses for use in _USES})

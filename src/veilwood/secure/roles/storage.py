@@ -45,12 +45,8 @@ class Vault:
 
     Parameters
     ----------
-    folder : Path
-        Where the files are; made if it is not there.
-    secret : bytes
-        What the key of each file is derived from (scrypt, a fresh salt for each file).
-    owner : str
-        Who this vault belongs to: a file of another server does not open here.
+    folder, secret, owner
+        As of ``checkpoints.Safe``, but that each file has a salt of its own.
 
     Examples
     --------
