@@ -29,7 +29,7 @@ def constants() -> dict[str, Any]:
     for module in pkgutil.iter_modules(adaptive.__path__):
         home = importlib.import_module(f"{adaptive.__name__}.{module.name}")
         for name, value in vars(home).items():
-            if name.isupper() and isinstance(value, int | float | tuple | np.ndarray):
+            if name.isupper() and isinstance(value, int | float | tuple | np.ndarray) and not isinstance(value, bool):
                 found[f"{module.name}.{name}"] = json.loads(json.dumps(_plain(value)))
     return found
 
