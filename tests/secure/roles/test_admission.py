@@ -130,7 +130,7 @@ def test_a_server_serves_no_more_whom_its_operator_refuses(tmp_path: Path) -> No
         here.train()
         assert len(here.user("guest").predict(X[:1])) == 1
         replace(here.config("server-1"), refused=("user guest",)).save()
-        with pytest.raises(PartyError, match="user guest has no part"):
+        with pytest.raises(PartyError, match="user guest was revoked"):
             here.user("guest").predict(X[:1])
         assert len(here.user("analyst").predict(X[:1])) == 1
 

@@ -65,13 +65,12 @@ def test_roles_that_enrolled_themselves_train_renew_and_are_revoked(enrolled: Pl
         wait_until(lambda: all(server._certified_at != old for server, old in zip(here.servers, before, strict=True)))
         here.client("south").contribute(X[250:], Y[250:])
         assert here.client("north").wait(60).epsilon == 2
-        old = here.user("analyst")
-        assert len(old.predict(X[:1])) == 1
-        with old:
-            stolen = old._open().channels[0]  # the certificate that a thief has
-        (fingerprint,) = {_fingerprint(folder / "user-analyst" / "certificate.pem")}
-        replace(here.config("server-1"), refused=(fingerprint,)).save()
-        stolen.close()
+        fingerprint = _fingerprint(folder / "user-analyst" / "certificate.pem")
+        with here.user("analyst") as stolen:  # the certificate that a thief has, and asks with
+            assert len(stolen.predict(X[:1])) == 1
+            replace(here.config("server-1"), refused=(fingerprint,)).save()
+            with pytest.raises(VeilwoodError, match="the certificate of user analyst was revoked"):
+                stolen.predict(X[:1])
         with pytest.raises(VeilwoodError, match="the certificate of user analyst was revoked"):
             here.user("analyst").predict(X[:1])
         enrol(folder, "user-analyst")

@@ -40,6 +40,10 @@ class Answering:
     party: int
     _meetings: Meetings
 
+    def _refuse_revoked(self, channel: Channel) -> None:
+        """Refuse whoever was revoked; ``Server`` knows who was."""
+        raise NotImplementedError
+
     def _take(self, channel: Channel, shapes: Shapes, ring: type[np.unsignedinteger[Any]], misfit: PartyError) -> Pairs:
         """Receive shares of public shapes, one message each; raise ``misfit`` if one has another width."""
         sizes = [2 * np.dtype(ring).itemsize * math.prod(shape) for shape in shapes.values()]
@@ -78,6 +82,7 @@ class Answering:
                 rows = channel.hear("rows")["rows"]
                 if rows == 0:
                     break
+                self._refuse_revoked(channel)
                 if study.model is not model:
                     raise UseError(f"model {study.task.name!r} was retired.")
                 shapes = program.shapes_of_queries(number_of_rows(rows))

@@ -126,7 +126,10 @@ class Server(Training, Answering, Operated):
         self._meetings.on_peer(channel)
 
     def _refuse_revoked(self, channel: Channel) -> None:
+        """Refuse whoever was revoked; a session that is open is not spared."""
         self._reload()
+        if str(channel.peer) in self._refused:
+            raise PartyError(f"{channel.peer} was revoked.", party=str(channel.peer))
         if channel.certificate in self._refused:
             raise PartyError(f"the certificate of {channel.peer} was revoked.", party=str(channel.peer))
 
@@ -191,7 +194,7 @@ class Server(Training, Answering, Operated):
             words = channel.hear("do", "task", "fingerprint", "session", within=FIRST_SECONDS)
             study = self._study(words["task"], words["fingerprint"])
             allowed = study.task.owners if who.role == "client" else study.task.users
-            if who.role not in ("client", "user") or who.name not in allowed or str(who) in self._refused:
+            if who.role not in ("client", "user") or who.name not in allowed:
                 raise PartyError(f"{who} has no part in task {study.task.name!r}.", party=str(who))
             role, action = {
                 "contribute": ("client", self._contribute),
