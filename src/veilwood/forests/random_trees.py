@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from veilwood.data.batches import Count, Source
 from veilwood.data.encoding import Encoding
+from veilwood.forests.leaves import shares_by_leaving_out
 from veilwood.forests.method import Asked, Design, ForestDesign, OnePassMethod, layout_of
 from veilwood.forests.noisy_leaves import AUTO, MOST_LEAVES, LeafMethod, LeafModel, LeafParameters
 from veilwood.privacy.door import Door
@@ -179,6 +180,14 @@ class FollowedTrees(LeafMethod[RandomTreesParameters]):
     ) -> LeafModel:
         """Clean the leaves."""
         return self.model(design.encoding, *released, plan)
+
+    def leaf_values(
+        self, forest: Forest, counts: NDArray[Any], plan: Plan, pooled: NDArray[np.int64] | None = None
+    ) -> NDArray[np.float64]:
+        """Class shares that fall back as far as the rows themselves say; else as usual."""
+        if self.shrinks and self.task == "classification":
+            return shares_by_leaving_out(forest, counts.astype(np.float64))
+        return super().leaf_values(forest, counts, plan, pooled)
 
 
 def _uses(histograms: Counts, by_class: bool) -> tuple[Counts]:
