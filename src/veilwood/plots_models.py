@@ -362,8 +362,8 @@ def plot_tree(forest: Any, tree: int = 0, *, ax: Axes | None = None) -> Axes:
         ``GreedyForest*``, ``MedianForest*``, ``RandomTrees*`` or ``MatrixForestClassifier``.
     tree : int
         Which one.
-    ax : matplotlib axis, optional
-        Where to draw; a new figure without it.
+    ax
+        As in ``plot_effects``.
 
     Examples
     --------

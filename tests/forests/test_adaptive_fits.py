@@ -232,6 +232,8 @@ def test_a_mean_that_is_mostly_noise_stays_near_the_middle(monkeypatch: pytest.M
 
     monkeypatch.setattr(Purse, "measure", measure)
     target = schema_of("regression").target
+    assert target.lower is not None
+    assert target.upper is not None
     for rows, least, most in ((15, 0.5, 0.6), (1000, 0.6, 0.8)):
         forest = forest_of("regression", epsilon=0.1, n_rows=rows).fit(X, y)
         share = (forest.predict(X[:1])[0] - target.lower) / (target.upper - target.lower)

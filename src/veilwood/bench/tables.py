@@ -147,6 +147,13 @@ def _clusters(rng: np.random.Generator, n: int, classes: int, columns: int, part
     return centres[label, part] + rng.standard_normal((n, columns)) @ (0.6 * np.eye(columns) + mixing), label
 
 
+def _three_classes(rng: np.random.Generator, name: str, n: int, columns: int, apart: float) -> SuiteTable:
+    """Draw a small table of three classes, one Gaussian cluster each."""
+    label = rng.integers(3, size=n)
+    X = rng.standard_normal((n, columns)) + apart * rng.standard_normal((3, columns))[label]
+    return _table(name, X, label, 3, (-6, 6))
+
+
 def _arm(rng: np.random.Generator, n: int, columns: int) -> tuple[Floats, Floats]:
     """Return joint angles and how far from a point an arm of eight links ends: two of the joints matter most."""
     angles = rng.uniform(-np.pi, np.pi, (n, columns)) / 2
@@ -323,9 +330,7 @@ def _(rng: np.random.Generator) -> SuiteTable:
 
 @_made("development", "few-rows-many-columns")
 def _(rng: np.random.Generator) -> SuiteTable:
-    label = rng.integers(3, size=180)
-    X = rng.standard_normal((180, 12)) + 1.1 * rng.standard_normal((3, 12))[label]
-    return _table("few-rows-many-columns", X, label, 3, (-6, 6))
+    return _three_classes(rng, "few-rows-many-columns", 180, 12, 1.1)
 
 
 @_made("development", "image-moments")
@@ -481,9 +486,7 @@ def _(rng: np.random.Generator) -> SuiteTable:
 
 @_made("validation", "few-rows-three-classes")
 def _(rng: np.random.Generator) -> SuiteTable:
-    label = rng.integers(3, size=120)
-    X = rng.standard_normal((120, 6)) + 1.5 * rng.standard_normal((3, 6))[label]
-    return _table("few-rows-three-classes", X, label, 3, (-6, 6))
+    return _three_classes(rng, "few-rows-three-classes", 120, 6, 1.5)
 
 
 @_made("validation", "constant-number")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,6 +40,11 @@ class Service:
         return Client(self.address, self.token)
 
 
+def _command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a function, with its groups of options."""
+    return lambda command: remote.command(name)(option_groups(command))
+
+
 def _print(found: Any) -> None:
     print(json.dumps(found, indent=1))
 
@@ -49,8 +55,7 @@ def _read(table: Path) -> list[dict[str, Any]]:
     return [{str(name): cell or None for name, cell in row.items()} for row in rows.to_dict("records")]
 
 
-@remote.command("datasets")
-@option_groups
+@_command("datasets")
 def remote_datasets(service: Service) -> None:
     """List the data sets and what is left of each.
 
@@ -62,8 +67,7 @@ def remote_datasets(service: Service) -> None:
         _print(client.datasets())
 
 
-@remote.command("plan")
-@option_groups
+@_command("plan")
 def remote_plan(
     dataset: Annotated[str, typer.Argument(metavar="DATASET")],
     service: Service,
@@ -82,8 +86,7 @@ def remote_plan(
         _print(client.plan(dataset, estimator, epsilon=epsilon, delta=delta, **read_params(param)))
 
 
-@remote.command("sign")
-@option_groups
+@_command("sign")
 def remote_sign(
     plan: Annotated[str, typer.Argument(metavar="PLAN")],
     fingerprint: Annotated[str, typer.Argument(metavar="HASH", help="As read on the plan.")],
@@ -99,8 +102,7 @@ def remote_sign(
         _print(client.sign(plan, fingerprint))
 
 
-@remote.command("run")
-@option_groups
+@_command("run")
 def remote_run(plan: Annotated[str, typer.Argument(metavar="PLAN")], service: Service) -> None:
     """Run a signed plan and wait until it is done.
 
@@ -112,8 +114,7 @@ def remote_run(plan: Annotated[str, typer.Argument(metavar="PLAN")], service: Se
         _print(client.run(plan))
 
 
-@remote.command("predict")
-@option_groups
+@_command("predict")
 def remote_predict(model: ModelId, table: Rows, service: Service) -> None:
     """Predict for the rows of a CSV file; free.
 
@@ -125,8 +126,7 @@ def remote_predict(model: ModelId, table: Rows, service: Service) -> None:
         _print(client.predict(model, _read(table)))
 
 
-@remote.command("quote")
-@option_groups
+@_command("quote")
 def remote_quote(model: ModelId, table: Rows, service: Service, epsilon: Price = None) -> None:
     """Say what private answers to the rows of a CSV file would cost, and how far off they would be; free.
 
@@ -138,8 +138,7 @@ def remote_quote(model: ModelId, table: Rows, service: Service, epsilon: Price =
         _print(client.quote(model, _read(table), epsilon))
 
 
-@remote.command("ask")
-@option_groups
+@_command("ask")
 def remote_ask(model: ModelId, table: Rows, service: Service, epsilon: Price = None) -> None:
     """Ask for private answers to the rows of a CSV file. Charged first; the same batch again is free.
 
@@ -151,8 +150,7 @@ def remote_ask(model: ModelId, table: Rows, service: Service, epsilon: Price = N
         _print(client.answer(model, _read(table), epsilon))
 
 
-@remote.command("evaluate")
-@option_groups
+@_command("evaluate")
 def remote_evaluate(
     model: ModelId,
     service: Service,
@@ -169,8 +167,7 @@ def remote_evaluate(
         _print(client.plan_evaluation(model, epsilon=epsilon, delta=delta))
 
 
-@remote.command("download")
-@option_groups
+@_command("download")
 def remote_download(
     model: ModelId,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE")],

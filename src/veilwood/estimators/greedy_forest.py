@@ -28,8 +28,8 @@ class GreedyForestClassifier(Classifier, GreedyForestClassifierParameters, Class
     ----------
     schema, epsilon, delta, privacy_unit, adjacency, random_state, ledger, n_jobs, invalid
         As in ``RandomTreesClassifier``.
-    n_estimators, max_depth, n_rows, class_weight, max_weight
-        As in ``RandomTreesClassifier``: by default a size is chosen.
+    n_estimators, max_depth, n_rows, class_weight, max_weight, selection, voting, trees, leaves
+        As in ``MedianForestClassifier``.
     quality : {"auto", "max", "gini", "entropy"}
         Score of a split: rows in the majority class of their child, or minus the children's Gini impurity or entropy,
         times their rows. "auto" is "max", which noise blurs least; without noise, where the size is chosen too, it is
@@ -45,8 +45,6 @@ class GreedyForestClassifier(Classifier, GreedyForestClassifierParameters, Class
     candidates : int, "half", "auto" or None
         Attributes drawn at random at each node; None for all. "auto" is all of them; without noise, where the size is
         chosen too, half of them, so that several trees differ.
-    selection, voting, trees, leaves
-        As in ``MedianForestClassifier``.
 
     Attributes
     ----------
@@ -89,7 +87,8 @@ class GreedyForestRegressor(Regressor, GreedyForestParameters, SharedParameters)
     -----
     Guarantee
 
-    That of ``GreedyForestClassifier``: proofs/greedy-forest.md, attacked by tests/forests/test_greedy.py.
+    All choices and leaves together cost (epsilon, delta), as in ``GreedyForestClassifier``: proofs/greedy-forest.md,
+    attacked by tests/forests/test_greedy.py.
 
     Examples
     --------

@@ -64,10 +64,10 @@ class MedianForestClassifier(Classifier, MedianForestClassifierParameters, Class
     --------
     >>> import veilwood as vw
     >>> car = vw.datasets.car()
-    >>> forest = vw.MedianForestClassifier(car.schema, epsilon=2.0, n_estimators=4, max_depth=2, random_state=0)
-    >>> [step.name for step in forest.plan().steps][:3]
+    >>> forest = vw.MedianForestClassifier(car.schema, epsilon=2.0, n_estimators=4, max_depth=2).fit(car.X, car.y)
+    >>> [step.name for step in forest.plan_.steps][:3]
     ['attributes at depth 0', 'medians at depth 0', 'attributes at depth 1']
-    >>> forest.fit(car.X, car.y).predict(car.X[:3]).shape
+    >>> forest.predict(car.X[:3]).shape
     (3,)
     """
 
@@ -87,16 +87,18 @@ class MedianForestRegressor(Regressor, MedianForestParameters, SharedParameters)
     -----
     Guarantee
 
-    That of ``MedianForestClassifier``: proofs/median-forest.md, attacked by tests/forests/test_medians.py.
+    Medians, choices and leaves together cost (epsilon, delta): proofs/median-forest.md, attacked by
+    tests/forests/test_medians.py.
 
     Examples
     --------
-    >>> import numpy as np, veilwood as vw
+    >>> import veilwood as vw
     >>> schema = vw.Schema.numeric((0, 1), target_bounds=(0, 10), n_features=1)
-    >>> x = np.linspace(0, 1, 1000)[:, None]
-    >>> forest = vw.MedianForestRegressor(schema, epsilon=5.0, max_depth=2, random_state=0).fit(x, 10 * x[:, 0])
-    >>> forest.privacy_.epsilon, forest.predict(x).shape
-    (5.0, (1000,))
+    >>> forest = vw.MedianForestRegressor(schema, epsilon=5.0, n_estimators=4, max_depth=1, random_state=0)
+    >>> [step.name for step in forest.plan().steps]
+    ['attributes at depth 0', 'medians at depth 0', 'rotated target sums of leaves']
+    >>> forest.fit([[0.1], [0.9]], [1.0, 9.0]).privacy_.epsilon
+    5.0
     """
 
     _method = MedianForest

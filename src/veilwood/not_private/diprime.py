@@ -124,8 +124,6 @@ class DiPriMeClassifierAsPublishedNotPrivate(AsPublished, Classifier, DiPriMeCla
 
     Parameters
     ----------
-    schema : Schema, path or dict
-        What is public about the data.
     epsilon_in_paper : float
         What the paper calls epsilon. It is not a privacy loss here.
     variant : {"DiPriMeFlip", "DiPriMeExp", "DiPriMe"}
@@ -133,7 +131,7 @@ class DiPriMeClassifierAsPublishedNotPrivate(AsPublished, Classifier, DiPriMeCla
     trees : {"disjoint", "shared"}
         Each row counts in one tree, or, as in the paper's figures without partition, in every tree, which then has an
         equal part of the budget.
-    n_estimators, max_depth, split_share, candidates, random_state, ledger, n_jobs, invalid
+    schema, n_estimators, max_depth, split_share, candidates, random_state, ledger, n_jobs, invalid
         As in ``MedianForestClassifier``; ``split_share`` is the paper's rho, ``candidates`` its K.
 
     Notes

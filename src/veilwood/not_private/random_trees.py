@@ -22,11 +22,6 @@ from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Plan
 from veilwood.trees.forest import Forest
 
-INVERTED_SCALE = (
-    "Algorithm 2 of Bojarski et al. (2014) prints the noise scale eta/k, the inverse of the k/eta that the proof in "
-    "the same paper needs, so its true loss is k^2/eta"
-)
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class AsPrintedParameters(PaperParameters, RandomTreesClassifierParameters):
@@ -114,7 +109,10 @@ class RandomTreesAsPrintedNotPrivate(AsPublished, Classifier, OnePassForest, AsP
     _method = RandomTreesAsPrinted
 
     def _reason(self) -> str:
-        return INVERTED_SCALE
+        return (
+            "Algorithm 2 of Bojarski et al. (2014) prints the noise scale eta/k, the inverse of the k/eta that the "
+            "proof in the same paper needs, so its true loss is k^2/eta"
+        )
 
 
 def shares_as_printed(counts: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -136,51 +136,37 @@ def assumptions_of(plan: Plan, kept: Literal["file", "memory", "not"], servers: 
 
 @dataclass(frozen=True)
 class PrivacyStatement:
-    """The guarantee of one release, or the reason why there is none.
-
-    Attributes
-    ----------
-    is_private : bool
-        Whether the guarantee below holds.
-    epsilon, delta : float or None
-        The loss; None when nothing is guaranteed.
-    adjacency, unit : str
-        Which two tables must look alike.
-    mechanism : str
-        How the noise was drawn.
-    released : str
-        What left the private side; everything else in the model is computed from it.
-    composition : tuple of dict
-        The steps that add up to the loss.
-    assumptions : tuple of str
-        What the guarantee rests on.
-    reason : str or None
-        Why the result is not private, when it is not.
-    ledger, ledger_entry : str, int
-        Where the spend is recorded.
-    schema_hash, plan_hash, version : str
-        What was released, exactly, and by which version of the library. Where a plan went on from what had come out,
-        this is the hash of the one that opened the door, which could be signed before.
-    chosen : dict
-        What such a plan chose on the way: its choices, its layout, and its own hash; empty if nothing was chosen.
-    """
+    """The guarantee of one release, or the reason why there is none."""
 
     is_private: bool
+    """Whether the guarantee below holds."""
     epsilon: float | None
     delta: float | None
+    """The loss; None when nothing is guaranteed."""
     adjacency: str
     unit: str
+    """Which two tables must look alike."""
     mechanism: str
+    """How the noise was drawn."""
     released: str
+    """What left the private side; everything else in the model is computed from it."""
     composition: tuple[dict[str, Any], ...]
+    """The steps that add up to the loss."""
     assumptions: tuple[str, ...]
+    """What the guarantee rests on."""
     reason: str | None
+    """Why the result is not private, when it is not."""
     ledger: str
     ledger_entry: int
+    """Where the spend is recorded."""
     schema_hash: str
     plan_hash: str
     version: str
+    """What was released, exactly, and by which version of the library. Where a plan went on from what had come out,
+    this is the hash of the one that opened the door, which could be signed before.
+    """
     chosen: dict[str, Any] = field(default_factory=dict)
+    """What such a plan chose on the way: its choices, its layout, and its own hash; empty if nothing was chosen."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the statement as plain values."""

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from veilwood.bounded import rational, read_json, read_text
 from veilwood.data.schema import Schema
@@ -138,8 +138,7 @@ class Task:
             raise SetupError(f"a task of the configuration cannot be read ({error}).") from None
 
 
-@dataclass(frozen=True)
-class Address:
+class Address(NamedTuple):
     """Where one server is reached: by the other servers, and by clients and users."""
 
     host: str
@@ -250,7 +249,7 @@ class Config:
     def save(self) -> None:
         """Write the file into the role's folder."""
         kept = [key for key in self.__dataclass_fields__ if key not in ("folder", "faulty")]
-        data = {key: getattr(self, key) for key in kept} | {"servers": list(map(asdict, self.servers))}
+        data = {key: getattr(self, key) for key in kept} | {"servers": [server._asdict() for server in self.servers]}
         data["tasks"] = [task.to_dict() for task in self.tasks] + [raw for raw, _ in self.faulty]
         text = json.dumps(data, indent=1) + "\n"
         new = self.folder / f"{CONFIG}.new"
