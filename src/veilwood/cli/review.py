@@ -22,7 +22,7 @@ _HELP = {
     "a": "accept the usual",
     "s": "name a source for the drafted",
     "e": "enter others",
-    "k": "another kind",
+    "k": "other kind",
     "x": "leave out",
     "l": "later",
     "q": "stop here",
@@ -76,7 +76,8 @@ def _show(console: Console, asked: Question) -> None:
     if asked.proposal is not None:
         lines.append(f"[green]usual, public:          {escape(asked.proposal)}[/green]")
     offered = [key for key in _HELP if (key != "a" or asked.proposal) and (key != "x" or not asked.is_target)]
-    lines += ["", "   ".join(f"[bold]{key}[/bold] {_HELP[key]}" for key in offered)]
+    said = _HELP | {"k": "they are categories" if asked.kind == "numeric" else "they are numbers"}
+    lines += ["", "   ".join(f"[bold]{key}[/bold] {said[key]}".replace(" ", "\u00a0") for key in offered)]
     title = f"{asked.number} of {asked.of}: [bold]{escape(asked.name)}[/bold] ({asked.kind}{role})"
     console.print(Panel("\n".join(lines), title=title, title_align="left"))
 
