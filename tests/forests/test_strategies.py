@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -16,13 +16,18 @@ from numpy.typing import NDArray
 from scipy.optimize import approx_fprime
 
 from fixtures.small_workloads import KINDS, grow, grow_binary, reached_by, small_workloads
+from veilwood.data.encoding import Encoding
+from veilwood.data.schema import Schema
 from veilwood.errors import DomainTooLargeError, OutOfSchemaError, VeilwoodError
 from veilwood.forests.matrix import marginal_search, strategies
 from veilwood.forests.matrix import search as strategy_search
+from veilwood.forests.matrix.ensembles import grow_ensembles
 from veilwood.forests.matrix.search import lower_bound, optimize
 from veilwood.forests.matrix.strategies import Factors, Marginals, NoiseName, Strategy, expected_error
+from veilwood.forests.matrix.training import MatrixForestParameters
 from veilwood.forests.matrix.votes import LeafVoteWorkload, VoteWorkload
 from veilwood.forests.matrix.workloads import PathWorkload, Workload
+from veilwood.trees.counting import HAVE_NUMBA
 
 NOISES: list[NoiseName] = ["laplace", "gaussian"]
 CAR = (4, 4, 4, 3, 3, 3)
@@ -349,3 +354,23 @@ def test_bad_input_is_named() -> None:
 @pytest.mark.parametrize("module", [strategies, strategy_search])
 def test_examples(module: ModuleType) -> None:
     assert doctest.testmod(module).failed == 0
+
+
+@pytest.mark.skipif(not HAVE_NUMBA, reason="compares with compiled loops")
+@pytest.mark.parametrize("masks", [np.arange(32), np.flatnonzero(np.bitwise_count(np.arange(512)) <= 3)], ids=len)
+def test_compiled_sums_over_sets_agree_to_the_last_bit(masks: Any) -> None:
+    family, values = marginal_search._Family(masks), np.random.default_rng(0).random(len(masks))
+    above = [values[(masks & mask) == mask].sum() for mask in masks]
+    below = [values[(masks | mask) == mask].sum() for mask in masks]
+    sides: list[tuple[Literal[0, 1], Any]] = [(0, above), (1, below)]
+    for into, expected in sides:
+        assert np.array_equal(family.summed(values, into, fast=True), family.summed(values, into, fast=False))
+        np.testing.assert_allclose(family.summed(values, into), expected, rtol=1e-12)
+
+
+def test_plans_of_one_design_share_what_was_searched() -> None:
+    schema = Schema.numeric((0, 1), classes=[0, 1], n_features=4)
+    encoding, wanted = Encoding(schema, "bins"), MatrixForestParameters(n_estimators=4, max_depth=2)
+    first, again = (grow_ensembles(encoding, wanted, 7) for _ in range(2))
+    assert first[0][0].paths is again[0][0].paths
+    assert grow_ensembles(encoding, wanted, 8)[0][0].paths is not first[0][0].paths

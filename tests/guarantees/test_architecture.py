@@ -21,7 +21,7 @@ WORDS = {path: set(re.findall(r"\w+", path.read_text())) for path in TESTS.rglob
 
 # Two lines long, or compiled twins: the tests of what they speed up run both.
 UNNAMED = {"__main__", "_version", "data.encoding_kernels", "forests.adaptive.row_kernels",
-           "forests.adaptive.tree_kernels", "trees.histogram_kernels"}  # fmt: skip
+           "forests.adaptive.tree_kernels", "forests.matrix.sum_kernels", "trees.histogram_kernels"}  # fmt: skip
 # Tested through something else: by which file.
 TESTED_BY = {
     "cli.evaluate": "test_evaluate.py",

@@ -6,12 +6,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from veilwood.bounded import is_whole
-from veilwood.data.encoding import Encoding
+from veilwood.data.encoding import EncodedColumn, Encoding
 from veilwood.errors import DomainTooLargeError, ParameterError
 from veilwood.forests.matrix.workloads import PathWorkload
 from veilwood.forests.method import Parameters
@@ -93,11 +94,24 @@ def grow_ensembles(
     Each has its own random features, drawn independently, or all features are cut into q disjoint parts at random.
     """
     division = division or asked_division(encoding, wanted)
-    n_features, n_ensembles = len(encoding.columns), division.n_ensembles
+    sizes = (_per_ensemble(name, getattr(wanted, name), division.n_ensembles) for name in ("n_estimators", "max_depth"))
+    return _grown(encoding.columns, *map(tuple, sizes), wanted.branching, seed, division)
+
+
+@lru_cache(
+    maxsize=16
+)  # planning, choosing a size and fitting ask for the same trees, whose strategies are searched once
+def _grown(
+    columns: tuple[EncodedColumn, ...],
+    n_trees: tuple[int, ...],
+    depths: tuple[int, ...],
+    branching: str,
+    seed: int,
+    division: Division,
+) -> tuple[tuple[Ensemble, ...], Forest]:
+    n_features, n_ensembles = len(columns), division.n_ensembles
     width = n_features if division.max_features is None else division.max_features
-    n_trees = _per_ensemble("n_estimators", wanted.n_estimators, n_ensembles)
-    depths = _per_ensemble("max_depth", wanted.max_depth, n_ensembles)
-    multiway = wanted.branching != "binary"
+    multiway = branching != "binary"
     generators = public_generators(seed, n_ensembles + division.disjoint)
     if division.disjoint:
         parts = np.array_split(generators.pop().permutation(n_features), n_ensembles)
@@ -105,10 +119,10 @@ def grow_ensembles(
     for place, (rng, trees, depth) in enumerate(zip(generators, n_trees, depths, strict=True)):
         chosen = parts[place] if division.disjoint else rng.choice(n_features, width, replace=False)
         features = tuple(sorted(int(i) for i in chosen))
-        columns = [encoding.columns[i] for i in features]
-        sizes = [column.n_codes for column in columns]
-        _check_domain(sizes, trees, depth, wanted.branching)
-        forest = (grow_multiway if multiway else grow_binary)(columns, trees, depth, rng)
+        mine = [columns[i] for i in features]
+        sizes = [column.n_codes for column in mine]
+        _check_domain(sizes, trees, depth, branching)
+        forest = (grow_multiway if multiway else grow_binary)(mine, trees, depth, rng)
         ensembles.append(Ensemble(features, forest, PathWorkload.from_forest(sizes, forest, multiway=multiway)))
     whole = join_forests([e.forest for e in ensembles], [e.features for e in ensembles])
     return tuple(ensembles), whole

@@ -17,6 +17,7 @@ from scipy.optimize import minimize
 from veilwood.errors import DomainTooLargeError
 from veilwood.forests.matrix.strategies import Marginals, NoiseName
 from veilwood.forests.matrix.workloads import Workload, features_of
+from veilwood.trees.counting import HAVE_NUMBA
 
 __all__ = ["search_marginals"]
 
@@ -42,24 +43,32 @@ class _Family:
         n_bits = int(self.masks[-1]).bit_length()
         self.complete = len(self.masks) == 1 << n_bits  # then a sum is over one axis of a cube after the other
         self.bits = range(n_bits)
-        self.steps: list[tuple[Ints, Ints]] = []
+        self.steps: list[tuple[Ints, Ints]] = []  # without a feature, with it
         for i in () if self.complete else self.bits:
             with_i = np.flatnonzero(self.masks >> i & 1)
-            self.steps.append(
-                (np.searchsorted(self.masks, self.masks[with_i] ^ (1 << i)), with_i)
-            )  # without it, with it
+            self.steps.append((np.searchsorted(self.masks, self.masks[with_i] ^ (1 << i)), with_i))
+        nothing = np.zeros(0, np.int64)
+        self.pairs = [np.concatenate([nothing, *(step[side] for step in self.steps)]) for side in (0, 1)]
 
     def over_supersets(self, values: Floats) -> Floats:
         """Sum over the members that contain each member (a zeta transform, one feature at a time)."""
-        return self._summed(values, 0)
+        return self.summed(values, 0)
 
     def over_subsets(self, values: Floats) -> Floats:
         """Sum over the members inside each member."""
-        return self._summed(values, 1)
+        return self.summed(values, 1)
 
-    def _summed(self, values: Floats, into: Literal[0, 1]) -> Floats:
+    def summed(self, values: Floats, into: Literal[0, 1], *, fast: bool = HAVE_NUMBA) -> Floats:
         """Add members with a feature to those without it, or (1) the other way round, for one feature at a time."""
         sums = values.copy()
+        if fast:
+            from veilwood.forests.matrix import sum_kernels
+
+            if self.complete:
+                sum_kernels.add_halves(sums, len(self.bits), into)
+            else:
+                sum_kernels.add_pairs(sums, self.pairs[into], self.pairs[1 - into])
+            return sums
         for i in self.bits if self.complete else ():
             halves = sums.reshape(-1, 2, 1 << i)
             halves[:, into] += halves[:, 1 - into]
