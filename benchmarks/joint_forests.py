@@ -130,7 +130,8 @@ def one(folder: Path, name: str, epsilon: float, seed: int, shares: bool) -> lis
 
 
 def accuracy(options: argparse.Namespace) -> list[dict[str, Any]]:
-    cells = [(name, epsilon, seed) for name in options.only for epsilon in EPSILONS for seed in range(options.seeds)]
+    seeds = range(options.first, options.first + options.seeds)
+    cells = [(name, epsilon, seed) for name in options.only for epsilon in options.epsilons for seed in seeds]
     done = Parallel(options.jobs, verbose=5)(
         delayed(one)(options.data, name, epsilon, seed, name in options.shares) for name, epsilon, seed in cells
     )
@@ -238,6 +239,8 @@ def main() -> None:
     parser.add_argument("what", choices=("accuracy", "roles", "write"))
     parser.add_argument("--data", type=Path)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS)
     parser.add_argument("--only", nargs="+", default=list(TABLES))
     parser.add_argument("--shares", nargs="*", default=["heart", "car"])
     parser.add_argument("--jobs", type=int, default=1)
