@@ -43,21 +43,14 @@ _MARKS: Final = ("size", "mtime", "created", "modified", "LastModified", "ETag",
 
 @dataclass(frozen=True)
 class Place:
-    """A file.
-
-    Attributes
-    ----------
-    where : str
-        What it is called in messages: no password or token of an address.
-    path : str
-        Where its file system finds it.
-    filesystem : fsspec file system, optional
-        None for this computer's.
-    """
+    """A file."""
 
     where: str
+    """What it is called in messages: no password or token of an address."""
     path: str
+    """Where its file system finds it."""
     filesystem: Any = None
+    """None for this computer's."""
 
     @property
     def name(self) -> str:

@@ -43,18 +43,12 @@ _OBJECTS: Final = "PANDAS_SCAN"  # of numpy's arrays too
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Relation:
-    """Rows with named columns that can be asked for several times; stands where an Arrow dataset could.
-
-    Attributes
-    ----------
-    where : str
-        What it is called in messages.
-    names : tuple of str
-        The columns.
-    """
+    """Rows with named columns that can be asked for several times; stands where an Arrow dataset could."""
 
     where: str
+    """What it is called in messages."""
     names: tuple[str, ...]
+    """The columns."""
     _start: Callable[[list[str], int], Iterable[Piece]]  # some columns, about so many rows at a time
 
     def __post_init__(self) -> None:

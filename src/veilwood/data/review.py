@@ -34,32 +34,22 @@ _KEYS_OF_BOUNDS: Final = ("values", "lower", "upper", "other", "prefix")
 
 @dataclass(frozen=True)
 class Question:
-    """What to ask about one column.
-
-    Attributes
-    ----------
-    number, of : int
-        Which question it is, of how many columns.
-    name, kind : str
-        The column's.
-    drafted : str
-        What the draft says, in a few words. It was read off the data.
-    proposal : str or None
-        What the catalogue says: the only thing that can be accepted as it is.
-    title : str or None
-        What the catalogue calls it.
-    is_target : bool
-        A target cannot be left out.
-    """
+    """What to ask about one column."""
 
     number: int
     of: int
+    """Which question it is, of how many columns."""
     name: str
     kind: str
+    """The column's."""
     drafted: str
+    """What the draft says, in a few words. It was read off the data."""
     proposal: str | None
+    """What the catalogue says: the only thing that can be accepted as it is."""
     title: str | None
+    """What the catalogue calls it."""
     is_target: bool
+    """A target cannot be left out."""
 
 
 class Review:

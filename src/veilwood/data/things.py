@@ -62,18 +62,12 @@ def bounds_of(size: Size) -> tuple[float, float]:
 
 @dataclass(frozen=True, repr=False)  # it is as private as the rows
 class Things:
-    """A table whose columns can be counted.
-
-    Attributes
-    ----------
-    name : str
-        What the table is called.
-    names : tuple of str
-        The names of its columns.
-    """
+    """A table whose columns can be counted."""
 
     name: str
+    """What the table is called."""
     names: tuple[str, ...]
+    """The names of its columns."""
     _read: Callable[[Sequence[str]], Iterable[Iterable[Table]]]
     _dialect: Dialect
 

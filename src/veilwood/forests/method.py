@@ -83,27 +83,19 @@ def check_n_rows(n_rows: object) -> None:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a fit is asked for: public facts, checked, from which a design follows without any further chance.
-
-    Attributes
-    ----------
-    estimator, parameters
-        Who asks, and with which parameters; both stand in the plan.
-    schema, loss, neighbours
-        What is public about the data, what may be lost, and about whom.
-    seed : int
-        The public seed of the structure.
-    choices : dict
-        What an earlier plan has chosen already and need not be searched again.
-    """
+    """What a fit is asked for: public facts, checked, from which a design follows without any further chance."""
 
     estimator: str
     parameters: dict[str, Any]
+    """Who asks, and with which parameters; both stand in the plan."""
     schema: Schema
     loss: Loss
     neighbours: Neighbours
+    """What is public about the data, what may be lost, and about whom."""
     seed: int
+    """The public seed of the structure."""
     choices: Mapping[str, Any] = field(default_factory=dict)
+    """What an earlier plan has chosen already and need not be searched again."""
 
     def plan(self, steps: tuple[Step, ...], released: str, layout: Layout, noise: float, **more: Any) -> Plan:
         """Put a plan together; ``noise`` is its expected squared error of a leaf."""

@@ -66,44 +66,29 @@ class Assumption(Enum):
 
 @dataclass(frozen=True)
 class Spend:
-    """Where the loss of a release stands.
-
-    Attributes
-    ----------
-    ledger, entry : str, int
-        The name of the ledger and the number in it.
-    loss : Loss
-        What was charged.
-    kept : str
-        Whether the ledger is a file, lives in memory, or stands in for one that was not given.
-    not_private : str or None
-        Why nothing is guaranteed, if so.
-    plan : str or None
-        The hash of the plan as it stands in the ledger.
-    """
+    """Where the loss of a release stands."""
 
     ledger: str
     entry: int
+    """The name of the ledger and the number in it."""
     loss: Loss
+    """What was charged."""
     kept: Literal["file", "memory", "not"] = "file"
+    """Whether the ledger is a file, lives in memory, or stands in for one that was not given."""
     not_private: str | None = None
+    """Why nothing is guaranteed, if so."""
     plan: str | None = None
+    """The hash of the plan as it stands in the ledger."""
 
 
 @dataclass(frozen=True)
 class ByServers:
-    """How three servers took part in a release.
-
-    Attributes
-    ----------
-    noise : str
-        Whether each server dealt a part of the noise, or all sampled it together in shares.
-    holding : str
-        What owners shared with them: counts of their rows, whole rows, or columns of the same rows.
-    """
+    """How three servers took part in a release."""
 
     noise: Literal["dealt", "sampled"]
+    """Whether each server dealt a part of the noise, or all sampled it together in shares."""
     holding: Literal["counts", "rows", "columns"]
+    """What owners shared with them: counts of their rows, whole rows, or columns of the same rows."""
 
 
 def assumptions_of(plan: Plan, kept: Literal["file", "memory", "not"], servers: ByServers | None) -> list[Assumption]:

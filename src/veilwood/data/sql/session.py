@@ -53,25 +53,17 @@ def is_ibis(X: Any) -> bool:
 
 @dataclass(repr=False, eq=False)
 class Session:
-    """A connection with its snapshot and its record.
-
-    Attributes
-    ----------
-    words : Words
-        How the engine writes.
-    relation : str
-        The table, as it stands after FROM.
-    record : list of str
-        The SHA-256 of every statement that was sent, in order.
-    scratch : bool
-        Whether temporary tables can be made, of which the engine keeps one copy for this session alone.
-    """
+    """A connection with its snapshot and its record."""
 
     words: Words
+    """How the engine writes."""
     relation: str
+    """The table, as it stands after FROM."""
     _run: Callable[[str], tuple[list[tuple[str, str]], Rows]]
     record: list[str] = field(default_factory=list)
+    """The SHA-256 of every statement that was sent, in order."""
     scratch: bool = True
+    """Whether temporary tables can be made, of which the engine keeps one copy for this session alone."""
     listening: Callable[[str], None] | None = None
     close: Callable[[], object] = lambda: None
 
