@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A hospital's messy CSV, from the file to a signed report: draft, review, check, fit, predict, sign, by commands.
 
-The table is made up: semicolons, Latin-1, decimal commas, euro amounts, ids, dates, postcodes, notes, umlauts, missing
-cells and patients who come again.
+The patients are those of a public data set (442 people with diabetes; Efron and others 2004): age, sex, body mass
+index, blood pressure, and whether they come again by how their illness went on. All that makes a table messy is made up:
+semicolons, Latin-1, decimal commas, euro amounts, ids, dates, postcodes, notes, umlauts and missing cells.
 
 Run: python examples/messy_table.py [FOLDER] [ROWS]
 """
@@ -10,6 +11,8 @@ Run: python examples/messy_table.py [FOLDER] [ROWS]
 import random
 import sys
 from pathlib import Path
+
+from sklearn.datasets import load_diabetes
 
 from veilwood.cli.main import main
 from veilwood.data.review import Review
@@ -36,6 +39,7 @@ HEADER = (
     "station;blutgruppe;kosten;zuzahlung;vorbesuche;notiz;wiederaufnahme"
 )
 NAMES = HEADER.split(";")
+PATIENTS, PROGRESSION = load_diabetes(return_X_y=True, scaled=False)  # age, sex, body mass index, blood pressure, ...
 
 
 def german(number: float, places: int = 1) -> str:
@@ -49,17 +53,18 @@ def day(chance: random.Random, first: int, last: int) -> str:
 def row(number: int, patients: int, chance: random.Random) -> list[str]:
     who = chance.randrange(patients)
     person = random.Random(who)  # what does not change between the visits of a patient
-    age, weight, height = person.randint(0, 99), person.gauss(75, 15), person.gauss(171, 10)
+    age, sex, index, pressure = (float(number) for number in PATIENTS[who % len(PATIENTS)][:4])
+    progress, height = float(PROGRESSION[who % len(PATIENTS)]), person.gauss(171, 10)
     smokes, diabetic = person.random() < 0.25, person.random() < 0.1 + age / 500
     crp, costs = chance.expovariate(0.1), chance.expovariate(1 / 4000)
-    again = chance.random() < 0.05 + 0.25 * diabetic + 0.3 * (age > 70) + 0.2 * (crp > 20)
+    again = chance.random() < progress / 350  # which is 25 to 346
     cells = [
         f"F{100000 + number}", f"{10000 + who}", f"{person.choice(SURNAMES)}, {chr(65 + who % 26)}.",
         day(person, 1920, 2020), day(chance, 2022, 2025), day(chance, 2022, 2025),
         f"{chance.randint(0, 23):02d}:{chance.randint(0, 59):02d}", f"{person.randint(1067, 99998):05d}",
-        person.choices(CITIES, [30, 25, 20, 10, 8, 6, 1])[0], person.choices("mwd", [49, 49, 2])[0], str(age),
-        german(weight), german(height, 0), german(weight / (height / 100) ** 2), str(round(chance.gauss(80, 12))),
-        str(round(chance.gauss(130, 18))), str(round(chance.gauss(80, 10))), german(chance.gauss(37, 0.6)),
+        person.choices(CITIES, [30, 25, 20, 10, 8, 6, 1])[0], "mw"[int(sex) - 1], str(round(age)),
+        german(index * (height / 100) ** 2), german(height, 0), german(index), str(round(chance.gauss(80, 12))),
+        str(round(1.4 * pressure)), str(round(0.8 * pressure)), german(chance.gauss(37, 0.6)),
         german(min(100.0, chance.gauss(96, 2)), 0), str(chance.randint(0, 10)), german(crp, 2),
         german(chance.gauss(0.9, 0.2), 2), german(chance.gauss(7, 2)), "ja" if smokes else "nein",
         "1" if diabetic else "0", chance.choice("jn"), chance.choices(WARDS, [30, 25, 15, 10, 19, 1])[0],
