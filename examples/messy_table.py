@@ -2,7 +2,7 @@
 """A hospital's messy CSV, from the file to a signed report: draft, review, check, fit, predict, sign, by commands.
 
 The patients are those of a public data set (442 people with diabetes; Efron and others 2004): age, sex, body mass
-index, blood pressure, and whether they come again by how their illness went on. All that makes a table messy is made up:
+index, blood pressure, and whether they come again by how their illness went on. What makes the table messy is made up:
 semicolons, Latin-1, decimal commas, euro amounts, ids, dates, postcodes, notes, umlauts and missing cells.
 
 Run: python examples/messy_table.py [FOLDER] [ROWS]
