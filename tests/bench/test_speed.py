@@ -36,6 +36,7 @@ def test_all_that_grows_is_measured_and_told() -> None:
     assert "| PrivateForest | 1,000,000 | 1.00 (0.50) | 0.20 (1.00) | 1 |" in text
     for axis in speed.GROWTH:
         assert f"## How it grows with {axis}" in text
+    assert speed.told({**made(), "notes": ["Measured twice."]}) == f"{text}\nMeasured twice.\n"
 
 
 def test_what_got_slower_is_said_in_times_the_reference(tmp_path: Path) -> None:
