@@ -162,10 +162,12 @@ def test_a_check_tells_how_many_rows_count_as_other(here: Path, capsys: pytest.C
     Path("d.json").write_text(json.dumps(draft))
     capsys.readouterr()
     assert main(["schema", "check", "visits.csv", "--schema", "d.json"]) == 0
+    assert "count as" not in capsys.readouterr().out  # what fits says the same whatever the rows
+    assert main(["schema", "check", "visits.csv", "--schema", "d.json", "--show-values"]) == 0
     rest = int((table["ward"] != first).sum())
     assert 0 < rest < len(table)
     assert f"'ward': {rest} of {len(table)} rows count as its 'other'" in capsys.readouterr().out
-    assert main(["schema", "check", "visits.csv", "--schema", "d.json", "--json"]) == 0
+    assert main(["schema", "check", "visits.csv", "--schema", "d.json", "--json", "--show-values"]) == 0
     assert json.loads(capsys.readouterr().out)["others"] == {"ward": rest}
 
 

@@ -207,8 +207,8 @@ def schema_check(
 ) -> None:
     """Check that every row of a table fits a schema, before any budget is spent.
 
-    Lists every column and kind of problem, and how many rows have it; and how many rows count as the other category
-    of a column, where there is one. Such counts are private: this command is for whoever holds the data.
+    Lists every column and kind of problem, and how many rows have it; with --show-values also how many rows count as
+    the other category of a column. Such counts are private: this command is for whoever holds the data.
 
     \b
     Example:
@@ -224,7 +224,7 @@ def schema_check(
         "inferred": declared.inferred,
         "schema": declared.to_dict(),
         "problems": [misfit.to_dict() for misfit in misfits],
-        "others": checked.others,
+        **({"others": checked.others} if show_values else {}),
     }
     if misfits:
         if as_json:
@@ -236,4 +236,4 @@ def schema_check(
         )
     mark = "\nIt is an unreviewed draft: what is made with it is NOT PRIVATE." if declared.inferred else ""
     fits = f"{declared}\nEvery row of {table} fits; numbers outside the bounds are clamped."
-    say(as_json, data, f"{fits}{checked.others_in_words}{mark}")
+    say(as_json, data, f"{fits}{checked.others_in_words if show_values else ''}{mark}")
