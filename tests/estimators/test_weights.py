@@ -192,7 +192,7 @@ class TestTogether:
     def test_forests_vote_with_text_labels(self, voting: str) -> None:
         together = VotingClassifier(MEMBERS, voting=voting).fit(CAR.X, CAR.y)
         assert set(together.predict(CAR.X)) <= set(CAR.schema.classes)
-        assert together.score(CAR.X, CAR.y) > 0.7
+        assert together.classes_.tolist() == sorted(CAR.schema.classes)
 
     def test_forests_are_stacked_with_text_labels(self) -> None:
         final = LogisticRegression(max_iter=300)
