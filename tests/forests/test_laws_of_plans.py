@@ -18,7 +18,7 @@ from sklearn.base import clone
 
 import veilwood as vw
 from veilwood.forests import method
-from veilwood.forests.matrix import marginal_search, search
+from veilwood.forests.matrix import ensembles, marginal_search, search
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.loss import exact
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
@@ -254,8 +254,10 @@ def test_what_a_plan_found_is_not_searched_again(
     for module in (marginal_search, search):
         monkeypatch.setattr(module, "search_marginals", searched)
     forest.fit(data.X, data.y)
+    ensembles._grown.cache_clear()  # another process
     loaded = vw.MatrixForestClassifier(data.schema, **made).fit(data.X, data.y, plan=tmp_path / "plan.json")
     assert loaded.plan_ == forest.plan_ == plan
+    ensembles._grown.cache_clear()
     with pytest.raises(AssertionError, match="searched again"):
         vw.MatrixForestClassifier(data.schema, **made).fit(data.X, data.y)
 

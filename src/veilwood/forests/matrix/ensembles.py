@@ -98,9 +98,7 @@ def grow_ensembles(
     return _grown(encoding.columns, *map(tuple, sizes), wanted.branching, seed, division)
 
 
-@lru_cache(
-    maxsize=16
-)  # planning, choosing a size and fitting ask for the same trees, whose strategies are searched once
+@lru_cache(maxsize=16)
 def _grown(
     columns: tuple[EncodedColumn, ...],
     n_trees: tuple[int, ...],
@@ -109,6 +107,7 @@ def _grown(
     seed: int,
     division: Division,
 ) -> tuple[tuple[Ensemble, ...], Forest]:
+    # Planning, choosing a size and fitting ask for the same trees, whose strategies are so searched once.
     n_features, n_ensembles = len(columns), division.n_ensembles
     width = n_features if division.max_features is None else division.max_features
     multiway = branching != "binary"
