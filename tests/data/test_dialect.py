@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -318,3 +320,8 @@ def test_a_column_has_its_own_decimal_sign(tmp_path: Path) -> None:
     for wrong in ({"dose": ";"}, {3: ","}, ["dose"], {"dose": [","]}):
         with pytest.raises(SchemaError, match="decimals"):
             Dialect.from_dict({"decimals": wrong})
+    signs: Any = schema.dialect.decimals
+    assert copy.deepcopy(signs) == pickle.loads(pickle.dumps(signs)) == {"dose": ","}
+    for change in (lambda: signs.update(height=","), lambda: signs.__setitem__("height", ","), signs.clear):
+        with pytest.raises(TypeError, match="does not change"):
+            change()

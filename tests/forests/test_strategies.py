@@ -15,6 +15,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import approx_fprime
 
+import veilwood as vw
 from fixtures.small_workloads import KINDS, grow, grow_binary, reached_by, small_workloads
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
@@ -374,3 +375,20 @@ def test_plans_of_one_design_share_what_was_searched() -> None:
     first, again = (grow_ensembles(encoding, wanted, 7) for _ in range(2))
     assert first[0][0].paths is again[0][0].paths
     assert grow_ensembles(encoding, wanted, 8)[0][0].paths is not first[0][0].paths
+    assert not any(np.shares_memory(a, b) for a, b in zip(arrays(first[1]), arrays(again[1]), strict=True))
+
+
+def arrays(forest: Any) -> list[Any]:
+    return [value for value in vars(forest).values() if isinstance(value, np.ndarray)]
+
+
+def test_a_forest_that_is_written_to_changes_no_later_fit() -> None:
+    """All roots the same would count a row in every tree of the next fit once more than its noise is planned for."""
+    data = vw.datasets.car()
+    made: dict[str, Any] = {"n_estimators": 4, "max_depth": 1, "random_state": 0, "mechanism": "laplace"}
+    first, plan = (vw.MatrixForestClassifier(data.schema, **made) for _ in range(2))
+    before = plan.plan()
+    first.fit(data.X, data.y).forest_.roots[:] = 0
+    again = vw.MatrixForestClassifier(data.schema, **made).fit(data.X, data.y)
+    assert len(set(again.forest_.roots.tolist())) == 4
+    assert again.plan_ == before

@@ -184,7 +184,15 @@ class Dialect:
 
 
 class _Signs(dict[str, str]):
-    """Decimal signs by column, in a dialect that can be compared and hashed."""
+    """Decimal signs by column, in a dialect that is compared and hashed, and so never changes."""
+
+    def _refuse(self, *_: object, **__: object) -> Any:
+        raise TypeError("a dialect does not change. Hint: make another one.")
+
+    __setitem__ = __delitem__ = __ior__ = update = pop = popitem = setdefault = clear = _refuse  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Signs, (dict(self),)
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))

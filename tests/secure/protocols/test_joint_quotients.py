@@ -147,6 +147,8 @@ def test_histograms_that_no_rows_have_are_refused() -> None:
     for cell in ([1, TOP + 1, 0], [0, 0, 1], [1, 3, 3 * TOP + 1], [1, -1, 0], [1, 1, -1], [0, 1, 1], [MOST + 1, 0, 0]):
         with pytest.raises(PartyError, match="client 1"):
             sums_of(moments, [[cell, [0, 0, 0]]], FITS["squared error"])
+    none = np.zeros((0, 2, 2), np.int64)  # a level whose nodes are all leaves
+    assert sums_of(none, none, FITS["gini"]) == []
 
 
 def test_whatever_passes_keeps_the_range_of_spreads() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -95,7 +96,9 @@ def grow_ensembles(
     """
     division = division or asked_division(encoding, wanted)
     sizes = (_per_ensemble(name, getattr(wanted, name), division.n_ensembles) for name in ("n_estimators", "max_depth"))
-    return _grown(encoding.columns, *map(tuple, sizes), wanted.branching, seed, division)
+    ensembles = _grown(encoding.columns, *map(tuple, sizes), wanted.branching, seed, division)
+    # The forest becomes an attribute that people can write to: each caller has its own.
+    return ensembles, deepcopy(join_forests([e.forest for e in ensembles], [e.features for e in ensembles]))
 
 
 @lru_cache(maxsize=16)
@@ -106,7 +109,7 @@ def _grown(
     branching: str,
     seed: int,
     division: Division,
-) -> tuple[tuple[Ensemble, ...], Forest]:
+) -> tuple[Ensemble, ...]:
     # Planning, choosing a size and fitting ask for the same trees, whose strategies are so searched once.
     n_features, n_ensembles = len(columns), division.n_ensembles
     width = n_features if division.max_features is None else division.max_features
@@ -123,8 +126,7 @@ def _grown(
         _check_domain(sizes, trees, depth, branching)
         forest = (grow_multiway if multiway else grow_binary)(mine, trees, depth, rng)
         ensembles.append(Ensemble(features, forest, PathWorkload.from_forest(sizes, forest, multiway=multiway)))
-    whole = join_forests([e.forest for e in ensembles], [e.features for e in ensembles])
-    return tuple(ensembles), whole
+    return tuple(ensembles)
 
 
 def _check_domain(sizes: Sequence[int], n_trees: int, depth: int, branching: str) -> None:

@@ -204,6 +204,8 @@ def are_of_rows(engine: Engine, histograms: Shared, most: int, what: Literal["co
     another owner comes (proofs/secure-joint.md, attacked by
     tests/secure/protocols/test_joint_quotients.py::test_histograms_that_no_rows_have_are_refused).
     """
+    if not histograms.size:  # a level whose nodes are all leaves
+        return True
     counts, bounded = histograms, []
     if what == "moments":
         counts, sums, squares = (histograms[..., place] for place in range(3))
