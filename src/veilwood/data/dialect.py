@@ -189,7 +189,7 @@ class _Signs(dict[str, str]):
     def _refuse(self, *_: object, **__: object) -> Any:
         raise TypeError("a dialect does not change. Hint: make another one.")
 
-    __setitem__ = __delitem__ = __ior__ = update = pop = popitem = setdefault = clear = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __ior__ = update = pop = popitem = setdefault = clear = _refuse
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Signs, (dict(self),)

@@ -185,7 +185,7 @@ class Training:
                     study.state.forget_rows_of(owner)
                 study.state.save()
                 return
-            if study.lost is not None:
+            if study.lost is not None or self._closed.is_set():  # a server that is stopped keeps what is on its disk
                 return
             self._discard(study)
             self._drop_attempt(study)
