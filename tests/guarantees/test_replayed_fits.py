@@ -89,7 +89,7 @@ FITS: dict[str, Callable[[], Guesses]] = {
     ),
 }
 LARGE_FITS: dict[str, Callable[[], Guesses]] = {
-    "eight shared trees": lambda: attack_fit("RandomTreesClassifier", 16000, n_estimators=8, max_depth=17),
+    "eight shared trees": lambda: attack_fit("RandomTreesClassifier", 28000, n_estimators=8, max_depth=17),
     "three shared trees, a replaced row": lambda: attack_fit(
         "RandomTreesClassifier", 12000, "replace-one", n_estimators=3, max_depth=17
     ),
