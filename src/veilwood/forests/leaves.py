@@ -158,8 +158,8 @@ def shrunken_means(
     """Return scaled means of leaves, and their complements, that say no more than the noise lets them.
 
     As ``shrunken_shares``, but what a node holds is compared with the mean above it, not with an even part of its
-    parent: how many rows fall into a node says nothing of their mean. And nothing is kept in doubt, but
-    a signal as far as it is above its own standard error: a mean far from all others costs more than one that stays.
+    parent: how many rows fall into a node says nothing of their mean. In doubt nothing is kept: only
+    what a signal has above its own standard error, as a mean far from all others costs more than one that stays behind.
 
     Without noise a mean is that of the rows, and one row more that says what is above:
 
