@@ -79,6 +79,19 @@ def test_skill_is_none_for_the_floor_and_all_for_the_best_plain_forest() -> None
     assert "no skill" in suite.report(found[found.estimator == "a"], "development", 0.0)
 
 
+def test_a_peer_is_reported_at_its_delta_beside_ours_on_its_tables_and_splits() -> None:
+    free = {"floor": 0.0, "ExtraTrees": 1.0}
+    tried = [(t, seed, score, name, np.inf, 0.0) for t in "tu" for seed in (0, 1) for name, score in free.items()]
+    tried += [("t", 0, 0.5, "ours", 1.0, 0.0), ("t", 1, 0.7, "ours", 1.0, 0.0), ("u", 0, 0.9, "ours", 1.0, 0.0)]
+    tried += [("t", 0, 0.1, "ours", 1.0, 1e-6), ("t", 0, 0.4, "DP-EBM", 1.0, 1e-6)]
+    rows = [("development", table, name, epsilon, delta, *rest) for table, *rest, name, epsilon, delta in tried]
+    text = suite.report(pd.DataFrame(rows, columns=list(suite.FIELDS[:7])), "development", 0.0)
+    all_tables, beside, *_ = text.split("The 1 tables that DP-EBM, delta 1e-06 takes, on the 1 splits it had:")
+    assert "| ours | 0.750 |" in all_tables
+    assert "| DP-EBM, delta 1e-06 | 0.400 |\n| ours | 0.500 |" in beside
+    assert "Scores without privacy: floor 0.000, ExtraTrees 1.000." in beside
+
+
 def test_caches_are_merged(here: Path) -> None:
     for number, epsilon in enumerate((1.0, 2.0)):
         suite.compute([Job("development", "iris", "cheap.py:Cheap", epsilon, 0.0, 0)], None, here / f"{number}.csv")

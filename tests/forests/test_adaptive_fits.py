@@ -223,18 +223,41 @@ def test_words_and_first_steps_need_no_data() -> None:
     assert first_step(Purse(requested_loss(1, 0), Neighbours()), 0, 10**6).name == "histogram of the target"
 
 
-def test_a_mean_that_is_mostly_noise_stays_near_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fifteen rows at epsilon 0.1: sums that noise made far apart say nothing, though their difference is large."""
+@pytest.mark.parametrize(
+    ("up", "down", "declared", "least", "most"),
+    [
+        pytest.param(27.5, -12.5, 15, 0.5, 0.65, id="two standard errors apart, which says little"),
+        pytest.param(900.0, 100.0, 1000, 0.85, 0.9, id="far more than noise"),
+        pytest.param(180.0, 20.0, 1, 0.8, 1.01, id="far more rows than were declared"),
+    ],
+)
+def test_a_mean_that_is_mostly_noise_stays_near_the_middle(
+    up: float, down: float, declared: int, least: float, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     X, y = table_of("regression", 15)
 
     def measure(self: Purse, step: Step, exact: NDArray[np.int64]) -> NDArray[np.float64]:
-        return np.array([120.0, 20.0]) * TARGET_LEVELS  # the only step of so few rows
+        return np.array([up, down]) * TARGET_LEVELS  # the only step of so few rows
 
     monkeypatch.setattr(Purse, "measure", measure)
     target = schema_of("regression").target
     assert target.lower is not None
     assert target.upper is not None
-    for rows, least, most in ((15, 0.5, 0.6), (1000, 0.6, 0.8)):
-        forest = forest_of("regression", epsilon=0.1, n_rows=rows).fit(X, y)
-        share = (forest.predict(X[:1])[0] - target.lower) / (target.upper - target.lower)
-        assert least < share < most, rows
+    forest = forest_of("regression", epsilon=0.1, n_rows=declared).fit(X, y)
+    share = (forest.predict(X[:1])[0] - target.lower) / (target.upper - target.lower)
+    assert least < share < most
+
+
+def test_the_mean_of_few_rows_is_no_further_off_than_the_middle() -> None:
+    """By 50 rows at epsilon 0.1; before the noisy number of rows was pooled: 0.56 and 0.25, seeded alike."""
+    schema = vw.Schema.numeric((0, 1), target_bounds=(-1, 1), n_features=2)
+    X = np.random.default_rng(0).random((50, 2))
+
+    def off(mean: float) -> float:
+        with seeded_for_tests(3):
+            forests = [vw.PrivateForestRegressor(schema, epsilon=0.1, random_state=seed) for seed in range(60)]
+            told = [float(forest.fit(X, np.full(50, mean)).predict(X[:1])[0]) for forest in forests]
+        return float(np.sqrt(np.mean((np.array(told) - mean) ** 2)))
+
+    assert off(-0.6) < 0.5
+    assert off(0.1) < 0.2

@@ -246,29 +246,39 @@ def skills(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def report(found: pd.DataFrame, suite: Suite, delta: float) -> str:
-    """Mean skill by estimator and budget, and every table."""
-    told = skills(found[(found.suite == suite)])
-    told = told[told.delta == delta]
+    """Mean skill by estimator and budget, and every table; forests of other libraries at any delta they were given."""
+    found = found[found.suite == suite]
+    told = skills(found)
+    told = told[(told.delta == delta) | told.estimator.isin(PEERS)]
     if not told.gap.notna().any():
         return f"# Suite of {suite}: no skill, as no floor and no plain forest was computed, or nothing else\n"
-    cells = told[told.gap >= LEAST_GAP].groupby(["estimator", "table", "epsilon"]).skill.mean().unstack("epsilon")
-    means = cells.groupby("estimator").mean()
-    n_tables = cells.groupby("estimator").size()
-    lines = [f"# Suite of {suite}: skill, delta {delta:g}", "", f"{cells.index.unique('table').size} tables.", ""]
+    named = told.estimator.where(told.delta == delta, told.estimator + ", delta " + told.delta.map("{:g}".format))
+    told = told.assign(estimator=named)
+    skilled = told[told.gap >= LEAST_GAP]
+    cells = skilled.groupby(["estimator", "table", "epsilon"]).skill.mean().unstack("epsilon")
     head = "| | " + " | ".join(f"{epsilon:g}" for epsilon in cells.columns) + " |"
     rule = "|---" * (len(cells.columns) + 1) + "|"
-    most = n_tables.max()
-    lines += [head, rule]
-    for name, count in n_tables.items():
-        words = str(name) if count == most else f"{name!s} ({count} tables)"
-        lines.append(_line(words, means.loc[str(name)]))
+    n_tables = cells.groupby("estimator").size()
+    full = n_tables[n_tables == n_tables.max()].index
+    lines = [f"# Suite of {suite}: skill, delta {delta:g}", "", f"{n_tables.max()} tables.", "", head, rule]
+    lines += [_line(name, row) for name, row in _rows(cells.groupby("estimator").mean().loc[full])]
+    split = ["table", "seed"]
+    for name, count in n_tables.drop(full).items():
+        fitted = skilled[skilled.estimator == name][split].drop_duplicates()
+        alike = skilled[skilled.estimator.isin([*full, name])].merge(fitted, on=split)
+        means = alike.groupby(["estimator", "table", "epsilon"]).skill.mean().unstack("epsilon")
+        lines += ["", f"The {count} tables that {name!s} takes, on the {fitted.seed.nunique()} splits it had:", ""]
+        lines += [head, rule, *(_line(other, row) for other, row in _rows(means.groupby("estimator").mean()))]
+    free = found[found.estimator.isin([FLOOR, *PLAIN])].groupby(["table", "estimator"]).score.mean()
     for name, rows in cells.groupby("table"):
-        lines += ["", f"## {name!s}", "", head, rule, *(_line(i[0], row) for i, row in _rows(rows))]
+        scores = ", ".join(f"{other} {free[name, other]:.3f}" for other in (FLOOR, *PLAIN) if (name, other) in free)
+        lines += ["", f"## {name!s}", "", f"Scores without privacy: {scores}.", "", head, rule]
+        lines += [_line(i[0], row) for i, row in _rows(rows)]
     flat = told[told.gap < LEAST_GAP]
     if len(flat):
-        scores = flat.groupby(["table", "estimator", "epsilon"]).score.mean().unstack("epsilon")
+        by_table = flat.groupby(["table", "estimator", "epsilon"]).score.mean().unstack("epsilon")
         lines += ["", "## Tables without skill: scores", "", head, rule]
-        lines += [_line(f"{i[0]}, {i[1]}", row.reindex(cells.columns)) for i, row in _rows(scores)]
+        lines += [_line(f"{i[0]}, {i[1]}", row.reindex(cells.columns)) for i, row in _rows(by_table)]
     return "\n".join([*lines, ""])
 
 

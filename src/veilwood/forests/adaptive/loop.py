@@ -30,7 +30,7 @@ from veilwood.forests.adaptive.fine_cells import measure as measure_cells
 from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.adaptive.rows import GRADIENT_UNITS, LEVEL_UNITS, SCORE_UNITS, TARGET_CELLS, AskedRows, reach
 from veilwood.forests.adaptive.shapes import LEAST_ROUNDS, SELECT, Strengths, by_chance, division, groups_in_set
-from veilwood.forests.adaptive.shrinking import newton_step, shrunken_evidence, totals_of
+from veilwood.forests.adaptive.shrinking import newton_step, shrunken_evidence, shrunken_mean, totals_of
 from veilwood.privacy.steps import Step
 from veilwood.progress import track
 
@@ -44,7 +44,6 @@ MISTAKEN, SURELY = 4.0, 3.0
 LEAST_START: Final = 110.0
 TARGET_NEEDS, TARGET_SHARES = 100.0, (0.05, 0.25)
 MEAN_NEEDS, MEAN_SHARE = 30.0, 0.15
-MEANS: Final = 1 / 3  # the square of a mean between -1 and 1, if all are alike
 SPREAD_NEEDS, SPREAD_SHARE, SPREAD_PART, SPREAD_AT = 40.0, 0.5, 0.9, (4, 2)
 MARKED, BEYOND = 0.8, 1.5  # the limit of residuals is BEYOND times the mark below which MARKED of the rows lie
 RESIDUAL_MARKS: Final = np.geomspace(1e-3, 1.0, 17)[1:]
@@ -169,19 +168,19 @@ class Loop:
 
     def _start_numbers(self) -> None:
         purse = self._purse
+        counted, variance = float(self._known or 0), 0.0
         if self._known is None:
             step = first_step(purse, 0, None)
-            (n,) = purse.measure(step, self._rows.ask(asked.RowCount()))
-            self._n = max(float(n), FEWEST_ROWS, 1 / purse.whole)
+            counted, variance = float(purse.measure(step, self._rows.ask(asked.RowCount()))[0]), step.variance
+            self._n = max(counted, FEWEST_ROWS, 1 / purse.whole)
         levels = TARGET_LEVELS * LEVEL_UNITS
         if self._n * purse.whole < LEAST_START:
             step = first_step(purse, 0, self._known) if self._known else mean_step(purse)
             up, down = purse.measure(step, self._rows.ask(asked.TargetSums())) / TARGET_LEVELS
-            noise = 2 * step.variance / TARGET_LEVELS**2
-            usual = MEANS * self._n**2  # of (up - down)^2, before any is seen
-            kept = min(max(0.0, 1 - noise / max((up - down) ** 2, TINY)), usual / (usual + noise))
-            mean = 0.5 + kept * (up - down) / max(up + down, self._n / 4, FEWEST_ROWS) / 2
-            self._begin(np.array([round(min(max(mean, 0.0), 1.0) * levels)], np.int32))
+            noise = 2 * step.variance / TARGET_LEVELS**2  # of the sum and of the difference of both
+            pooled = (noise * counted + variance * (up + down)) / (noise + variance) if noise else up + down
+            self._n = max(pooled, up + down - SURELY * noise**0.5, FEWEST_ROWS)
+            self._begin(np.array([round(shrunken_mean(up - down, noise, self._n) * levels)], np.int32))
             return
         step = first_step(purse, 0, self._known) if self._known else target_step(purse, self._n)
         seen = purse.measure(step, self._rows.ask(asked.TargetHistogram()))
