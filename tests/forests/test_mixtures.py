@@ -21,7 +21,7 @@ from veilwood.forests.matrix.mixtures import Mixture, direct_error, errors_by_tr
 from veilwood.forests.matrix.search import SMALL, candidates, optimize
 from veilwood.forests.matrix.strategies import Marginals, NoiseName, expected_error, noise_variance
 from veilwood.forests.matrix.workloads import PathWorkload
-from veilwood.trees.builder import join_forests
+from veilwood.trees.forest import join_forests
 from veilwood.trees.random import grow_binary, grow_multiway
 
 NOISES: list[NoiseName] = ["laplace", "gaussian"]

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 import veilwood as vw
 from veilwood import estimators
 from veilwood.privacy.loss import Loss
-from veilwood.trees.forest import MAX_TREES
+from veilwood.trees.random import MAX_TREES
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),

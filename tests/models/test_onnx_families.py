@@ -19,7 +19,7 @@ from veilwood.forests.adaptive.cell_tables import CellTable, grow_tables
 from veilwood.forests.adaptive.columns import columns_of
 from veilwood.models.onnx import export_onnx
 from veilwood.models.onnx_trees import tree_attributes
-from veilwood.trees.builder import build_forest
+from veilwood.trees.forest import build_forest
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -51,7 +51,7 @@ from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf, unit_of
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.spending import Handle, handle_of, warn_of_more_fits
-from veilwood.trees.forest import check_random_state, public_seed
+from veilwood.trees.random import check_random_state, public_seed
 
 MOST_THREADS = 4096
 

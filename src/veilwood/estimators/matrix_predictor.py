@@ -24,7 +24,7 @@ from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.spending import handle_of
 from veilwood.privacy.steps import counting_step
-from veilwood.trees.forest import public_seed
+from veilwood.trees.random import public_seed
 
 
 @dataclass(eq=False, repr=False)

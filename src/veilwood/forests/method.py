@@ -38,7 +38,7 @@ from veilwood.errors import ParameterError, PlanError, UseError
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
-from veilwood.privacy.plan import Layout, Plan, Records
+from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import Noise, Step
 from veilwood.trees.counting import sum_over_trees
 from veilwood.trees.forest import Forest
@@ -152,11 +152,6 @@ def _noise_of(plan: Plan) -> tuple[float, float]:
     """Rank by the error of a leaf; where leaves release labels, by how blurred their choice is."""
     last = plan.steps[-1].mechanism
     return plan.expected_leaf_mse, 0.0 if last is None or isinstance(last, Noise) else float(-last.epsilon)
-
-
-def layout_of(forest: Forest, records: Records, **more: Any) -> Layout:
-    """Return the layout of a forest that is grown without data."""
-    return Layout(forest.n_trees, forest.n_leaves, forest.depth, records, **more)
 
 
 @dataclass(frozen=True)

@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from veilwood.data.batches import Count, Source
 from veilwood.data.encoding import Encoding
 from veilwood.forests.leaves import shares_by_leaving_out
-from veilwood.forests.method import Asked, Design, ForestDesign, OnePassMethod, layout_of
+from veilwood.forests.method import Asked, Design, ForestDesign, OnePassMethod
 from veilwood.forests.noisy_leaves import AUTO, MOST_LEAVES, LeafMethod, LeafModel, LeafParameters
 from veilwood.privacy.door import Door
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import selecting_step
-from veilwood.trees.forest import Forest, public_generators
+from veilwood.trees.forest import Forest
 from veilwood.trees.histograms import Counts, level_scores, spread
 from veilwood.trees.levelwise import Growing
-from veilwood.trees.random import THRESHOLDS, Thresholds, grow_binary
+from veilwood.trees.random import THRESHOLDS, Thresholds, grow_binary, public_generators
 
 BINS: Final = 16  # into which what a path has left of a column is cut, where trees follow the rows
 DRAWN: Final = 4  # columns at a node, of which the first that tells rows apart is split
@@ -75,7 +75,7 @@ class RandomTrees(LeafMethod[RandomTreesParameters], OnePassMethod[RandomTreesPa
         plan = asked.plan(
             (step,),
             f"{step.name}, with noise, of {forest.n_trees} random trees grown without data",
-            layout_of(forest, self.records),
+            forest.layout(self.records),
             self.expected_leaf_mse(step),
             choices={"structure": forest.fingerprint()},
         )

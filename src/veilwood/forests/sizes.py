@@ -29,7 +29,7 @@ from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import Step, counting_step
-from veilwood.trees.forest import check_counts
+from veilwood.trees.random import check_counts
 
 FIRST_SHARE: Final = Fraction(1, 20)  # of the budget, for the counts of all rows
 DROWNED: Final = 0.3  # noise over the rows of a leaf, averaged over trees: beyond it less is better, whatever the score

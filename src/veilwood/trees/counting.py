@@ -103,8 +103,8 @@ def leaf_totals(
     if gpu.in_use():
         return gpu.leaf_totals(forest, rows, n_classes=n_classes, target_levels=target_levels)
     totals = np.zeros((forest.n_leaves, n_classes or 2), np.int64)
-    for derived in ("packed", "level", "lookup_bits") if fast else ():
-        getattr(forest, derived)  # now, as what a forest holds must not tell whether there were rows
+    if fast:
+        forest.derive()
     for codes, classes, own in rows:
         target = np.ascontiguousarray(classes, np.int32)
         if fast:

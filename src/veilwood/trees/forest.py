@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees as flat level-order arrays, and the public randomness that they grow from.
+"""Trees as flat level-order arrays, and their only writer.
 
-They are written in ``builder``; what a forest counts is in ``counting``, what it learned in ``forests.leaves``.
+Who grows trees says what each node asks and how many branches it has; how that is numbered is decided here. What a
+forest counts is in ``counting``, what it learned in ``forests``.
 """
 
 from __future__ import annotations
@@ -12,12 +13,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from veilwood.bounded import is_whole
-from veilwood.errors import DomainTooLargeError, ModelFileError, ParameterError
-from veilwood.privacy.plan import LARGEST_SEED
-from veilwood.wording import shown
+from veilwood.errors import ModelFileError
+from veilwood.privacy.plan import Layout, Records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 Ints: TypeAlias = NDArray[np.int32]
 
 LEAF = -1  # the "feature" of a leaf
-MAX_NODES = 1 << 28  # about 3 GB of structure: beyond it something was mistyped
-MAX_TREES = 100_000  # each is grown by itself
 MAX_DEPTH = 1024  # of a tree read from a file: what walks level by level stays fast
 
 
@@ -113,6 +110,14 @@ class Forest:
         entries = np.lib.stride_tricks.sliding_window_view(padded, 32)[starts]
         bits = (entries.astype(np.uint32) << np.arange(32, dtype=np.uint32)).sum(axis=1, dtype=np.uint32)
         return np.where((entries <= 1).all(axis=1), bits, 0).astype(np.uint32)
+
+    def derive(self) -> None:
+        """Derive now what kernels read: what a forest holds must not tell whether there were rows."""
+        _ = self.packed, self.level, self.lookup_bits
+
+    def layout(self, records: Records, **more: Any) -> Layout:
+        """Return the layout of the forest, for the plan of one that is grown without data."""
+        return Layout(self.n_trees, self.n_leaves, self.depth, records, **more)
 
     @cached_property
     def leaf_node(self) -> Ints:
@@ -209,41 +214,6 @@ def _window_maxima(values: NDArray[np.uint16], width: int) -> NDArray[np.uint16]
     return np.maximum(values[: len(values) - rest], values[rest:])
 
 
-def public_seed(random_state: object) -> int:
-    """Return a public seed: the given whole number, or one that is drawn from a generator, or from fresh entropy.
-
-    >>> public_seed(7)
-    7
-    """
-    if is_whole(random_state, 0, LARGEST_SEED):
-        return int(random_state)  # type: ignore[call-overload,no-any-return]
-    (rng,) = public_generators(random_state, 1)
-    return int(rng.integers(2**63))
-
-
-def public_generators(random_state: object, n: int) -> list[np.random.Generator]:
-    """Return ``n`` generators of public randomness; tree i does not change when more trees are asked for."""
-    check_random_state(random_state)
-    if random_state is None:
-        root = np.random.SeedSequence()
-    elif isinstance(random_state, np.random.RandomState):
-        root = np.random.SeedSequence([int(w) for w in random_state.randint(0, 2**31 - 1, 4)])
-    elif isinstance(random_state, np.random.Generator):
-        root = np.random.SeedSequence([int(w) for w in random_state.integers(0, 2**31 - 1, 4)])
-    else:
-        root = np.random.SeedSequence(int(random_state))  # type: ignore[call-overload]
-    return [np.random.default_rng(child) for child in root.spawn(n)]
-
-
-def check_random_state(random_state: object) -> None:
-    """Refuse what no public randomness can be drawn from."""
-    known = random_state is None or isinstance(random_state, np.random.RandomState | np.random.Generator)
-    if not known and not is_whole(random_state, 0, LARGEST_SEED):
-        raise ParameterError(
-            "random_state", random_state, "is not a non-negative integer below 2^128, a generator or None"
-        )
-
-
 def leaf_masks(forest: Forest, n_codes: Sequence[int]) -> NDArray[np.bool_]:
     """Return which codes of each column reach each leaf, all columns side by side: [n_leaves, sum of n_codes]."""
     column = np.repeat(np.arange(len(n_codes)), n_codes)
@@ -259,22 +229,85 @@ def leaf_masks(forest: Forest, n_codes: Sequence[int]) -> NDArray[np.bool_]:
     return masks[forest.leaf_node]
 
 
-def check_counts(**values: object) -> None:
-    """Refuse what is not a number of trees or levels, or is beyond every limit."""
-    for name, value in values.items():
-        if not is_whole(value, 1, MAX_TREES):
-            wanted = f"must be a whole number of at least 1 and at most {MAX_TREES:,}"
-            if is_whole(value, MAX_TREES):
-                raise DomainTooLargeError(f"{name}={shown(value)} {wanted}. Hint: lower max_depth or n_estimators.")
-            raise ParameterError(name, value, wanted)
+# -- the only writer of these arrays: nodes in level order in, numbered children, leaves and trees out ----------------
 
 
-def check_size(n_trees: int, max_depth: int, branching: int) -> None:
-    """Refuse numbers of trees and depths that make no sense or no forest of a reasonable size."""
-    check_counts(n_estimators=n_trees, max_depth=max_depth)
-    # Python integers do not overflow, and a depth beyond 64 is not even raised to a power.
-    if max_depth > 64 or int(n_trees) * branching ** int(max_depth) > MAX_NODES:
-        raise DomainTooLargeError(
-            f"{n_trees} trees of depth {max_depth} could have more than {MAX_NODES:,} leaves. "
-            "Hint: lower max_depth or n_estimators."
-        )
+def build_forest(
+    sizes: ArrayLike, feature: ArrayLike, cut: ArrayLike, branches: ArrayLike, lookup: Sequence[NDArray[np.uint16]]
+) -> Forest:
+    """Put trees side by side, each in level order.
+
+    Parameters
+    ----------
+    sizes : array of int
+        How many nodes each tree has.
+    feature, cut : array of int
+        What each node asks (``Forest``); ``LEAF`` at leaves.
+    branches : array of int
+        How many children each node has; 0 at leaves.
+    lookup : sequence of arrays
+        The tables that cuts below 0 point into, one after the other.
+
+    Examples
+    --------
+    >>> build_forest([3], [0, LEAF, LEAF], [5, 0, 0], [2, 0, 0], []).child.tolist()
+    [1, 0, 1]
+    """
+    sizes, feature, branches = np.asarray(sizes), np.asarray(feature, np.int32), np.asarray(branches)
+    leaf = feature == LEAF
+    roots = np.cumsum(sizes) - sizes
+    # All nodes but the roots are children, in order: before a node's own come those of the nodes before it, and roots.
+    first_child = np.cumsum(branches) - branches + np.repeat(np.arange(len(sizes)), sizes) + 1
+    return Forest(
+        roots=roots.astype(np.int32),
+        feature=feature,
+        cut=np.where(leaf, 0, cut).astype(np.int32),
+        child=np.where(leaf, np.cumsum(leaf) - 1, first_child).astype(np.int32),
+        lookup=_joined(lookup),
+        tree_leaves=np.append(0, np.cumsum(np.add.reduceat(leaf, roots, dtype=np.int64))).astype(np.int32),
+    )
+
+
+def build_growing(
+    n_trees: int,
+    feature: ArrayLike,
+    cut: ArrayLike,
+    branches: ArrayLike,
+    n_open: int,
+    lookup: Sequence[NDArray[np.uint16]],
+) -> Forest:
+    """Write trees that still grow, level by level of all trees together; the last ``n_open`` nodes are open.
+
+    The leaf number of an open node is its place among them, that of a closed leaf is -1.
+    """
+    feature, cut, branches = (np.asarray(array, np.int32) for array in (feature, cut, branches))
+    place = np.arange(n_open, dtype=np.int32)
+    first_child = n_trees + np.cumsum(branches) - branches
+    closed = np.where(feature == LEAF, LEAF, first_child).astype(np.int32)
+    leaf = np.full(n_open, LEAF, np.int32)
+    return Forest(
+        roots=np.arange(n_trees, dtype=np.int32),
+        feature=np.concatenate([feature, leaf]),
+        cut=np.concatenate([cut, leaf]),
+        child=np.concatenate([closed, place]),
+        lookup=_joined(lookup),
+        tree_leaves=np.array([0, n_open], np.int32),
+    )
+
+
+def join_forests(forests: Sequence[Forest], features: Sequence[Sequence[int]]) -> Forest:
+    """Put forests over subsets of the columns side by side; ``features`` gives each one's columns in the whole."""
+    starts = np.cumsum([0, *(len(forest.lookup) for forest in forests)])
+    parts = []
+    for forest, columns, start in zip(forests, features, starts, strict=False):
+        feature = np.where(forest.feature == LEAF, LEAF, np.asarray(columns, np.int32)[forest.feature])
+        branches = np.bincount(forest.parent[forest.parent >= 0], minlength=forest.n_nodes)
+        sizes = np.diff(np.append(forest.roots, forest.n_nodes))
+        parts.append((sizes, feature, np.where(forest.cut < 0, forest.cut - start, forest.cut), branches))
+    sizes, feature, cut, branches = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return build_forest(sizes, feature, cut, branches, [forest.lookup for forest in forests])
+
+
+def _joined(lookup: Sequence[NDArray[np.uint16]]) -> NDArray[np.uint16]:
+    """One table; a kernel reads from it speculatively, so it is never empty."""
+    return np.concatenate([*lookup, np.zeros(1, np.uint16)]).astype(np.uint16)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.trees.builder import build_forest, build_growing
-from veilwood.trees.forest import LEAF, Forest, Ints
+from veilwood.trees.forest import LEAF, Forest, Ints, build_forest, build_growing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees grown at random from public facts and a public seed: nothing here looks at data.
+"""Public randomness, and trees grown from it and from public facts alone: nothing here looks at data.
 
 Trees whose splits are chosen from data grow in ``levelwise``.
 """
@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.errors import ParameterError
-from veilwood.trees.builder import build_forest
-from veilwood.trees.forest import LEAF, Forest, Ints, check_counts, check_size, public_generators
+from veilwood.bounded import are_whole, is_whole
+from veilwood.errors import DomainTooLargeError, ParameterError
+from veilwood.privacy.plan import LARGEST_SEED
+from veilwood.trees.forest import LEAF, Forest, Ints, build_forest
+from veilwood.wording import shown
 
 if TYPE_CHECKING:
     from veilwood.data.encoding import EncodedColumn
@@ -22,8 +24,68 @@ if TYPE_CHECKING:
 Thresholds: TypeAlias = Literal["path", "range"]
 THRESHOLDS: tuple[Thresholds, ...] = ("path", "range")
 
+MAX_NODES = 1 << 28  # about 3 GB of structure: beyond it something was mistyped
+MAX_TREES = 100_000  # each is grown by itself
 # A missing number sits above the upper bound; this is how often a split sets it apart from all numbers.
 MISSING_SPLIT_CHANCE: Final = 0.25
+
+
+def public_seed(random_state: object) -> int:
+    """Return a public seed: the given whole number, or one that is drawn from a generator, or from fresh entropy.
+
+    >>> public_seed(7)
+    7
+    """
+    if is_whole(random_state, 0, LARGEST_SEED):
+        return int(random_state)  # type: ignore[call-overload,no-any-return]
+    (rng,) = public_generators(random_state, 1)
+    return int(rng.integers(2**63))
+
+
+def public_generators(random_state: object, n: int) -> list[np.random.Generator]:
+    """Return ``n`` generators of public randomness; tree i does not change when more trees are asked for."""
+    check_random_state(random_state)
+    if random_state is None:
+        root = np.random.SeedSequence()
+    elif isinstance(random_state, np.random.RandomState):
+        root = np.random.SeedSequence([int(w) for w in random_state.randint(0, 2**31 - 1, 4)])
+    elif isinstance(random_state, np.random.Generator):
+        root = np.random.SeedSequence([int(w) for w in random_state.integers(0, 2**31 - 1, 4)])
+    else:
+        root = np.random.SeedSequence(int(random_state))  # type: ignore[call-overload]
+    return [np.random.default_rng(child) for child in root.spawn(n)]
+
+
+def check_random_state(random_state: object) -> None:
+    """Refuse what no public randomness can be drawn from."""
+    known = random_state is None or isinstance(random_state, np.random.RandomState | np.random.Generator)
+    if not known and not is_whole(random_state, 0, LARGEST_SEED):
+        raise ParameterError(
+            "random_state", random_state, "is not a non-negative integer below 2^128, a generator or None"
+        )
+
+
+def check_counts(**values: object) -> None:
+    """Refuse what is not a number of trees or levels, or is beyond every limit."""
+    if are_whole(values.values(), 1, MAX_TREES):
+        return
+    for name, value in values.items():
+        if not is_whole(value, 1, MAX_TREES):
+            wanted = f"must be a whole number of at least 1 and at most {MAX_TREES:,}"
+            if is_whole(value, MAX_TREES):
+                raise DomainTooLargeError(f"{name}={shown(value)} {wanted}. Hint: lower max_depth or n_estimators.")
+            raise ParameterError(name, value, wanted)
+
+
+def check_size(n_trees: int, max_depth: int, branching: int) -> None:
+    """Refuse numbers of trees and depths that make no sense or no forest of a reasonable size."""
+    check_counts(n_estimators=n_trees, max_depth=max_depth)
+    # Python integers do not overflow, and a depth beyond 64 is not even raised to a power.
+    if max_depth > 64 or int(n_trees) * branching ** int(max_depth) > MAX_NODES:
+        raise DomainTooLargeError(
+            f"{n_trees} trees of depth {max_depth} could have more than {MAX_NODES:,} leaves. "
+            "Hint: lower max_depth or n_estimators."
+        )
 
 
 class _Tree(NamedTuple):

@@ -26,9 +26,8 @@ from veilwood.forests.adaptive.fine_cells import MOST_KEPT, FineCells
 from veilwood.forests.adaptive.rows import SCORE_UNITS, Ints, ScoredRows
 from veilwood.forests.adaptive.shrinking import probabilities
 from veilwood.progress import track
-from veilwood.trees.builder import build_forest
 from veilwood.trees.counting import HAVE_NUMBA, on_threads, sum_over_trees
-from veilwood.trees.forest import LEAF, Forest
+from veilwood.trees.forest import LEAF, Forest, build_forest
 
 TREES, FEWEST_TREES = 60, 10
 JUDGED_TREES: Final = 8  # of each candidate: what more of them would still average out is known from how they differ

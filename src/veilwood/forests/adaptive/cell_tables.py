@@ -14,8 +14,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.trees.builder import build_forest
-from veilwood.trees.forest import LEAF, Forest
+from veilwood.trees.forest import LEAF, Forest, build_forest
 
 
 @dataclass(frozen=True, eq=False)

@@ -64,7 +64,8 @@ from veilwood.privacy.neighbours import Rows as RowsUnit
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import Step, counting_step, selecting_step, sparse_step
 from veilwood.trees import gpu
-from veilwood.trees.forest import LEAF, Forest, public_generators
+from veilwood.trees.forest import LEAF, Forest
+from veilwood.trees.random import public_generators
 from veilwood.trees.tabulated import Tabulated
 
 SHOWN_SIZES: Final = (1_000, 30_000, 1_000_000)  # for a plan that does not know the number of rows

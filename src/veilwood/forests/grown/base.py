@@ -27,8 +27,9 @@ from veilwood.privacy.loss import Loss, exact
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import Step
-from veilwood.trees.forest import Forest, check_counts, public_generators
+from veilwood.trees.forest import Forest
 from veilwood.trees.levelwise import Growing
+from veilwood.trees.random import check_counts, public_generators
 
 HALF = "half"  # of the columns are candidates, drawn anew at each node
 SELECTIONS = ("auto", "flip", "exponential")

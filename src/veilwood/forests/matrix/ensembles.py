@@ -17,9 +17,8 @@ from veilwood.data.encoding import EncodedColumn, Encoding
 from veilwood.errors import DomainTooLargeError, ParameterError
 from veilwood.forests.matrix.workloads import PathWorkload
 from veilwood.forests.method import Parameters
-from veilwood.trees.builder import join_forests
-from veilwood.trees.forest import Forest, check_counts, public_generators
-from veilwood.trees.random import grow_binary, grow_multiway
+from veilwood.trees.forest import Forest, join_forests
+from veilwood.trees.random import check_counts, grow_binary, grow_multiway, public_generators
 
 BRANCHINGS = ("multiway", "binary")
 FEATURE_SUBSETS = ("independent", "disjoint")

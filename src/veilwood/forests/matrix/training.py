@@ -48,7 +48,7 @@ from veilwood.forests.matrix.measurement import (
 )
 from veilwood.forests.matrix.mixtures import Mixture
 from veilwood.forests.matrix.search import SMALL, optimize
-from veilwood.forests.method import Asked, Codes, Floats, ForestDesign, OnePassMethod, layout_of, least_noise
+from veilwood.forests.method import Asked, Codes, Floats, ForestDesign, OnePassMethod, least_noise
 from veilwood.forests.noisy_leaves import AUTO, MOST_LEAVES, LeafMethod, LeafModel, LeafParameters, Pooled
 from veilwood.forests.scoring_sql import doubtful
 from veilwood.privacy.door import Door
@@ -262,7 +262,7 @@ class MatrixForest(LeafMethod[MatrixForestParameters], OnePassMethod[MatrixFores
         plan = asked.plan(
             (step,),
             f"{step.name}, with noise",
-            layout_of(forest, self.records),
+            forest.layout(self.records),
             step.variance,
             choices={"structure": forest.fingerprint()},
             notes={"ensembles": len(ensembles)},
@@ -297,7 +297,7 @@ class MatrixForest(LeafMethod[MatrixForestParameters], OnePassMethod[MatrixFores
         plan = asked.plan(
             tuple(step for measurement in measurements for step in measurement.steps),
             f"noisy tables ({measured}) chosen to answer the {forest.n_leaves:,} leaves",
-            layout_of(forest, self.records),
+            forest.layout(self.records),
             sum(measurement.expected_error for measurement in measurements) / forest.n_leaves,
             notes={"ensembles": len(ensembles)},
         )
