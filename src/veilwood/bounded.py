@@ -2,7 +2,7 @@
 """Numbers, JSON and files from outside, read within bounds: a few bytes must not cost hours or gigabytes.
 
 Whatever takes a number, JSON or a text from a file, a message or a person reads it through here; callers decide what it
-means. Mechanisms take whole numbers and exact ratios; anything else is refused here.
+means. What mechanisms take is checked in ``privacy.noise``.
 
 | limit | of |
 |---|---|
@@ -26,24 +26,18 @@ from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from veilwood.errors import MechanismError, UnreadableError, VeilwoodError
+from veilwood.errors import UnreadableError, VeilwoodError
 from veilwood.wording import shorten, shown
 
 __all__ = [
-    "LARGEST_VALUE",
     "MOST_BYTES",
     "MOST_DIGITS",
     "MOST_DIGITS_OF_A_SUM",
     "MOST_NESTED",
     "are_whole",
     "check_digits",
-    "fraction",
-    "integers",
     "is_whole",
-    "not_negative",
-    "positive",
     "rational",
     "read_file",
     "read_json",
@@ -54,10 +48,7 @@ MOST_DIGITS: Final = 400
 MOST_DIGITS_OF_A_SUM: Final = 4000  # Python writes out 4,300 digits
 MOST_NESTED: Final = 64
 MOST_BYTES: Final = 1 << 26
-LARGEST_VALUE: Final = 2**61  # of a number that gets noise: sums of a few cannot overflow
 _LARGEST_POWER: Final = 300  # of ten: a float can hold it
-
-Ints = NDArray[np.int64]
 
 _EXPONENT: Final = re.compile(r"[eE]([+-]?[\d_]+)\s*$")
 _HALF_OF_A_PAIR: Final = re.compile(r"\\u[dD][89a-fA-F]")
@@ -120,46 +111,6 @@ def check_digits(value: Fraction, name: str = "number", most_digits: int = MOST_
 
 def _too_long(value: object, name: str, most_digits: int) -> UnreadableError:
     return UnreadableError(f"{name}={shown(value)} has more than {most_digits:,} digits. Hint: round it.")
-
-
-def integers(name: str, values: ArrayLike) -> Ints:
-    """Return `values` as int64, or refuse: floating-point values would leak through their low-order bits."""
-    array = np.asarray(values)
-    if array.size == 0 and not isinstance(values, np.ndarray):
-        array = array.astype(np.int64)  # numpy makes an empty list a float array
-    if array.dtype.kind not in "iu":
-        raise MechanismError(
-            f"{name} must be integers, got {array.dtype}. Hint: count in whole units, or quantise each record first."
-        )
-    if array.size and (int(array.max()) > LARGEST_VALUE or int(array.min()) < -LARGEST_VALUE):
-        raise MechanismError(f"{name} must lie within ±2**61, or sums could overflow. Hint: use a coarser unit.")
-    return array.astype(np.int64)
-
-
-def fraction(name: str, value: Fraction | int) -> Fraction:
-    """Return `value` as a Fraction, refusing what is not exact."""
-    if isinstance(value, bool) or not isinstance(value, int | Fraction | np.integer):
-        raise MechanismError(
-            f"{name} must be an integer or a Fraction, got {shown(value)}. Hint: write Fraction('0.1'), not 0.1."
-        )
-    return check_digits(Fraction(value) if isinstance(value, Fraction) else Fraction(int(value)), name)
-
-
-def positive(name: str, value: Fraction | int, largest: int) -> Fraction:
-    """Return `value` as a Fraction, refusing what is not positive or too large."""
-    exact = fraction(name, value)
-    if not 0 < exact <= largest:
-        limit = f"2**{largest.bit_length() - 1}"
-        raise MechanismError(f"{name} must be above 0 and at most {limit}, got {shown(value)}. Hint: check its unit.")
-    return exact
-
-
-def not_negative(name: str, value: Fraction | int) -> Fraction:
-    """Return `value` as a Fraction, refusing negative ones."""
-    exact = fraction(name, value)
-    if exact < 0:
-        raise MechanismError(f"{name} must not be negative, got {shown(value)}. Hint: a sensitivity is a distance.")
-    return exact
 
 
 def read_json(text: str | bytes | bytearray, most_bytes: int = MOST_BYTES) -> Any:

@@ -27,16 +27,6 @@ def shorten(text: str, most: int = _MOST_SHOWN) -> str:
     return line if len(line) <= most else f"{line[:most]}..."
 
 
-def amount(value: float) -> str:
-    """Write a number with six digits that count, as people do: millions without a power of ten.
-
-    >>> amount(2219570.4), amount(0.5), amount(20.0)
-    ('2,219,570', '0.5', '20')
-    """
-    rounded = float(f"{value:.6g}")
-    return f"{rounded:,.0f}" if 1e6 <= abs(rounded) < 1e15 else f"{rounded:.6g}"
-
-
 def without_secrets(address: str) -> str:
     """Leave out of an address what may be secret: a name and password before the host, and all behind a question mark.
 

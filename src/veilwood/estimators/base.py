@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -382,7 +382,8 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
     ) -> Door:
         """Open the door, measure, and take in what came out; return the door, closed."""
         warn_of_more_fits(table, with_ledger=self.ledger is not None)
-        door = Door(design.plan, open_ledger(self.ledger), not_private=not_private, table=table)
+        ledger = None if self.ledger is None else open_ledger(self.ledger)
+        door = Door(design.plan, ledger, not_private=not_private, table=table)
         self.go_through(door, design, method, measure)
         return door
 
@@ -414,12 +415,11 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
             door = Door(own, open_ledger(self.ledger), not_private=not_private, table=fitted._table)
         self.evaluation_ = measure_quality(self, held_out, door, n_jobs=self.n_jobs)
 
-    @contextmanager
-    def _noting_refusals(self, plan: Plan, not_private: str | None, table: Handle) -> Iterator[None]:
+    def _noting_refusals(self, plan: Plan, not_private: str | None, table: Handle) -> AbstractContextManager[None]:
         """Write into the ledger that rows were refused: it tells something for nothing, so it must not go unseen."""
-        door = partial(Door, plan, open_ledger(self.ledger), not_private=not_private, table=table)
-        with nullcontext() if self.ledger is None else noting_refusals(door):
-            yield
+        if self.ledger is None:
+            return nullcontext()
+        return noting_refusals(partial(Door, plan, open_ledger(self.ledger), not_private=not_private, table=table))
 
     def _encode(self, encoding: Encoding, X: Any) -> NDArray[np.uint16]:
         unit = unit_of(self.privacy_unit)

@@ -20,7 +20,7 @@ from veilwood._version import __version__
 from veilwood.errors import ModelFileError, VeilwoodError
 from veilwood.pictures import card
 from veilwood.privacy.loss import Loss
-from veilwood.privacy.plan import EACH_TO_ONE_TREE, Layout, Plan
+from veilwood.privacy.plan import EACH_TO_ONE_TREE, Layout, Plan, fingerprint_of
 from veilwood.wording import shorten
 
 NO_SCHEMA: Final = "none: the release is a schema"
@@ -232,7 +232,7 @@ class PrivacyStatement:
 
     def _chosen_in_words(self) -> list[str]:
         """What an adaptive plan chose, for people."""
-        layout = ", ".join(Layout(**self.chosen["layout"]).in_words())
+        layout = ", ".join(Layout.from_dict(self.chosen["layout"]).in_words())
         choices = [f"{name}: {value}" for name, value in self.chosen["choices"].items()]
         return [*choices, f"layout: {layout}", f"plan as carried out (sha256): {self.chosen['plan_hash']}"]
 
@@ -249,23 +249,23 @@ def certify(plan: Plan, spend: Spend, servers: ByServers | None = None) -> Priva
     servers : ByServers, optional
         How servers took part, if they did.
     """
-    private, loss = spend.not_private is None and spend.loss.is_bounded, spend.loss
-    unit = str(plan.neighbours.unit)
+    told, loss = plan.to_dict(), spend.loss
+    private, unit, steps = spend.not_private is None and loss.epsilon is not None, told["unit"], told["steps"]
     return PrivacyStatement(
         is_private=private,
         epsilon=float(loss.epsilon) if private and loss.epsilon is not None else None,
         delta=float(loss.delta) if private else None,
-        adjacency=plan.neighbours.adjacency,
+        adjacency=told["adjacency"],
         unit=unit,
-        mechanism=plan.mechanism,
+        mechanism="; ".join(dict.fromkeys(step["mechanism"] for step in steps)),
         released=plan.released,
-        composition=tuple(step.to_dict() for step in plan.steps),
+        composition=tuple(steps),
         assumptions=tuple(each.value.format(unit=unit) for each in assumptions_of(plan, spend.kept, servers)),
         reason=spend.not_private,
         ledger=spend.ledger,
         ledger_entry=spend.entry,
         schema_hash=plan.schema_hash,
-        plan_hash=plan.opened_as or spend.plan or plan.fingerprint(),
+        plan_hash=plan.opened_as or spend.plan or fingerprint_of(told),
         version=__version__,
         chosen=chosen_in(plan),
     )
@@ -295,7 +295,7 @@ def _can_be_shown(chosen: dict[str, Any]) -> bool:
     if set(chosen) != {"choices", "layout", "plan_hash"} or not isinstance(chosen["plan_hash"], str):
         return False
     try:
-        Layout(**chosen["layout"])
+        Layout.from_dict(chosen["layout"])
     except (TypeError, VeilwoodError):
         return False
     return isinstance(chosen["choices"], dict)

@@ -45,8 +45,6 @@ class CoveredDoor(UnchargedDoor):
         """Return the certificate of this release; its entry is that of the first."""
         if self._reservation is None or not self._closed:
             raise UseError("a release has a statement once it is finished.")
-        not_private = "; ".join(self._reasons) or None
         ledger = self._ledger
-        return certify(
-            self.plan, Spend(ledger.name, self._reservation.id, self.plan.loss, kept_by(ledger), not_private)
-        )
+        spend = Spend(ledger.name, self._reservation.id, self.plan.loss, kept_by(ledger), self._reason)
+        return certify(self.plan, spend)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Literal, NoReturn, Self, TypeVar
+from typing import Final, Literal, NoReturn, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,8 @@ SEEDED = "the noise came from a seeded test stream, so anyone with the seed can 
 NO_NOISE = "epsilon is infinite: no noise was added"
 INFERRED = "the schema was inferred from the data itself"
 
+NOT_KEPT: Final = NoLedger()  # stands where no ledger was given: nothing can be refused, and nothing is written down
+
 
 Outcome = TypeVar("Outcome")
 
@@ -42,7 +44,7 @@ class Door:
     Used as a context. On entry the whole loss is reserved, or ``BudgetExceededError`` is raised and nothing has
     happened. Each step of the plan passes once. On a regular exit the reservation is committed. If anything goes
     wrong, what was reserved stays spent, with one exception: input refused (``OutOfSchemaError``) before the first
-    noise was drawn, when nothing can have come out.
+    noise was drawn, when nothing can have come out. Without a ledger nothing is kept, and the certificate says so.
 
     Notes
     -----
@@ -55,9 +57,11 @@ class Door:
     covers: bool = False  # one release on other units, at no further cost (``covered``)
     _servers: ByServers | None = None  # how servers take part, where a door asks them for noise
 
-    def __init__(self, plan: Plan, ledger: Ledger, *, not_private: str | None = None, table: Handle = UNNAMED) -> None:
+    def __init__(
+        self, plan: Plan, ledger: Ledger | None, *, not_private: str | None = None, table: Handle = UNNAMED
+    ) -> None:
         self.plan = plan
-        self._ledger = ledger
+        self._ledger = NOT_KEPT if ledger is None else ledger
         self._table = table
         self._passed: set[str] = set()
         self._reasons = [reason for reason in (not_private,) if reason]
@@ -67,22 +71,35 @@ class Door:
         self._closed = False
 
     def __enter__(self) -> Self:
-        entropy.check()  # while nothing is spent
-        if entropy.is_seeded():
+        if entropy.check():  # while nothing is spent
             self._reasons.append(SEEDED)
-        self._reservation = self._ledger.reserve(
+        self._reservation = self._reserve() if self._is_kept else Reservation(self._ledger, 1)
+        loss = Loss.unbounded() if self._reasons else self.plan.loss
+        self._spending = Spending(self._table, loss, self._is_kept)
+        spending.record(self._spending)
+        return self
+
+    @property
+    def _is_kept(self) -> bool:
+        """Whether there is a ledger in which the release stands."""
+        return not isinstance(self._ledger, NoLedger)
+
+    @property
+    def _reason(self) -> str | None:
+        """Why the release is not private; None if it is."""
+        return "; ".join(self._reasons) or None
+
+    def _reserve(self) -> Reservation:
+        """Write the loss into the ledger, or be refused."""
+        return self._ledger.reserve(
             self.plan.loss,
             what=f"{self.plan.estimator} on {self.plan.schema_name}: {self.plan.released}",
             neighbours=str(self.plan.neighbours),
             plan=self.plan.fingerprint(),
-            not_private="; ".join(self._reasons) or None,
+            not_private=self._reason,
             table=self._table.name,
             schema=self.plan.schema_hash,
         )
-        loss = Loss.unbounded() if self._reasons else self.plan.loss
-        self._spending = Spending(self._table, loss, not isinstance(self._ledger, NoLedger))
-        spending.record(self._spending)
-        return self
 
     def __reduce__(self) -> NoReturn:
         raise UseError("a door cannot be copied: each copy would let the same budget out once more.")
@@ -198,9 +215,11 @@ class Door:
         if self._reservation is None:
             return
         if error is None:
-            self._reservation.commit()
+            if self._is_kept:
+                self._reservation.commit()
         elif isinstance(error, OutOfSchemaError) and not self._passed:
-            self._reservation.cancel(error.in_short())
+            if self._is_kept:
+                self._reservation.cancel(error.in_short())
             spending.withdraw(self._spending)
             error.add_note("Nothing was spent.")
         else:
@@ -210,8 +229,11 @@ class Door:
         """Return the certificate of a finished release, with the loss that stands in the ledger."""
         if self._reservation is None or not self._closed:
             raise UseError("a release has a statement once it is finished.")
-        entry = next(entry for entry in self._ledger.entries() if entry.id == self._reservation.id)
-        spend = Spend(self._ledger.name, entry.id, entry.loss, kept_by(self._ledger), entry.not_private, entry.plan)
+        if not self._is_kept:
+            spend = Spend(self._ledger.name, self._reservation.id, self.plan.loss, "not", self._reason)
+        else:
+            entry = next(entry for entry in self._ledger.entries() if entry.id == self._reservation.id)
+            spend = Spend(self._ledger.name, entry.id, entry.loss, kept_by(self._ledger), entry.not_private, entry.plan)
         return certify(self.plan, spend, self._servers)
 
 
@@ -237,8 +259,7 @@ class UnchargedDoor(Door):
 
     def _check_entropy(self) -> None:
         """Refuse bits that are not random; say where they are seeded."""
-        entropy.check()
-        if entropy.is_seeded() and SEEDED not in self._reasons:
+        if entropy.check() and SEEDED not in self._reasons:
             self._reasons.append(SEEDED)
 
     def __exit__(
@@ -254,7 +275,7 @@ class TrialDoor(UnchargedDoor):
     """
 
     def __init__(self, plan: Plan) -> None:
-        super().__init__(plan, NoLedger())
+        super().__init__(plan, None)
 
     def __enter__(self) -> Self:
         self._check_entropy()

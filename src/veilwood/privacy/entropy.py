@@ -54,10 +54,12 @@ def words(n: int, bits: int = 64) -> NDArray[np.unsignedinteger[Any]]:
     return np.right_shift(drawn, drawn.dtype.type(surplus)) if surplus else drawn
 
 
-def check() -> None:
-    """Refuse to go on where no random bits can be had: asked before anything is spent on noise."""
-    if not is_seeded():  # a test stream must not lose a byte here
+def check() -> bool:
+    """Refuse to go on where no random bits can be had, before anything is spent; return whether they are seeded."""
+    seeded = is_seeded()
+    if not seeded:  # a test stream must not lose a byte here
         _bytes(1)
+    return seeded
 
 
 def secret_key() -> bytes:

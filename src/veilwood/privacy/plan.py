@@ -22,8 +22,8 @@ from veilwood.errors import PlanError, VeilwoodError
 from veilwood.pictures import card
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours, RowsOf, unit_of
-from veilwood.privacy.steps import MOST_CELLS, Step, loss_from_dict, loss_to_dict
-from veilwood.wording import amount, shorten
+from veilwood.privacy.steps import MOST_CELLS, Step, amount, loss_from_dict, loss_to_dict
+from veilwood.wording import shorten
 
 Records: TypeAlias = Literal["all to every tree", "each to one tree"]
 EACH_TO_ONE_TREE: Records = "each to one tree"
@@ -60,12 +60,16 @@ class Layout:
     rows_planned: int | None = None
     rows_known: Literal["declared", "counted", "measured"] | None = None
 
-    def __post_init__(self) -> None:
-        rows = 0 if self.rows_planned is None else self.rows_planned
-        numbers = (self.trees, self.leaves, self.depth, self.queries, rows)
-        known = self.records in get_args(Records) and self.rows_known in (None, "declared", "counted", "measured")
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Layout:
+        """Read what ``to_dict`` wrote, refusing what is no layout."""
+        made = cls(**data)
+        rows = 0 if made.rows_planned is None else made.rows_planned
+        numbers = (made.trees, made.leaves, made.depth, made.queries, rows)
+        known = made.records in get_args(Records) and made.rows_known in (None, "declared", "counted", "measured")
         if not known or not are_whole(numbers, 0, MOST_CELLS):
             raise PlanError("this is not a plan: the layout of its forest is not made of whole numbers.")
+        return made
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -215,7 +219,7 @@ class Plan:
                 released=data["released"],
                 schema_name=data["schema"],
                 schema_hash=data["schema_hash"],
-                layout=Layout(**data["layout"]),
+                layout=Layout.from_dict(data["layout"]),
                 choices=dict(data["choices"]),
                 notes=dict(data["notes"]),
                 expected_leaf_mse=noise,
@@ -248,7 +252,7 @@ class Plan:
 
     def fingerprint(self) -> str:
         """Return a hash that names this plan, with everything in it."""
-        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+        return fingerprint_of(self.to_dict())
 
     def differences(self, other: Plan) -> list[str]:
         """Say in what another plan differs, as ``name: here, there``; empty if they are the same plan."""
@@ -299,3 +303,8 @@ class Plan:
     def _repr_html_(self) -> str:
         """Show the plan in a notebook."""
         return card(f"Plan of {self.estimator}: {self.loss}", self.explain())
+
+
+def fingerprint_of(told: Mapping[str, Any]) -> str:
+    """Return the hash that names a plan, of what ``Plan.to_dict`` says."""
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()

@@ -25,7 +25,8 @@ from veilwood.errors import SetupError
 from veilwood.privacy import entropy
 
 __all__ = [
-    "exp_minus", "gaussian", "geometric", "opendp_gaussian", "opendp_laplace", "uniform_below", "weighted_choice",
+    "exp_minus", "gaussian", "geometric", "laplace", "opendp_gaussian", "opendp_laplace", "uniform_below",
+    "weighted_choice",
 ]  # fmt: skip
 
 Ints = NDArray[np.int64]
@@ -42,11 +43,21 @@ ONE_TABLE_SIGMA = 1 << 10  # the largest Gaussian sigma that is drawn from a sin
 
 def geometric(scale: Fraction, n: int) -> Ints:
     """Draw `n` times from P(z) proportional to exp(-z/scale) on z = 0, 1, 2, ..."""
+    return _geometric(scale, n, entropy.digit_bits())
+
+
+def laplace(scale: Fraction, n: int) -> Ints:
+    """Draw `n` times from P(x) proportional to exp(-abs(x)/scale) on the integers: a difference of two geometrics."""
+    digit_bits = entropy.digit_bits()
+    return _geometric(scale, n, digit_bits) - _geometric(scale, n, digit_bits)
+
+
+def _geometric(scale: Fraction, n: int, digit_bits: int) -> Ints:
     if scale <= ONE_TABLE_SCALE:
-        return _in_chunks(_geometric_table(scale, entropy.digit_bits()).draw, n)
+        return _in_chunks(_geometric_table(scale, digit_bits).draw, n)
     # z = RADIX * quotient + remainder: the law factorises, so the two are independent.
-    quotient = geometric(scale / RADIX, n)
-    remainder = _in_chunks(_remainder_table(scale, entropy.digit_bits()).draw, n)
+    quotient = _geometric(scale / RADIX, n, digit_bits)
+    remainder = _in_chunks(_remainder_table(scale, digit_bits).draw, n)
     return quotient * RADIX + remainder
 
 
@@ -317,7 +328,7 @@ def _gaussian_by_rejection(sigma_squared: Fraction, n: int) -> Ints:
     outcome = np.empty(n, dtype=np.int64)
     missing = np.arange(n)
     while missing.size:
-        proposal = geometric(Fraction(scale), missing.size) - geometric(Fraction(scale), missing.size)
+        proposal = laplace(Fraction(scale), missing.size)
         accepted = _accept(np.abs(proposal), scale, sigma_squared)
         outcome[missing[accepted]] = proposal[accepted]
         missing = missing[~accepted]

@@ -13,10 +13,9 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from veilwood.bounded import Ints, fraction, integers, positive
 from veilwood.errors import MechanismError
 from veilwood.privacy import samplers
-from veilwood.privacy.noise import LARGEST_SCALE
+from veilwood.privacy.noise import LARGEST_SCALE, Ints, fraction, integers, positive
 
 Floats = NDArray[np.float64]
 

@@ -20,10 +20,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.bounded import LARGEST_VALUE
 from veilwood.errors import MechanismError
 from veilwood.privacy import samplers
-from veilwood.privacy.noise import LARGEST_SCALE, DiscreteLaplace
+from veilwood.privacy.noise import LARGEST_SCALE, LARGEST_VALUE, DiscreteLaplace
 
 __all__ = ["LARGEST_SPARSE_SCALE", "MOST_SPARSE_CELLS", "SparseLaplace"]
 

@@ -22,7 +22,7 @@ from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAn
 from veilwood.privacy.sparse_noise import SparseLaplace
 from veilwood.privacy.standing_out import StandingOut
 from veilwood.privacy.stopping import RandomStopping
-from veilwood.wording import amount, shorten, shown
+from veilwood.wording import shorten, shown
 
 Noise: TypeAlias = DiscreteLaplace | DiscreteGaussian | SparseLaplace | StandingOut
 
@@ -158,6 +158,16 @@ class Step:
             raise PlanError(f"step {shorten(str(name))!r} is not made of whole numbers.")
         mechanism = _mechanism_from_dict(exact["mechanism"])
         return cls(name, loss_from_dict(exact), mechanism, data["sensitivity"], shape, data["choices"])
+
+
+def amount(value: float) -> str:
+    """Write a number with six digits that count, as people do: millions without a power of ten.
+
+    >>> amount(2219570.4), amount(0.5), amount(20.0)
+    ('2,219,570', '0.5', '20')
+    """
+    rounded = float(f"{value:.6g}")
+    return f"{rounded:,.0f}" if 1e6 <= abs(rounded) < 1e15 else f"{rounded:.6g}"
 
 
 def _rho_divisor(choice: Selection | type[Selection]) -> int:
