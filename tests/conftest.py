@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all tests share: searches for counterexamples repeat from run to run, and no test is timed.
 
-Fixtures stand beside the tests that use them.
+Fixtures of one room stand in its own conftest, and those of one file in that file.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -29,3 +31,36 @@ def _strategies(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def kept_strategies(_strategies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep strategies, as users do: a test that fits matrix forests often, and not to test the search, asks for it."""
     monkeypatch.setenv("VEILWOOD_CACHE", str(_strategies))
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, as the working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def car_forest() -> Any:
+    """A forest that was fitted to every second row of the cars, never changed."""
+    import veilwood as vw
+
+    car = vw.datasets.car()
+    return vw.PrivateForestClassifier(car.schema, epsilon=2.0, random_state=0).fit(car.X[::2], car.y[::2])
+
+
+@pytest.fixture(scope="session")
+def _signed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("cryptography")
+    from fixtures.signed_models import fill
+
+    folder = tmp_path_factory.mktemp("signed")
+    fill(folder)
+    return folder
+
+
+@pytest.fixture
+def signed_folder(_signed: Path, tmp_path: Path) -> Path:
+    """A copy of a folder with two key pairs, a signed model, another signed model, and a signed plan."""
+    shutil.copytree(_signed, tmp_path, dirs_exist_ok=True)
+    return tmp_path

@@ -14,7 +14,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +26,6 @@ from veilwood.cli.main import main
 from veilwood.models.signed import sign, verify
 from veilwood.privacy import signature
 from veilwood.privacy.loss import Loss, requested_loss
-from veilwood.wording import shown
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
@@ -154,21 +152,6 @@ def test_a_pipe_that_nobody_writes_to_is_refused(name: str, tmp_path: Path) -> N
     os.mkfifo(pipe)
     with in_time(), pytest.raises(vw.VeilwoodError, match="not an ordinary file"):
         READERS[name](pipe)
-
-
-def test_any_value_is_shown_in_a_short_line() -> None:
-    deep: list[Any] = []
-    for _ in range(100_000):
-        deep = [deep]
-
-    class Silent:
-        def __repr__(self) -> str:
-            raise RuntimeError
-
-    for value in (10**5000, deep, Silent(), "x" * 10**6, "a\nb\r\tc", "\ud800", np.zeros((99, 99)), None):
-        text = shown(value)
-        assert len(text) < 150
-        assert text.isprintable()
 
 
 # -- losses, plans, ledgers --------------------------------------------------------------------------------------

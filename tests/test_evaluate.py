@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import veilwood as vw
 from fixtures.neighbour_pairs import SCHEMAS, Row, as_csv, as_frame, as_list, row_of
 from veilwood import audit
 from veilwood.audit.noninterference import interference
-from veilwood.cli.main import main
 from veilwood.data.batches import Batch
 from veilwood.estimators.evaluation import evaluation_plan
 from veilwood.forests.scoring import Scoring
@@ -44,12 +42,6 @@ def models() -> dict[str, Any]:
 
 def task_of(name: str) -> str:
     return "classification" if name.endswith("Classifier") else "regression"
-
-
-@pytest.fixture(scope="module")
-def car_forest() -> Any:
-    car = vw.datasets.car()
-    return vw.PrivateForestClassifier(car.schema, epsilon=2.0, random_state=0).fit(car.X[::2], car.y[::2])
 
 
 def test_an_evaluation_is_charged_once_and_says_so(car_forest: Any, tmp_path: Path) -> None:
@@ -188,46 +180,6 @@ def test_the_noise_that_was_attacked_is_the_noise_that_is_drawn(
 
 
 # -- command line --------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, car_forest: Any) -> Path:
-    monkeypatch.chdir(tmp_path)
-    car = vw.datasets.car()
-    pd.DataFrame(car.X).assign(**{car.schema.target.name: car.y}).to_csv("rows.csv", index=False)
-    vw.save(car_forest, "model.veilwood")
-    return tmp_path
-
-
-def test_the_command_charges_the_ledger_and_prints_intervals(clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ledger", "create", "spends.db", "--epsilon", "1"]) == 0
-    words = ["evaluate", "model.veilwood", "rows.csv", "--epsilon", "0.6", "--ledger", "spends.db"]
-    assert main(words) == 0
-    said = capsys.readouterr().out
-    assert "accuracy:" in said
-    assert "epsilon=0.4 left of epsilon=1" in said
-    assert main([*words, "--json"]) == 3
-    assert json.loads(capsys.readouterr().err)["error"] == "BudgetExceededError"
-
-
-def test_the_command_writes_what_it_found(clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["evaluate", "model.veilwood", "rows.csv", "--epsilon", "1", "-o", "quality.json"]) == 0
-    assert json.loads((clinic / "quality.json").read_text())["certificate"]["epsilon"] == 1
-    assert main(["evaluate", "model.veilwood", "rows.csv", "--epsilon", "1", "-o", "quality.json"]) == 2
-    assert "--force" in capsys.readouterr().err
-
-
-def test_a_share_set_aside_by_the_command_line(clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    vw.datasets.car().schema.save("car.json")
-    words = ["fit", "rows.csv", "--schema", "car.json", "--evaluate-share", "0.3", "-o", "new.veilwood"]
-    assert main(words) == 0
-    assert "On the units set aside:" in capsys.readouterr().out
-    model = vw.load("new.veilwood")
-    found = vw.Evaluation.load("new.quality.json")
-    assert found.to_dict()["model"] == model.privacy_.plan_hash
-    (clinic / "new.quality.json").write_text((clinic / "new.quality.json").read_text().replace("with noise", "exactly"))
-    with pytest.raises(vw.VeilwoodError, match="not an evaluation"):
-        vw.Evaluation.load("new.quality.json")
 
 
 def test_score_says_once_what_it_gives_away(car_forest: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 """Every public estimator under attack: canaries, what depends on the data, what it holds, and what was charged.
 
 Each attack is also made on a mutant that it must catch. Single mechanisms are in test_audit.py and
-test_distinguishers.py, the command line of audits in test_cli_audit.py.
+test_distinguishers.py, the command line of audits in cli/test_audit.py.
 """
 
 from __future__ import annotations

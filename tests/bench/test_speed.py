@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from veilwood.bench import speed, speed_worker
+from veilwood.bench import speed
 from veilwood.cli.main import app
 from veilwood.errors import FileError
 
@@ -59,16 +59,6 @@ def test_other_files_are_refused(text: str, tmp_path: Path) -> None:
         speed.slower(file, file)
     with pytest.raises(FileError, match="cannot be read"):
         speed.slower(tmp_path / "none.json", file)
-
-
-@pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning")
-@pytest.mark.parametrize(("name", "n_classes"), [("PrivateForest", 3), ("HistGradientBoosting", 0)])
-def test_a_worker_measures(name: str, n_classes: int) -> None:
-    case = {"estimator": name, "rows": 3000, "columns": 4, "classes": n_classes, "epsilon": 1.0}
-    figures = speed_worker.measure(case)
-    assert figures["fit"] > 0
-    assert figures["predict"] > 0
-    assert figures["score"] > (0.4 if n_classes else 0.3)
 
 
 def test_the_size_is_that_of_what_is_needed() -> None:

@@ -4,18 +4,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from veilwood.bench import peers, suite, tables
-from veilwood.bench.peers import PeerError, environment, fit_elsewhere
-from veilwood.bench.scoring import Job, split
-from veilwood.cli.main import main
+from veilwood.bench import peers, suite
+from veilwood.bench.scoring import Job
 
 FOREST = """
 from sklearn.ensemble import RandomForestClassifier as Plain
@@ -43,19 +39,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cheap.py").write_text(CHEAP)
     return tmp_path
-
-
-def test_no_table_is_in_both_suites_and_each_has_25() -> None:
-    both = [{*tables.REAL[name], *tables.MADE[name]} for name in ("development", "validation")]
-    assert both[0] & both[1] == set()
-    assert min(map(len, both)) >= 25
-
-
-def test_a_split_keeps_test_rows_away_from_training() -> None:
-    train, test = split(1_000, 3)
-    assert not set(train) & set(test)
-    assert len(train) == 750
-    assert len(split(100_000, 3)[1]) == suite.MOST_TESTED
 
 
 def test_what_is_in_the_cache_is_not_computed_again(here: Path) -> None:
@@ -110,16 +93,6 @@ def use_fake(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setattr(peers, "environment", lambda peer, say=print: Path(sys.executable))
 
 
-def test_a_peer_learns_and_is_tested_on_our_splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_fake(monkeypatch, tmp_path)
-    table = tables.load("development", "iris", None)
-    jobs = [Job("development", "iris", "diffprivlib", epsilon, 0.0, seed) for seed, epsilon in ((0, 1.0), (1, 20.0))]
-    good, bad = fit_elsewhere("diffprivlib", jobs, table)
-    assert good["score"] > 0.8
-    assert good["log_loss"] < 0.6
-    assert (bad["score"], bad["note"]) == ("", "refused: RuntimeError: too much")
-
-
 def test_a_peer_that_cannot_do_a_table_is_refused_and_one_that_breaks_is_left_out(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,70 +111,4 @@ def test_a_peer_that_cannot_do_a_table_is_refused_and_one_that_breaks_is_left_ou
     assert any("DP-EBM is left out: its worker stopped" in line for line in lines)
 
 
-def fails_in(step: str) -> Callable[..., Any]:
-    def call(command: Any) -> None:
-        if step in command:
-            raise PeerError(f"{step} failed: no route to the index")
-
-    return call
-
-
-def test_an_environment_that_cannot_be_made_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(peers.PLACE, str(tmp_path / "peers"))
-    monkeypatch.setattr(peers, "_call", fails_in("install"))
-    lines: list[str] = []
-    with pytest.raises(PeerError, match="no route to the index"):
-        environment("diffprivlib", lines.append)
-    assert lines[0].startswith("making an environment for diffprivlib in ")
-    assert not list(tmp_path.rglob("ready"))
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv(peers.PLACE, str(tmp_path / "file" / "below"))
-    with pytest.raises(PeerError, match=r"cannot be made.*VEILWOOD_PEERS"):
-        environment("diffprivlib", lines.append)
-
-
-def test_an_environment_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(peers.PLACE, str(tmp_path / "peers"))
-    calls: list[Any] = []
-
-    def call(command: Any) -> None:
-        calls.append(command)
-        for name in command:
-            if name.startswith(str(tmp_path)) and not name.endswith("python"):
-                Path(name).mkdir(parents=True, exist_ok=True)
-
-    monkeypatch.setattr(peers, "_call", call)
-    python = environment("diffprivlib", lambda line: None)
-    assert len(calls) == 3
-    assert environment("diffprivlib", lambda line: None) == python
-    assert len(calls) == 3
-
-
 # -- the command ----------------------------------------------------------------------------------------------------
-
-
-def test_the_command_measures_reports_and_goes_on(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["bench", "accuracy", "--table", "iris", "--seeds", "1", "--epsilon", "4", "--estimator", "cheap.py:Cheap"]
-    assert main([*words, "-o", "skill.md"]) == 0
-    assert "| cheap.py:Cheap | 0.000 |" in capsys.readouterr().out
-    assert "## iris" in (here / "skill.md").read_text()
-    assert (here / "fits").read_text() == "x"
-    assert main([*words, "-o", "skill.md", "--force"]) == 0
-    assert (here / "fits").read_text() == "x"
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--suite", "other"], "development or validation"),
-        (["--table", "adult"], "no table 'adult' here"),
-        (["--estimator", "Forest"], "no estimator 'Forest'"),
-        (["--data", "nowhere"], "not a folder"),
-    ],
-)
-def test_words_that_are_not_understood(
-    words: list[str], says: str, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["bench", "accuracy", *words]) == 2
-    assert says in capsys.readouterr().err
-    assert not (here / "accuracy.csv").exists()

@@ -18,7 +18,6 @@ import pytest
 
 import veilwood as vw
 from veilwood.cli.main import FAMILIES, main
-from veilwood.forests.method import ForestModel
 from veilwood.forests.random_trees import RandomTrees
 from veilwood.models import file as model_file
 
@@ -28,39 +27,12 @@ FIT = ["fit", "visits.csv", "--schema", "visits.json", *SMALL]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "src")}
 
 
-@pytest.fixture(scope="module")
-def clinic(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a table, a schema, a model and a ledger, never written to."""
-    folder = tmp_path_factory.mktemp("clinic")
-    frame = pd.DataFrame({"age": [i % 90 for i in range(400)], "ward": ["A", "B"] * 200})
-    frame["ill"] = ["yes" if age > 40 else "no" for age in frame["age"]]
-    frame.to_csv(folder / "visits.csv", index=False)
-    ward = {"name": "ward", "kind": "categorical", "values": ["A", "B", "C"]}
-    age = {"name": "age", "kind": "numeric", "lower": 0, "upper": 120}
-    ill = {"name": "ill", "kind": "categorical", "values": ["no", "yes"]}
-    schema = {"name": "visits", "task": "classification", "target": "ill", "columns": [age, ward, ill]}
-    (folder / "visits.json").write_text(json.dumps(schema))
-    forest = vw.RandomTreesClassifier(schema, epsilon=5.0, n_estimators=4, max_depth=3)
-    model_file.save(forest.fit(folder / "visits.csv"), folder / "old.veilwood")
-    vw.SQLiteLedger(folder / "small.db", epsilon=0.5)
-    return folder
-
-
-@pytest.fixture
-def here(clinic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A fresh copy of the clinic, as the working directory."""
-    for path in clinic.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     assert main([*words, "--json"]) == 0, capsys.readouterr().err
     return json.loads(capsys.readouterr().out)
 
 
-def test_the_default_is_the_forest_most_people_should_use(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_default_is_the_forest_most_people_should_use(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = [
         answer(capsys, "plan", "--schema", "visits.json", *more)["estimator"]
         for more in ([], ["--estimator", "private-forest"], ["--estimator", "PrivateForestClassifier"])
@@ -74,7 +46,7 @@ def test_the_default_is_the_forest_most_people_should_use(here: Path, capsys: py
 # -- what works ----------------------------------------------------------------------------------------------
 
 
-def test_from_draft_to_predictions(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_from_draft_to_predictions(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = answer(capsys, "schema", "draft", "visits.csv", "--target", "ill", "-o", "draft.json")
     assert found == {"schema": "draft.json", "task": "classification", "target": "ill", "left_out": {}}
     assert answer(capsys, "schema", "check", "visits.csv", "--schema", "visits.json")["fits"]
@@ -96,26 +68,7 @@ def test_from_draft_to_predictions(here: Path, capsys: pytest.CaptureFixture[str
     assert set(rows[0]) == {"prediction", "probability_no", "probability_yes"}
 
 
-def test_probabilities_come_from_the_same_walk_as_predictions(
-    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    walks = []
-    walk = ForestModel.sums
-    monkeypatch.setattr(ForestModel, "sums", lambda *given: (walks.append(1), walk(*given))[1])
-    rows = answer(capsys, "predict", "old.veilwood", "visits.csv", "--proba")
-    assert len(walks) == 1
-    shares = model_file.load("old.veilwood").predict_proba(pd.read_csv("visits.csv"))
-    assert [row["probability_yes"] for row in rows] == pytest.approx(shares[:, 1].tolist())
-
-
-def test_predictions_are_those_of_the_library(here: Path) -> None:
-    assert main(["predict", "old.veilwood", "visits.csv", "-o", "out.csv"]) == 0
-    written = pd.read_csv("out.csv")
-    model = model_file.load("old.veilwood")
-    assert written["prediction"].tolist() == model.predict(pd.read_csv("visits.csv")).tolist()
-
-
-def test_text_for_people(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_for_people(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*FIT, "--delta", "1e-6"]) == 0
     out = capsys.readouterr().out
     assert "Delta: not spent, as pure noise is the smaller one here" in out
@@ -128,7 +81,7 @@ def test_text_for_people(here: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "epsilon=0.5 left of epsilon=0.5" in capsys.readouterr().out
 
 
-def test_regression_is_picked_by_the_schema(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_regression_is_picked_by_the_schema(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     schema = json.loads(Path("visits.json").read_text())
     schema |= {"task": "regression", "target": "age"}
     Path("ages.json").write_text(json.dumps(schema))
@@ -138,7 +91,7 @@ def test_regression_is_picked_by_the_schema(here: Path, capsys: pytest.CaptureFi
     assert "leave --proba out" in capsys.readouterr().err
 
 
-def test_an_unreviewed_draft_is_not_private(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreviewed_draft_is_not_private(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", "draft", "visits.csv", "-o", "draft.json"]) == 0
     assert main(["fit", "visits.csv", "--schema", "draft.json", *SMALL]) == 0
     captured = capsys.readouterr()
@@ -160,21 +113,12 @@ def test_an_unreviewed_draft_is_not_private(here: Path, capsys: pytest.CaptureFi
     assert "NOT PRIVATE" not in captured.out
 
 
-def test_parameters_are_read_as_json_or_text(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    frame = pd.read_csv("visits.csv").assign(patient=[f"p{i // 4}" for i in range(400)])
-    frame.to_csv("by-patient.csv", index=False)
-    words = ["--param", 'privacy_unit={"id": "patient", "at_most": 2}', "--param", "voting=threshold"]
-    made = answer(capsys, "fit", "by-patient.csv", "--schema", "visits.json", *SMALL, *words)
-    assert made["certificate"]["unit"] == "all rows of one patient (at most 2 used)"
-    assert made["certificate"]["composition"][0]["sensitivity"] == 8
-
-
-def test_infinite_epsilon_says_not_private(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_infinite_epsilon_says_not_private(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*FIT, "--epsilon", "inf"]) == 0
     assert "Certificate: NOT PRIVATE: epsilon is infinite" in capsys.readouterr().out
 
 
-def test_warnings_are_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_are_one_line(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # So many leaves that the rows of one, told from noisy counts, cannot look like more than the noise by chance.
     fit = ["fit", "visits.csv", "--schema", "visits.json", "--estimator", "random-trees", "--param", "max_depth=8"]
     assert main([*fit, "--epsilon", "0.01"]) == 0
@@ -199,7 +143,7 @@ def test_help_has_an_example(words: list[str], capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize(("family", "task"), [(name, task) for name, tasks in FAMILIES.items() for task in tasks])
 def test_every_family_goes_from_fit_to_predictions(
-    family: str, task: str, here: Path, capsys: pytest.CaptureFixture[str]
+    family: str, task: str, in_clinic: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     schema = json.loads(Path("visits.json").read_text())
     schema |= {"task": task, "target": "ill" if task == "classification" else "age"}
@@ -214,7 +158,7 @@ def test_every_family_goes_from_fit_to_predictions(
     assert len(answer(capsys, "predict", "visits.veilwood", "visits.csv")) == 400
 
 
-def test_what_was_chosen_on_the_way_is_told(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_chosen_on_the_way_is_told(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["fit", "visits.csv", "--schema", "visits.json", "--estimator", "private-forest", "--epsilon", "2"]
     assert main(words) == 0
     assert "Chosen on the way, from what had come out: " in capsys.readouterr().out
@@ -316,21 +260,21 @@ def exit_code(words: list[str], says: str) -> int:
 
 @pytest.mark.parametrize(("words", "says", "prepare"), MISTAKES, ids=[" ".join(words) for words, _, _ in MISTAKES])
 def test_mistakes_are_one_line(
-    words: list[str], says: str, prepare: Callable[[], object], here: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], says: str, prepare: Callable[[], object], in_clinic: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prepare()
-    files = set(here.iterdir())
+    files = set(in_clinic.iterdir())
     assert main(words) == exit_code(words, says)
     err = capsys.readouterr().err
     assert says in err
     assert err.startswith("error: ")
     assert err.count("\n") == 1, err
     assert "Traceback" not in err
-    assert set(here.iterdir()) == files
+    assert set(in_clinic.iterdir()) == files
     assert vw.open_ledger("small.db").spent.epsilon == 0
 
 
-def test_refused_rows_give_the_budget_back(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused_rows_give_the_budget_back(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("odd.csv").write_text("age,ward,ill\n1,D,yes\n")
     fit = ["fit", "odd.csv", "--schema", "visits.json", "--epsilon", "0.3", "--ledger", "small.db"]
     assert main(fit) == 2
@@ -339,7 +283,7 @@ def test_refused_rows_give_the_budget_back(here: Path, capsys: pytest.CaptureFix
 
 
 def test_a_full_disk_says_that_the_budget_is_spent(
-    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    in_clinic: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device", "visits.veilwood")
@@ -352,7 +296,7 @@ def test_a_full_disk_says_that_the_budget_is_spent(
 
 @pytest.mark.parametrize(("where", "note"), [("measure", "epsilon=0.3 counts as spent"), ("design", "interrupted.")])
 def test_interrupted(
-    where: str, note: str, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    where: str, note: str, in_clinic: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -365,7 +309,9 @@ def test_interrupted(
     assert err.count("\n") == 1
 
 
-def test_unexpected_errors(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_errors(
+    in_clinic: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("veilwood.cli.predict.feature_batches", lambda *_, **__: 1 / 0)
     assert main([*OLD, "visits.csv"]) == 1
     err = capsys.readouterr().err
@@ -376,53 +322,13 @@ def test_unexpected_errors(here: Path, capsys: pytest.CaptureFixture[str], monke
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_debug_may_stand_anywhere(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_may_stand_anywhere(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["--debug", "certificate", "nosuch"], ["certificate", "nosuch", "--debug"]):
         assert main(words) == 4
         assert "Traceback" in capsys.readouterr().err
 
 
-def test_quiet_and_levels_may_stand_anywhere(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [*FIT, "--epsilon", "0.01", "--force"]
-    for more, warned in (["--quiet"], False), (["-q"], False), (["--log-level=error"], False), (
-        ["--log-level", "warning"], True,
-    ):  # fmt: skip
-        for line in (words + more, more + words):
-            assert main(line) == 0
-            out, err = capsys.readouterr()
-            assert out == "visits.veilwood\n"
-            assert bool(err) == warned
-    assert main([*FIT, "--force", "--epsilon", "inf", "--quiet"]) == 0
-    assert main(["plan", "--schema", "visits.json", "-o", "plan.json", "-q"]) == 0
-    assert capsys.readouterr().out == "visits.veilwood\nplan.json\n"
-    assert main(["plan", "--schema", "visits.json", "-q"]) == 0  # what was asked for is never left out
-    assert "Costs epsilon=1" in capsys.readouterr().out
-    assert main([*FIT, "--log-level", "loud"]) == 2
-    assert "one of debug, info, warning, error" in capsys.readouterr().err
-
-
-def test_a_person_is_asked_before_a_budget_is_spent(
-    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr("typer.confirm", lambda text: asked.append(text))
-    paid = [*FIT, "--epsilon", "0.3", "--ledger", "small.db"]
-    assert main(paid) == 2
-    assert "Nothing was spent" in capsys.readouterr().err
-    assert asked == ["Spend epsilon=0.3 of the epsilon=0.5 left in ledger small.db?"]
-    assert vw.open_ledger("small.db").spent.epsilon == 0
-    assert main([*paid, "--yes"]) == 0
-    assert len(asked) == 1
-    evaluation = ["evaluate", "visits.veilwood", "visits.csv", "--epsilon", "0.1", "--ledger", "small.db"]
-    assert main(evaluation) == 2
-    assert len(asked) == 2
-    assert main([*FIT, "--epsilon", "0.3", "--force"]) == 0  # no ledger, no budget: nobody is asked
-    assert len(asked) == 2
-
-
-def test_the_same_plan_on_a_new_table_every_month(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_plan_on_a_new_table_every_month(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--schema", "visits.json", "--epsilon", "0.2", "-o", "plan.json", "-q"]) == 0
     for month in ("may", "june"):
         Path("visits.csv").rename(f"{month}.csv")
@@ -436,7 +342,7 @@ def test_the_same_plan_on_a_new_table_every_month(here: Path, capsys: pytest.Cap
 # -- as processes --------------------------------------------------------------------------------------------
 
 
-def test_the_real_program(here: Path) -> None:
+def test_the_real_program(in_clinic: Path) -> None:
     program = Path(sys.executable).with_name("veilwood")
     start = [program] if program.exists() else [sys.executable, "-m", "veilwood"]
     run = subprocess.run([*start, "--version"], env=ENVIRONMENT, capture_output=True, text=True)
@@ -454,7 +360,7 @@ def test_the_real_program(here: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal")
-def test_ctrl_c_in_a_running_fit(here: Path) -> None:
+def test_ctrl_c_in_a_running_fit(in_clinic: Path) -> None:
     stall = (
         "import time, veilwood as vw; from veilwood.cli.main import main; import sys\n"
         "from veilwood.forests.random_trees import RandomTrees\n"

@@ -18,7 +18,6 @@ import pytest
 import veilwood as vw
 from veilwood.audit import epsilon_lower_bound
 from veilwood.audit.attacks import dice
-from veilwood.audit.noninterference import forced
 from veilwood.audit.replay import Guesses, guess_rows, overheard
 from veilwood.forests.adaptive import loop
 from veilwood.privacy import entropy
@@ -177,21 +176,3 @@ def test_fine_cells_keep_their_epsilon_and_half_the_noise_is_caught(
     halve_noise(monkeypatch)
     with entropy.seeded_for_tests(34):
         assert cells_attack(epsilon, monkeypatch)[1].epsilon_lower_bound > 1.1 * planned
-
-
-def test_a_replayed_fit_gets_the_answers_it_got() -> None:
-    schema = dice("classification", 4, 2)
-    table = pd.DataFrame([["0", "1", "0", "1"]] * 40, columns=list(schema.feature_names))
-    target = np.array(["yes", "no"] * 20, dtype=object)
-
-    def fit(rows: int) -> Any:
-        forest = vw.MedianForestClassifier(schema, n_estimators=2, max_depth=2, random_state=0, trees="shared")
-        return forest.fit(table[:rows], target[:rows])
-
-    with overheard() as heard:
-        first = fit(40)
-    with forced(answers=[out for _, out, _ in heard]) as passages:
-        again = fit(7)
-    assert (first.predict_proba(table) == again.predict_proba(table)).all()
-    assert [passage.step for passage in passages] == [step for step, _, _ in heard]
-    assert int(passages[-1].exact.sum()) == 2 * 7  # type: ignore[union-attr]

@@ -13,13 +13,10 @@ import pytest
 
 import veilwood as vw
 from veilwood import estimators, not_private
-from veilwood.data.encoding import Encoding
 from veilwood.forests.adaptive.cell_forests import Grown
 from veilwood.forests.adaptive.cell_tables import CellTable, grow_tables
 from veilwood.forests.adaptive.columns import columns_of
 from veilwood.models.onnx import export_onnx
-from veilwood.models.onnx_trees import tree_attributes
-from veilwood.trees.forest import build_forest
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -203,21 +200,3 @@ def test_a_predictor_that_answers_privately_is_refused_and_says_why(tmp_path: Pa
     with pytest.raises(vw.VeilwoodError, match="answers each batch"):
         export_onnx(predictor, tmp_path / "m")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_intervals_that_are_sent_here_and_there_are_refused() -> None:
-    encoding = Encoding(vw.Schema.numeric((0, 1), classes=["a", "b"], n_features=1), "bins")
-    odd = build_forest([3], [0, -1, -1], [-1, 0, 0], [2, 0, 0], [np.array([0, 1, 0, 1, 0], np.uint16)])
-    with pytest.raises(vw.VeilwoodError, match="here and there"):
-        tree_attributes(odd, encoding)
-
-
-def test_a_node_of_many_branches_becomes_as_few_decisions_as_can_be() -> None:
-    columns = [{"name": "v", "kind": "categorical", "values": [f"v{i}" for i in range(9)]}]
-    goal = {"name": "y", "kind": "categorical", "values": ["a", "b"]}
-    schema = vw.Schema.from_dict({"name": "s", "task": "classification", "target": "y", "columns": [*columns, goal]})
-    nine = build_forest([10], [0, *[-1] * 9], [-1, *[0] * 9], [9, *[0] * 9], [np.arange(9, dtype=np.uint16)])
-    told = tree_attributes(nine, Encoding(schema))
-    assert len(told["nodes_splits"]) == 8
-    assert "membership_values" not in told
-    assert sorted(told["nodes_splits"].tolist()) == list(range(1, 9))

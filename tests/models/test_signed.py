@@ -13,24 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import veilwood as vw
-from veilwood.cli.main import main
+from fixtures.signed_models import SCHEMA, X, fitted
 from veilwood.errors import SignatureError
 from veilwood.models import signed
 from veilwood.privacy import signature
-
-SCHEMA = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=2)
-X = np.random.default_rng(0).random((60, 2))
-Y = np.where(X[:, 0] > 0.5, "yes", "no")
-
-
-def fitted(**parameters: Any) -> Any:
-    usual: dict[str, Any] = {"n_estimators": 3, "max_depth": 2, "random_state": 0, "ledger": vw.MemoryLedger()}
-    return vw.RandomTreesClassifier(SCHEMA, **usual | parameters).fit(X, Y)
-
 
 # -- the same model, the same bytes -----------------------------------------------------------------------------------
 
@@ -57,24 +46,9 @@ def test_two_saves_give_identical_bytes(tmp_path: Path) -> None:
 # -- signatures -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two key pairs, a signed model, another signed model, and a signed plan; never written to."""
-    folder = tmp_path_factory.mktemp("signed")
-    for name in ("clinic", "stranger"):
-        signature.new_key(folder / f"{name}.key")
-    vw.save(fitted(), folder / "model.veilwood")
-    vw.save(fitted(epsilon=2.0), folder / "other.veilwood")
-    vw.RandomTreesClassifier(SCHEMA, n_estimators=3, max_depth=2, random_state=0).plan().save(folder / "plan.json")
-    for name in ("model.veilwood", "other.veilwood", "plan.json"):
-        signed.sign(folder / name, folder / "clinic.key")
-    return folder
-
-
 @pytest.fixture
-def here(made: Path, tmp_path: Path) -> Path:
-    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
-    return tmp_path
+def here(signed_folder: Path) -> Path:
+    return signed_folder
 
 
 def changed(path: Path, **entries: Any) -> None:
@@ -267,45 +241,3 @@ def test_a_model_of_another_plan_is_refused(here: Path) -> None:
 
 
 # -- the command line -------------------------------------------------------------------------------------------------
-
-
-def test_plan_signed_run_model_signed(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(here)
-    assert main(["sign", "--new-key", "new.key"]) == 0
-    assert "new.key.pub" in capsys.readouterr().out
-    assert main(["sign", "plan.json", "--key", "new.key"]) != 0
-    assert "exists already" in capsys.readouterr().err
-    assert main(["sign", "plan.json", "--key", "new.key", "--force"]) == 0
-    assert main(["sign", "model.veilwood", "--key", "new.key", "--force"]) == 0
-    capsys.readouterr()
-    for name in ("plan.json", "model.veilwood"):
-        assert main(["verify", name, "--signed-by", "new.key.pub", "--plan", "plan.json"]) == 0
-        assert "not that the run was honest" in capsys.readouterr().out
-        assert main(["verify", name, "--signed-by", "clinic.key.pub"]) != 0
-        assert "of another key" in capsys.readouterr().err
-    assert main(["verify", "model.veilwood", "--signed-by", "new.key.pub", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["signed"]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["sign"], "veilwood sign FILE --key KEY"),
-        (["sign", "model.veilwood"], "veilwood sign FILE --key KEY"),
-        (["sign", "model.veilwood", "--new-key", "k"], "signs nothing"),
-        (["sign", "--new-key", "clinic.key"], "exists already"),
-        (["sign", "nosuch.veilwood", "--key", "clinic.key"], "nosuch.veilwood"),
-        (["verify", "model.veilwood"], "--signed-by"),
-        (["verify", "nosuch.veilwood", "--signed-by", "clinic.key.pub"], "nosuch.veilwood"),
-        (["verify", "other.veilwood", "--signed-by", "clinic.key.pub", "--plan", "plan.json"], "carries out the plan"),
-    ],
-)
-def test_commands_that_cannot_be_done_say_why(
-    words: list[str], message: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(here)
-    assert main(words) not in (0, 1)
-    assert message in capsys.readouterr().err
-    assert not (here / "k").exists()

@@ -4,45 +4,14 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import veilwood as vw
-from veilwood import pictures
-from veilwood.cli.main import main
-from veilwood.models import signed
-from veilwood.privacy import signature
+from fixtures.pages import Tags
 from veilwood.report import page_of
-from veilwood.report.words import WHY, afterwards, guarantee, why_of
-
-
-class Tags(HTMLParser):
-    """What a browser would see."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[str] = []
-        self.open: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in ("meta",):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
 
 
 @pytest.fixture(scope="module")
@@ -108,64 +77,6 @@ def test_an_evaluation_of_another_model_is_refused(forest: Any) -> None:
         page_of(forest, evaluation=found)
     with pytest.raises(vw.VeilwoodError, match="not a fitted"):
         page_of(object())
-
-
-def test_a_signed_model_by_the_command_line(
-    forest: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("cryptography")
-    monkeypatch.chdir(tmp_path)
-    vw.save(forest, "car.veilwood")
-    forest.evaluation_.save("car.quality.json")
-    signature.new_key("clinic.key")
-    signed.sign("car.veilwood", "clinic.key")
-    assert main(["report", "car.veilwood", "--signed-by", "clinic.key.pub", "-o", "car.html"]) == 0
-    assert "car.html" in capsys.readouterr().out
-    text = " ".join(Tags(Path("car.html").read_text(encoding="utf-8")).text)
-    assert "is what the holder of clinic.key.pub has signed" in text
-    assert "AUC" in text  # the evaluation beside the model was found
-    assert main(["report", "car.veilwood", "-o", "car.html"]) == 2
-    signature.new_key("other.key")
-    assert main(["report", "car.veilwood", "--signed-by", "other.key.pub", "-o", "new.html"]) == 4
-    assert not Path("new.html").exists()
-
-
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
-def test_the_picture_of_odds_is_bayes_rule(epsilon: float) -> None:
-    """The worst two answers of a mechanism with this epsilon move a belief exactly to the ends of the band."""
-    low, high = afterwards(0.3, epsilon)
-    for answer, end in ((np.exp(epsilon), high), (np.exp(-epsilon), low)):
-        assert end == pytest.approx(0.3 * answer / (0.3 * answer + 0.7))
-
-
-def test_words() -> None:
-    assert why_of("nothing of the kind").startswith("A part")
-    assert len({why for _, why in WHY}) == len(WHY)
-    car = vw.datasets.car()
-    weak = vw.RandomTreesClassifier(car.schema, epsilon=10.0, random_state=0).fit(car.X, car.y).privacy_
-    assert "weak" in guarantee(weak)[-1]
-
-
-def test_pictures_take_any_label_and_any_number() -> None:
-    labels = ["a" * 100, "<&>", "[0, 1)", "missing"]
-    effect, error = np.array([[0.0], [1e9], [-1e-9], [0.5]]), np.zeros((4, 1))
-    for picture in (pictures.steps(labels, effect, error, ["y"]), pictures.category_bars(labels, effect, error, ["y"])):
-        assert Tags(picture).open == []
-        assert "<&>" not in picture
-    assert "unknown" in pictures.whiskers([("auc", None, 0.0, 1.0, 0.0, 1.0)])
-    assert "nan" not in pictures.budget([("fit", 1.0, True)], None)
-
-
-def test_an_axis_is_written_no_finer_than_it_can_show() -> None:
-    """Ends of intervals are 46.86 and 73.12 of 120 years, or hundredths of a share; dates stay as they are."""
-    groups = ["[0, 46.86)", "[46.86, 73.12)", "[73.12, 120]", "missing"]
-    effect = np.zeros((4, 1))
-    drawn = pictures.steps(groups, effect, effect, ["yes"])
-    assert all(f">{end}<" in drawn for end in ("0", "47", "73", "120"))
-    assert ".86" not in drawn
-    shares = pictures.steps(["[0, 0.25)", "[0.25, 1]"], effect[:2], effect[:2], ["yes"])
-    assert ">0.25<" in shares
-    assert ">2020-01<" in pictures.steps(["[2020-01, 2021-01)"], effect[:1], effect[:1], ["yes"])
 
 
 def test_notebooks_show_certificates_plans_effects_tunings_and_ledgers(forest: Any) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.local_roles import SCHEMA
 from fixtures.places import Place, place
+from veilwood.secure.roles.local import LocalServers, local_servers
 
 
 @pytest.fixture
@@ -21,4 +23,10 @@ def here(tmp_path: Path) -> Iterator[Place]:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with place(tmp_path_factory.mktemp("trained")) as made:
         made.train()
+        yield made
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[LocalServers]:
+    with local_servers(SCHEMA, epsilon=2, max_depth=3, folder=tmp_path / "roles", timeout=10.0) as made:
         yield made

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every service that is started here logs into one place, which is searched when all tests are over."""
+"""A service for each test, and one place where all of them log, which is searched when all tests are over."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from fixtures.logbook import Logbook
+    from fixtures.serving import Running
+    from veilwood.service.accounts import Accounts
+    from veilwood.service.spends import Book
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +34,41 @@ def _written(logbook: Logbook) -> Iterator[None]:
     """Write it while tests of the service run, and not what others in this process may log."""
     with logbook.written():
         yield
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    """A fresh service with one table."""
+    from fixtures.serving import serving
+
+    with serving(tmp_path) as found:
+        found.add_cars()
+        yield found
+
+
+@pytest.fixture
+def accounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Accounts:
+    """The accounts of a service, with passwords that are hashed quickly; the real way is in test_access."""
+    pytest.importorskip("sqlalchemy")
+    from veilwood.service import accounts as module
+    from veilwood.service.migrations import make_tables
+    from veilwood.service.settings import Settings
+    from veilwood.service.store import Store
+
+    monkeypatch.setattr(module, "_SCRYPT", {"n": 16, "r": 1, "p": 1})
+    records = Store(Settings(tmp_path))
+    make_tables(records)
+    make_tables(records)  # a second start finds everything there
+    return module.Accounts(records)
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Book:
+    """The ledgers of one table."""
+    pytest.importorskip("fastapi")
+    from veilwood.service.settings import Settings
+    from veilwood.service.spends import book_of
+
+    settings = Settings(tmp_path)
+    settings.make_folders()
+    return book_of(settings, "data_cars", 1)

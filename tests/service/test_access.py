@@ -16,7 +16,7 @@ pytest.importorskip("fastapi")
 
 from fastapi.testclient import TestClient
 
-from fixtures.serving import CAR, CSV, PASSWORD, TABLE, Running, serving
+from fixtures.serving import CAR, PASSWORD, TABLE, Running, serving
 from veilwood.errors import ParameterError
 from veilwood.service import store
 from veilwood.service.accounts import ROLES, network_of
@@ -170,20 +170,6 @@ def test_a_password_is_changed_in_a_session_that_repeats_its_word(running: Runni
     client.cookies.clear()
 
 
-def test_who_loses_a_role_loses_every_token(running: Running) -> None:
-    accounts = running.service.accounts
-    accounts.create("eve", PASSWORD, ["custodian"])
-    word, _ = accounts.open_session("eve")
-    token, _ = accounts.issue_token(accounts.who(word, "session"), "t", ["data"], 1)
-    headers = {"Authorization": f"Bearer {token}"}
-    assert running.test_client.get("/v1/datasets", headers=headers).status_code == 200
-    session, csrf = accounts.open_session("operator")
-    page = {"Cookie": f"veilwood_session={session}", "X-CSRF-Token": csrf}
-    body = {"roles": ["auditor"]}
-    assert running.test_client.patch("/v1/accounts/eve", json=body, headers=page).status_code == 200
-    assert running.test_client.get("/v1/datasets", headers=headers).status_code == 401
-
-
 def test_passwords_are_not_guessed(tmp_path: Path) -> None:
     with serving(tmp_path) as running:
         wrong = {"name": "analyst", "password": "not the password"}
@@ -214,34 +200,6 @@ def test_a_home_is_one_place() -> None:
     assert found == ["203.0.113.5"] * 2 + ["2001:db8:1:2::/64"] * 2 + ["elsewhere"] * 2
 
 
-def test_an_invitation_makes_one_account_once(tmp_path: Path) -> None:
-    with serving(tmp_path) as running:
-        running.service.records.remove(store.accounts)
-        word = running.service.accounts.invite()
-        asked = {"invitation": word, "name": "anna", "password": PASSWORD}
-        client = running.test_client
-        assert client.post("/v1/accounts/first", json={**asked, "invitation": "vw_x"}).status_code == 401
-        assert client.post("/v1/accounts/first", json={**asked, "password": "short"}).status_code == 422
-        assert client.post("/v1/accounts/first", json=asked).status_code == 200
-        assert client.post("/v1/accounts/first", json={**asked, "name": "eve"}).status_code == 401
-
-
-@pytest.mark.parametrize("source", ["/etc/passwd", "../../etc/passwd", "allowed/../secret.csv", "allowed/link.csv", ""])
-def test_tables_are_registered_from_allowed_folders_alone(tmp_path: Path, source: str) -> None:
-    allowed = tmp_path / "allowed"
-    allowed.mkdir()
-    (tmp_path / "secret.csv").write_bytes(CSV)
-    (allowed / "link.csv").symlink_to(tmp_path / "secret.csv")
-    (allowed / "good.csv").write_bytes(CSV)
-    with serving(tmp_path / "service", allowed=(str(allowed),)) as running:
-        asked = {"name": "a", "people": "x", "epsilon": 1, "source": str(tmp_path / source)}
-        refused = running.ask("custodian", "POST", "/v1/datasets", json=asked)
-        assert refused.status_code == 422
-        assert str(tmp_path) not in refused.text
-        asked["source"] = str(allowed / "good.csv")
-        assert running.ask("custodian", "POST", "/v1/datasets", json=asked).status_code == 201
-
-
 def bomb() -> bytes:
     out = io.BytesIO()
     pd.DataFrame({"x": ["a" * 1000] * 5000}).to_parquet(out, use_dictionary=False, compression="zstd")
@@ -253,49 +211,12 @@ def upload(running: Running, content: bytes, kind: str, **headers: str) -> Any:
     return running.ask("custodian", "PUT", "/v1/datasets/cars/table", content=content, headers=told)
 
 
-def test_hostile_uploads_are_refused_and_leave_nothing(running: Running) -> None:
-    folder = running.service.settings.tables
-    before = {path: path.read_bytes() for path in folder.iterdir()}
-    parquet = "application/vnd.apache.parquet"
-    secret = b"name,diagnosis\nOtto,secret\n"
-    found = [
-        upload(running, secret * 20_000, "text/csv"),  # too long
-        upload(running, b"", "text/csv"),
-        upload(running, secret, "application/zip"),
-        upload(running, secret, parquet),
-        upload(running, b"PAR1" + b"\0" * 100 + b"PAR1", parquet),
-        upload(running, b"\x1f\x8b" + secret, "text/csv", **{"Content-Encoding": "gzip"}),
-    ]
-    assert [answer.status_code for answer in found] == [413, 422, 422, 422, 422, 415]
-    assert not any("Otto" in answer.text or "secret" in answer.text for answer in found)
-    assert {path: path.read_bytes() for path in folder.iterdir()} == before
-    assert all(path.stat().st_mode & 0o077 == 0 for path in folder.iterdir())
-
-
 def test_a_file_that_unpacks_to_far_more_is_refused(tmp_path: Path) -> None:
     content = bomb()
     with serving(tmp_path, limits=Limits(upload_bytes=len(content) + 1000)) as running:
         running.post("custodian", "/v1/datasets", {"name": "cars", "people": "x", "epsilon": 1})
         answer = upload(running, content, "application/vnd.apache.parquet")
         assert (answer.status_code, "unpacks" in answer.text) == (422, True)
-
-
-@pytest.mark.parametrize("name", ["../x", "..%2f..%2fetc", "index.html/../../app.py", "app.py", "%00"])
-def test_the_page_serves_its_own_files_alone(running: Running, name: str) -> None:
-    assert running.test_client.get(f"/page/{name}").status_code == 404
-
-
-def test_analysts_see_their_own_plans_and_no_reasons_of_failures(running: Running) -> None:
-    plan = running.post("custodian", "/v1/datasets/cars/plans", {"epsilon": 0.1})
-    assert running.ask("analyst", "GET", f"/v1/plans/{plan['id']}").status_code == 404
-    assert plan["id"] not in {one["id"] for one in running.get("analyst", "/v1/plans")}
-    assert plan["id"] in {one["id"] for one in running.get("auditor", "/v1/plans")}
-    own = running.signed(epsilon=0.1)
-    job = running.post("analyst", f"/v1/plans/{own['id']}/jobs")["id"]
-    running.service.records.change(store.jobs, {"id": job}, state="failed", detail="column 'doors'", message="failed")
-    assert "doors" not in str(running.get("analyst", f"/v1/jobs/{job}"))
-    assert "ended" not in running.get("analyst", f"/v1/jobs/{job}")
-    assert running.get("custodian", f"/v1/jobs/{job}")["detail"] == "column 'doors'"
 
 
 def test_logs_hold_no_token_and_no_value(running: Running, caplog: pytest.LogCaptureFixture) -> None:
@@ -309,12 +230,6 @@ def test_logs_hold_no_token_and_no_value(running: Running, caplog: pytest.LogCap
     )
     assert "POST /v1/models/{number}/predict 422" in text
     assert not any(word in text for word in (*running.tokens.values(), "unheard-of", "secret-number", PASSWORD))
-
-
-def test_classes_that_a_spreadsheet_would_run_are_made_harmless() -> None:
-    from veilwood.service.routes_predict import _harmless
-
-    assert [_harmless(value) for value in ("=1+1", "@x", "-3", "good", -3)] == ["'=1+1", "'@x", "'-3", "good", -3]
 
 
 def test_bad_questions_are_refused_by_name(running: Running) -> None:

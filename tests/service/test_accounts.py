@@ -3,33 +3,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("sqlalchemy")
-import sqlalchemy as sa
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
 
 from veilwood.errors import ParameterError
-from veilwood.service import accounts as module
 from veilwood.service import store
 from veilwood.service.accounts import Accounts, DeniedError, Throttle, TooManyError
-from veilwood.service.migrations import make_tables
-from veilwood.service.settings import Limits, Settings
-from veilwood.service.store import METADATA, Store
+from veilwood.service.settings import Limits
 
 PASSWORD = "a long enough password"
-
-
-@pytest.fixture
-def accounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Accounts:
-    monkeypatch.setattr(module, "_SCRYPT", {"n": 16, "r": 1, "p": 1})  # quick; the real one is in test_access
-    records = Store(Settings(tmp_path))
-    make_tables(records)
-    make_tables(records)  # a second start finds everything there
-    return Accounts(records)
 
 
 def test_a_throttle_counts_each_caller_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,16 +98,6 @@ def test_the_limit_of_wrong_passwords_is_the_operators(accounts: Accounts) -> No
             strict.log_in("nobody", PASSWORD)
     with pytest.raises(TooManyError):
         strict.log_in("nobody", PASSWORD)
-
-
-def test_the_steps_of_the_database_lead_to_the_tables_of_this_version(accounts: Accounts) -> None:
-    with accounts._records.engine.connect() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
-        with_more = sa.MetaData()
-        for table in METADATA.tables.values():
-            table.to_metadata(with_more)
-        sa.Table("more", with_more, sa.Column("id", sa.Integer, primary_key=True))
-        assert compare_metadata(MigrationContext.configure(connection), with_more) != []
 
 
 def test_people_change_their_own_password_by_the_one_they_have(accounts: Accounts) -> None:

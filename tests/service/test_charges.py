@@ -4,84 +4,26 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("fastapi")
 
-import veilwood as vw
-from fixtures.serving import CAR, TABLE, Running, serving
-from veilwood.privacy.loss import Loss
+from fixtures.serving import CAR, TABLE, Running
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.service import store
 from veilwood.service.answering import Answering
 from veilwood.service.backup import freeze
-from veilwood.service.reconciling import Issued, reconcile
-from veilwood.service.settings import Settings
-from veilwood.service.spends import Book, KeyedLedger, book_of
 from veilwood.service.store import Record
 
-TENTH = Loss.pure(Fraction(1, 10))
-FACTS: dict[str, Any] = {"what": "leaves", "neighbours": "one row", "plan": "1f3a"}
 PREDICTOR: dict[str, Any] = {
     "estimator": "MatrixForestPredictor",
     "epsilon": 0.5,
     "parameters": {"n_estimators": 2, "max_depth": 1, "mechanism": "laplace"},
 }
 ROWS: dict[str, Any] = {"rows": CAR.X[:3].to_dict("records")}
-
-
-@pytest.fixture
-def book(tmp_path: Path) -> Book:
-    settings = Settings(tmp_path)
-    settings.make_folders()
-    return book_of(settings, "data_cars", 1)
-
-
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[Running]:
-    with serving(tmp_path) as found:
-        found.add_cars()
-        yield found
-
-
-def test_what_one_try_gave_back_another_cannot_show(book: Book) -> None:
-    first, second = KeyedLedger([book], "k"), KeyedLedger([book], "k")
-    mine, taken_up = first.reserve(TENTH, **FACTS), second.reserve(TENTH, **FACTS)
-    mine.cancel("refused")
-    with pytest.raises(vw.LedgerError, match="cancelled"):
-        taken_up.commit()
-
-
-def test_what_an_earlier_try_reserved_is_not_given_back(book: Book) -> None:
-    first, second = KeyedLedger([book], "k"), KeyedLedger([book], "k")
-    mine, taken_up = first.reserve(TENTH, **FACTS), second.reserve(TENTH, **FACTS)
-    taken_up.cancel("refused")
-    mine.commit()
-    assert book.ledger.spent == TENTH
-
-
-def test_a_frozen_ledger_thaws_only_when_it_is_reconciled(book: Book) -> None:
-    older = book.ledger.path.read_bytes()  # type: ignore[attr-defined]
-    KeyedLedger([book], "k").reserve(TENTH, **FACTS)
-    book.ledger.path.write_bytes(older)  # type: ignore[attr-defined]
-    again = Book(vw.SQLiteLedger(book.ledger.path), book.witness)  # type: ignore[attr-defined]
-    with pytest.raises(vw.LedgerError, match="frozen"):
-        again.note()
-    reconcile(again, [Issued("1f3a", TENTH, "one row")], "a test")
-    assert (again.is_frozen(), again.ledger.spent) == (False, TENTH)
-
-
-def test_a_release_is_not_set_off_against_a_run_that_is_pending(book: Book) -> None:
-    KeyedLedger([book], "pending").reserve(TENTH, **FACTS)
-    assert len(reconcile(book, [Issued("1f3a", TENTH, "one row")], "a test")) == 1
-    assert book.ledger.spent == TENTH + TENTH
-    assert {entry.state for entry in book.ledger.entries()} == {"committed", "resolved"}
 
 
 def test_a_copy_that_was_put_back_shows_no_second_outcome(running: Running) -> None:
@@ -120,26 +62,6 @@ def test_a_predictor_follows_its_table_and_ends_with_its_schema(running: Running
 def test_only_uploads_may_be_long(running: Running) -> None:
     body = b"x" * (running.service.settings.limits.body_bytes + 1)
     assert running.test_client.patch("/v1/accounts/table", content=body).status_code == 413
-
-
-def test_tries_that_race_under_one_key_charge_once(tmp_path: Path) -> None:
-    settings = Settings(tmp_path)
-    settings.make_folders()
-    book_of(settings, "data_cars", 10)
-    together = threading.Barrier(4)
-
-    def spend(key: str) -> int:
-        """What one process does, while others do the same."""
-        ledger = KeyedLedger([book_of(settings, "data_cars")], key)
-        together.wait()
-        charge = ledger.reserve(TENTH, **FACTS)
-        charge.commit()
-        return charge.id
-
-    with ThreadPoolExecutor(4) as pool:
-        for key in map(str, range(20)):
-            assert len(set(pool.map(spend, [key] * 4))) == 1
-    assert book_of(settings, "data_cars").ledger.spent.epsilon == 2
 
 
 def test_an_answer_that_failed_after_its_charge_is_not_drawn_again(

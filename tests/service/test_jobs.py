@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,7 @@ pytest.importorskip("fastapi")
 
 from fixtures.serving import Running, serving
 from veilwood.errors import LedgerError
-from veilwood.progress import report_to
-from veilwood.service import jobs, store, worker
+from veilwood.service import jobs, store
 from veilwood.service.settings import Limits, Settings
 
 # A worker that has reserved and drawn its noise, and is never done. That others are is in test_client.
@@ -29,13 +28,6 @@ spends.KeyedLedger._settle = lambda *_: time.sleep(600)
 worker.main()
 """
 SMALL: dict[str, Any] = {"estimator": "random-trees", "epsilon": 0.5, "parameters": {"n_estimators": 2, "max_depth": 2}}
-
-
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[Running]:
-    with serving(tmp_path) as found:
-        found.add_cars()
-        yield found
 
 
 def started(running: Running) -> str:
@@ -183,31 +175,6 @@ def test_a_job_that_takes_too_long_is_stopped(tmp_path: Path, monkeypatch: pytes
         wait_for(lambda: state(running, job) == "failed")
         running.service.jobs.stop()
         assert running.get("analyst", f"/v1/jobs/{job}")["message"] == "too long"
-
-
-def test_how_far_a_job_is_is_for_custodians_alone_and_while_it_runs(
-    running: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker, "_TOLD_SECONDS", -1.0)
-    plan = running.signed(**SMALL)
-    job = running.post("analyst", f"/v1/plans/{plan['id']}/jobs")["id"]
-    seen: dict[str, list[str]] = {"custodian": [], "analyst": [], "auditor": []}
-
-    def look(doing: str, number: int) -> None:
-        told(doing, number)
-        for role, texts in seen.items():
-            texts.append(str(running.get(role, f"/v1/jobs/{job}")))
-
-    told = worker._Progress(running.service.records, {"id": job})
-    report_to(look)
-    try:
-        running.carry_out(job)
-    finally:
-        report_to(None)
-    assert all("1 so far" in text for text in seen["custodian"])
-    assert seen["custodian"]
-    assert not any("so far" in text for role in ("analyst", "auditor") for text in seen[role])
-    assert running.get("custodian", f"/v1/jobs/{job}")["detail"] is None
 
 
 def test_a_ledger_that_is_away_for_a_moment_stops_no_queue(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,75 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import veilwood as vw
 
 pytest.importorskip("fastapi")
 
-from fixtures.serving import CAR, CSV, Running, serving
-
-
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[Running]:
-    with serving(tmp_path) as found:
-        found.add_cars()
-        yield found
-
-
-def test_a_signed_plan_is_carried_out_and_charged_once(running: Running, tmp_path: Path) -> None:
-    plan = running.signed(epsilon=0.5, estimator="random-trees", parameters={"n_estimators": 3})
-    model = running.run(plan)
-    assert (model["certificate"]["epsilon"], model["certificate"]["plan_hash"]) == (0.5, plan["fingerprint"])
-    ledger = running.get("auditor", "/v1/datasets/cars/ledger")
-    assert (ledger["spent"], [entry["state"] for entry in ledger["entries"]]) == ("epsilon=0.5", ["committed"])
-    rows = CAR.X[:7].to_dict("records")
-    answer = running.post("analyst", f"/v1/models/{model['id']}/predict", {"rows": rows})
-    (tmp_path / "m.veilwood").write_bytes(running.ask("analyst", "GET", f"/v1/models/{model['id']}/file").content)
-    loaded = vw.load(tmp_path / "m.veilwood")
-    assert answer["predictions"] == loaded.predict(CAR.X[:7]).tolist()
-    np.testing.assert_allclose(answer["probabilities"], loaded.predict_proba(CAR.X[:7]), atol=1e-6)
-    text = running.ask("analyst", "POST", f"/v1/models/{model['id']}/predict.csv", content=CSV).text.splitlines()
-    assert text[0] == "prediction,probability_unacc,probability_acc,probability_good,probability_vgood"
-    assert [line.split(",")[0] for line in text[1:]] == loaded.predict(CAR.X).tolist()
-
-
-def test_a_plan_that_is_not_signed_does_not_run(running: Running) -> None:
-    plan = running.post("analyst", "/v1/datasets/cars/plans", {"epsilon": 0.5})
-    assert running.ask("analyst", "POST", f"/v1/plans/{plan['id']}/jobs").status_code == 422
-    wrong = running.ask("custodian", "POST", f"/v1/plans/{plan['id']}/signature", json={"fingerprint": "0" * 64})
-    assert wrong.status_code == 422
-    assert running.get("analyst", f"/v1/plans/{plan['id']}")["signed_by"] is None
-    assert running.get("analyst", f"/v1/plans/{plan['id']}")["words"]
-
-
-def test_a_retry_starts_nothing_twice(running: Running) -> None:
-    plan, other = running.signed(epsilon=0.5), running.signed(epsilon=0.6)
-    key = {"Idempotency-Key": "monday"}
-    first = running.post("analyst", f"/v1/plans/{plan['id']}/jobs", headers=key)
-    assert running.post("analyst", f"/v1/plans/{plan['id']}/jobs", headers=key)["id"] == first["id"]
-    assert running.ask("analyst", "POST", f"/v1/plans/{other['id']}/jobs", headers=key).status_code == 422
-    assert running.post("analyst", f"/v1/plans/{plan['id']}/jobs")["id"] != first["id"]
-
-
-def test_a_job_that_died_goes_on_under_its_reservation(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = running.signed(epsilon=0.5, estimator="random-trees", parameters={"n_estimators": 2})
-    job = running.post("analyst", f"/v1/plans/{plan['id']}/jobs")["id"]
-    with monkeypatch.context() as patch:
-        patch.setattr("veilwood.service.worker.save", lambda *_: (_ for _ in ()).throw(OSError("the disk is full")))
-        with pytest.raises(OSError, match="full"):
-            running.carry_out(job)
-    running.carry_out(job)
-    ledger = running.get("auditor", "/v1/datasets/cars/ledger")
-    assert (ledger["spent"], len(ledger["entries"])) == ("epsilon=0.5", 1)
-    model = running.ask("analyst", "GET", f"/v1/models/{job}/file").content
-    running.carry_out(job)  # a worker that was thought dead and comes back shows no second outcome
-    assert running.ask("analyst", "GET", f"/v1/models/{job}/file").content == model
+from fixtures.serving import CAR, Running
 
 
 def test_budgets_of_people_and_periods_bind_together(running: Running) -> None:
@@ -158,15 +98,6 @@ def test_an_older_copy_of_a_ledger_is_frozen_until_it_is_reconciled(running: Run
     assert again.status_code == 422
     running.carry_out(job)
     assert running.get("auditor", "/v1/datasets/cars/ledger")["spent"] == "epsilon=1.5"
-
-
-def test_a_model_file_that_was_exchanged_is_not_served(running: Running) -> None:
-    first, second = running.trained(), running.trained()
-    folder = running.service.settings.models
-    (folder / f"{first}.veilwood").write_bytes((folder / f"{second}.veilwood").read_bytes())
-    running.service.predicting._models.clear()
-    assert running.ask("analyst", "GET", f"/v1/models/{first}/file").status_code == 409
-    assert running.ask("analyst", "GET", f"/v1/models/{second}/file").status_code == 200
 
 
 def test_a_draft_is_for_custodians_and_is_not_accepted_as_a_schema(running: Running) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import combinations_with_replacement, product
 from math import exp
@@ -13,22 +13,18 @@ import pytest
 from numpy.typing import NDArray
 
 import veilwood as vw
-from fixtures.hidden_trees import PAIR, Ints, loaded, opened
+from fixtures.hidden_trees import Ints, loaded, opened
 from veilwood.audit import epsilon_lower_bound, worst_log_ratio
-from veilwood.not_private import ExactHiddenSplitTreeNotPrivate
 from veilwood.papers import plain_id3 as plaintext
 from veilwood.privacy import entropy
-from veilwood.secure.mpc.engine import Engine
 from veilwood.secure.mpc.plain import PlainEngine
-from veilwood.secure.protocols.hidden_tree import HiddenTree, Recipe, draw_noise, grow, predict
+from veilwood.secure.protocols.hidden_tree import Recipe, draw_noise, grow
 from veilwood.secure.protocols.plans import (
     level_epsilons,
     plan_hidden_forest,
 )
 from veilwood.secure.protocols.records import (
     Domain,
-    Records,
-    one_hot,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning")
@@ -150,30 +146,6 @@ def test_hidden_splits_cost_their_loss() -> None:
         half = Fraction(1, 2)
         one, none = (np.concatenate([second_level(half, full) for _ in range(20)]) for full in (True, False))
         assert bound(none == 2, one == 2) > 1.1
-
-
-def answers(train: Callable[[Engine, Records], HiddenTree], one_more: bool, runs: int, m: int = 150) -> Ints:
-    domain = Domain((2, 2), 2)
-    codes = np.array([[0, 0]] * m + [[1, 1]] * m + [[0, 1]])
-    target = np.array([0] * m + [1] * m + [1 if one_more else -1])
-    engine = PlainEngine()
-    records, query = loaded(engine, codes, target, domain), engine.constant(one_hot([[0, 1]], domain))
-    return np.concatenate([engine.open(predict(engine, [train(engine, records)], query)) for _ in range(runs)])
-
-
-def test_the_counterexample_is_loud_on_the_published_tree_and_quiet_on_ours() -> None:
-    published = ExactHiddenSplitTreeNotPrivate(PAIR, epsilon_in_paper=0.1, max_depth=1)
-    recipe = plan_hidden_forest(PAIR, epsilon=0.1, max_depth=1).recipe
-
-    def sound(engine: Engine, records: Records) -> HiddenTree:
-        return grow(engine, records, recipe, draw_noise(engine, recipe))
-
-    with entropy.seeded_for_tests(33):
-        assert bound(answers(published.train, True, 120), answers(published.train, False, 120)) > 1
-        assert bound(answers(sound, True, 400), answers(sound, False, 400)) <= 0.1
-    assert not published.privacy_.is_private
-    assert published.privacy_.epsilon is None
-    assert "no finite epsilon" in str(published.privacy_)
 
 
 def exact_answer(epsilons: Sequence[float], one_more: bool, m: int) -> float:

@@ -20,10 +20,8 @@ from veilwood.privacy.selection import PermuteAndFlip
 from veilwood.secure.mpc.links import Links, run_threads
 from veilwood.secure.mpc.plain import PlainEngine
 from veilwood.secure.mpc.replicated import ReplicatedEngine
-from veilwood.secure.mpc.shares import share
 from veilwood.secure.protocols import joint_forest as joint
 from veilwood.secure.protocols import noise
-from veilwood.secure.protocols.choose import quotient
 from veilwood.secure.protocols.joint_forest import RING
 from veilwood.secure.protocols.numbers import SecretNumbers
 from veilwood.secure.protocols.records import LARGEST_COUNT
@@ -92,29 +90,6 @@ def test_entropies_bend_where_their_table_does() -> None:
     rows = np.concatenate([np.arange(3000), np.arange(65_000, 66_000), [1 << 26]])
     found = _n_log_n(SecretNumbers(engine, engine.constant(rows)))
     assert np.array_equal(engine.open(found.shared), _n_log_n(rows))
-
-
-@pytest.mark.parametrize("engine", ["plain", "shares"])
-def test_quotients_are_exact_to_the_edges(engine: str) -> None:
-    rng = np.random.default_rng(3)
-    below = rng.integers(1, 1 << 26, 500, endpoint=True)
-    times = rng.integers(0, 1 << 32, 500)
-    x = np.minimum(below * times + rng.integers(0, below), 1 << 58)
-    x = np.concatenate([x, [0, 0, 1 << 57, (1 << 58) - 1, 31, 32]])
-    y = np.concatenate([below, [1, 1 << 26, 1 << 26, 1 << 26, 32, 32]])
-    x = np.minimum(x, (y << 32) - 1)
-    if engine == "plain":
-        plain = PlainEngine(RING)
-        found = plain.open(quotient(plain, plain.constant(x), plain.constant(y)))
-    else:
-        parts = [share(x, RING), share(y, RING)]
-
-        def served(links: Links) -> Any:
-            own = ReplicatedEngine(links, ring=RING)
-            return own.open(quotient(own, *(own.load(pairs[links.party]) for pairs in parts)))
-
-        found = run_threads(served)[0]
-    assert np.array_equal(found, x // y)
 
 
 def sums_of(honest: Any, wrong: Any, forest: Any) -> Any:

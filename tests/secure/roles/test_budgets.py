@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from fixtures.places import ROWS, TASK, Place, X, Y, place
+from fixtures.places import ROWS, TASK, Place, X, Y, contribute, place
 from veilwood.errors import BudgetExceededError, NotPrivateError, PartyError, VeilwoodError
 from veilwood.privacy.ledger import SQLiteLedger
 from veilwood.secure.mpc.engine import Ints
 from veilwood.secure.roles import uploads
-from veilwood.secure.roles.books import BUDGETS, what
+from veilwood.secure.roles.books import BUDGETS
 from veilwood.secure.roles.calls import Call
 from veilwood.secure.roles.checkpoints import Checkpoint
 from veilwood.secure.roles.client import Client
@@ -50,11 +50,6 @@ def ledger_of(here: Place, role: str) -> SQLiteLedger:
 
 def states(here: Place, role: str = "client-north") -> list[str]:
     return [str(entry.state) for entry in ledger_of(here, role).entries()]
-
-
-def contribute(here: Place, *owners: str) -> None:
-    for owner in owners or ROWS:
-        here.client(owner).contribute(X[ROWS[owner]], Y[ROWS[owner]])
 
 
 # -- charged once ------------------------------------------------------------------------------------------------------
@@ -210,39 +205,6 @@ def test_an_owner_whose_budget_is_used_up_sends_nothing(
         assert not any("rows" in words or "upload" in words for words in said)
         assert here.client("south").status()[1]["missing"] == ["north", "south"]
         assert ledger_of(here, "client-north").spent.epsilon == 0
-
-
-@pytest.mark.parametrize("file", ["ledger.db", f"{BUDGETS}/task-scale.db", f"{BUDGETS}/owner-south.db"])
-def test_a_server_keeps_budgets_of_all_tasks_one_task_and_one_owner(tmp_path: Path, file: str) -> None:
-    here = Place(tmp_path)
-    kept = here.folder / "server-1" / file
-    SQLiteLedger(kept, epsilon=3, delta="1e-6")
-    here.start()
-    contribute(here)
-    assert here.client("north").wait(60).epsilon == 2
-    here.settle()
-    assert SQLiteLedger(kept).spent.epsilon == 2
-    here.client("north").retire()
-    contribute(here)
-    with pytest.raises(PartyError, match="insufficient privacy budget"):
-        here.client("north").wait(60)
-    here.settle()
-    assert SQLiteLedger(kept).spent.epsilon == 2
-    for party in range(3):
-        assert ledger_of(here, f"server-{party}").spent.epsilon == 2  # the others have taken theirs back
-    here.stop()
-
-
-def test_halves_that_a_crash_left_in_narrower_ledgers_are_taken_back(here: Place) -> None:
-    server = here.servers[0]
-    study = server._study("scale", TASK.fingerprint())
-    narrow = SQLiteLedger(here.folder / "server-0" / BUDGETS / "task-scale.db", epsilon=5, delta="1e-6")
-    books = server._books(study)
-    plan = study.program.plan
-    narrow.reserve(plan.loss, what=what(TASK), neighbours=str(plan.neighbours), plan="p", key="cut short")
-    books.reserve("whole")
-    books.drop_halves()
-    assert [str(entry.state) for entry in narrow.entries()] == ["cancelled", "reserved"]
 
 
 def test_what_is_not_private_is_refused_by_an_owners_budget(tmp_path: Path) -> None:

@@ -15,13 +15,10 @@ import re
 import shutil
 import signal
 import struct
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -31,59 +28,25 @@ import numpy as np
 import pytest
 
 import veilwood as vw
+from fixtures.local_roles import ROWS, SCHEMA, X, Y, expected
 from fixtures.places import assert_nothing_in_clear
-from veilwood.data.encoding import Encoding
 from veilwood.errors import PartyError, VeilwoodError
-from veilwood.secure.mpc.shares import reconstruct
-from veilwood.secure.protocols.public_tree import PlainTree
-from veilwood.secure.protocols.records import Domain
 from veilwood.secure.roles import client as client_module
 from veilwood.secure.roles import training
 from veilwood.secure.roles.calls import Call
 from veilwood.secure.roles.client import Client
 from veilwood.secure.roles.config import Config
-from veilwood.secure.roles.local import LocalServers, local_servers
+from veilwood.secure.roles.local import local_servers
 from veilwood.secure.roles.server import Server
-from veilwood.secure.roles.storage import Vault
 from veilwood.secure.roles.transport import Channel, wait
 from veilwood.secure.roles.uploads import piece_rows, size_of_shares
 from veilwood.secure.roles.user import User
 
 pytestmark = pytest.mark.slow
 
-SCHEMA, X, Y = vw.datasets.car()
-HALF = len(X) // 2
-ROWS = {"north": slice(0, HALF), "south": slice(HALF, None)}
 FEW = slice(None, None, len(X) // 100)
 KILLS = {"hidden-tree": 200, "forest-on-shares": 40, "public-forest": 20}
 KILLS_A_SESSION = 2
-
-
-@pytest.fixture
-def servers(tmp_path: Path) -> Iterator[LocalServers]:
-    with local_servers(SCHEMA, epsilon=2, max_depth=3, folder=tmp_path / "roles", timeout=10.0) as made:
-        yield made
-
-
-def tree_in_the_open(servers: LocalServers, task: str, depth: int) -> PlainTree:
-    """Put the stored shares of the three servers together, with all three secrets."""
-    parts = []
-    for party in range(3):
-        secret = (servers.folder / "secrets" / f"server-{party}.secret").read_bytes().strip()
-        parts.append(Vault(servers.folder / f"server-{party}" / "models", secret, f"server {party}").load(task).arrays)
-    joined = {
-        key.removeprefix("first."): reconstruct([(p[key], p[key.replace("first", "second", 1)]) for p in parts])
-        for key in parts[0]
-        if key.startswith("first.")
-    }
-    splits = tuple(joined[f"0.{level}"].argmax(axis=0) for level in range(depth))
-    domain = Domain.of(SCHEMA)
-    return PlainTree(splits, joined["0.leaves"].argmax(axis=0), (domain.width,) * domain.n_features)
-
-
-def expected(servers: LocalServers, task: str = "car", depth: int = 3) -> np.ndarray:
-    codes = Encoding(SCHEMA, "bins").encode(X).astype(np.int64)
-    return np.array(SCHEMA.classes, dtype=object)[tree_in_the_open(servers, task, depth).predict(codes)]
 
 
 # -- killed at random points -----------------------------------------------------------------------------------
@@ -239,73 +202,6 @@ def test_kill_of_each_role_at_random_points(protocol: str, tmp_path: Path) -> No
 
 
 # -- frozen and overloaded -------------------------------------------------------------------------------------
-
-
-def test_a_frozen_server_is_named_and_thawed_again(servers: LocalServers) -> None:
-    for owner, rows in ROWS.items():
-        servers.client(owner).contribute(X[rows], Y[rows])
-    servers.client("north").wait(60)
-    process = servers.processes[2]
-    assert process is not None
-    with servers.user("analyst") as analyst:
-        answers = analyst.predict(X[:10])
-        os.kill(process.pid, signal.SIGSTOP)
-        try:
-            with pytest.raises(PartyError) as caught:
-                analyst.predict(X[:10])
-        finally:
-            os.kill(process.pid, signal.SIGCONT)
-        assert caught.value.party == "server 2"
-        assert np.array_equal(analyst.predict(X[:10]), answers)
-
-
-def test_twenty_users_ask_while_a_second_job_trains(servers: LocalServers) -> None:
-    """20 users, 1,000 questions each, during a training: every answer is that of the plaintext twin."""
-    first = servers.client("north").task
-    users = tuple(f"user-{number}" for number in range(20))
-    asked = replace(first, name="asked", users=users)
-    servers.add(asked)
-    for owner, rows in ROWS.items():
-        servers.client(owner, "asked").contribute(X[rows], Y[rows])
-    servers.client("north", "asked").wait(60)
-    truth = expected(servers, "asked")
-    wrong: list[str] = []
-
-    def ask(name: str, seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        try:
-            with servers.user(name, "asked") as user:
-                for _ in range(10):
-                    rows = rng.integers(0, len(X), 100)
-                    if not np.array_equal(user.predict(X.iloc[rows]), truth[rows]):
-                        wrong.append(f"{name}: a wrong answer")
-        except VeilwoodError as error:
-            wrong.append(f"{name}: {error}")
-
-    threads = [threading.Thread(target=ask, args=(name, seed)) for seed, name in enumerate(users)]
-    for thread in threads:
-        thread.start()
-    for owner, rows in ROWS.items():
-        servers.client(owner, "car").contribute(X[rows], Y[rows])
-    servers.client("south", "car").wait(120)
-    for thread in threads:
-        thread.join()
-    assert not wrong
-    with servers.user("analyst", "car") as analyst:
-        assert np.array_equal(analyst.predict(X), expected(servers, "car"))
-
-
-def test_the_demo_runs_in_less_than_a_minute_of_two_cores() -> None:
-    from rich.console import Console
-
-    from veilwood.secure.roles.demo import run
-
-    before = sum(os.times()[:4])
-    with open(os.devnull, "w") as nowhere:
-        story = run(console=Console(file=nowhere))
-    assert story.statement.is_private
-    assert story.accuracy > 0.5
-    assert sum(os.times()[:4]) - before < 2 * 60  # CPU seconds of all processes: the clock tells what else runs
 
 
 def test_the_python_of_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:

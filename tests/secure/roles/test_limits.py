@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import socket
 import ssl
 import struct
@@ -16,12 +15,11 @@ from typing import Any
 
 import pytest
 
-from fixtures.places import TASK, Place, X, Y, place
+from fixtures.places import Place, X, Y, place
 from veilwood.errors import PartyError
 from veilwood.secure.roles import listener as listener_module
 from veilwood.secure.roles.config import CONFIG
 from veilwood.secure.roles.identity import Name, tls_context
-from veilwood.secure.roles.log_lines import Lines
 from veilwood.secure.roles.transport import Channel, LostError, Room, dial
 
 PEER = Name("server", "0")
@@ -69,21 +67,6 @@ def test_places_come_free_again(here: Place) -> None:
     while here.servers[0]._listeners[1].connections:
         assert time.monotonic() < until
         time.sleep(0.02)
-
-
-def test_each_party_has_places_of_its_own() -> None:
-    guests = listener_module._Guests(most=3, of_one=16)
-    greedy = [Name("user", f"u{number}") for number in range(5)]
-    for who in greedy:
-        guests.enter(who)
-        guests.enter(who)
-    for _ in range(3):
-        guests.enter(greedy[0])
-    with pytest.raises(PartyError, match="this server is full: others have too many connections open"):
-        guests.enter(greedy[1])
-    guests.enter(Name("client", "north"))  # an owner that comes late
-    guests.leave(greedy[0])
-    guests.enter(greedy[1])
 
 
 def test_what_is_announced_takes_no_memory_and_so_much_only(here: Place) -> None:
@@ -232,24 +215,3 @@ def test_a_bad_task_stops_no_other(tmp_path: Path) -> None:
         (tmp_path / "server-2" / "models" / "later.share").write_bytes(b"rubbish")
         here.start()
         assert here.client("north").status()[2]["phase"] == "trained"
-
-
-def test_lines_of_the_log_cannot_be_forged(here: Place, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        channel = connect(here)
-        words = {"message": "oh\n2026-01-01 server 0: scale: trained", "party": "server 1\nx", "lost": False}
-        channel._post(1, json.dumps(words).encode())
-        channel._write()
-        with pytest.raises(PartyError):
-            channel.hear("x")
-    until = time.monotonic() + 60
-    while not any("oh?2026" in record.getMessage() for record in caplog.records):
-        assert time.monotonic() < until
-        time.sleep(0.01)
-    (record,) = [record for record in caplog.records if "oh?2026" in record.getMessage()]
-    assert record.getMessage().startswith("user analyst: user analyst gave up: ")  # who spoke, and no other to blame
-    line = Lines(PEER).format(logging.makeLogRecord({"msg": "a\nb\x1b[2J\u2028", "args": (), "levelname": "INFO"}))
-    assert line.isascii()
-    assert "\n" not in line
-    assert json.loads(line)["who"] == "server 0"
-    assert TASK.name == "scale"

@@ -21,10 +21,8 @@ from fixtures.places import ROWS, TASK, Place, X, Y, place
 from veilwood.errors import OutOfSchemaError, VeilwoodError
 from veilwood.privacy.ledger import MemoryLedger
 from veilwood.privacy.plan import Plan
-from veilwood.secure.mpc.engine import Ints, Shared
-from veilwood.secure.mpc.plain import PlainEngine
-from veilwood.secure.roles.config import Task
-from veilwood.secure.roles.programs import PROTOCOLS, JointForest, Outcome, program_of
+from veilwood.secure.mpc.engine import Ints
+from veilwood.secure.roles.programs import Outcome
 from veilwood.secure.roles.server import Server
 from veilwood.secure.roles.storage import Vault
 
@@ -75,23 +73,6 @@ def test_a_training_that_fails_after_it_opened_its_sums_stays_spent(
     monkeypatch.setattr(public.servers[1]._vault, "save", full.__get__(public.servers[1]._vault))
     train_until(public, "was not trained")
     assert all(server._studies["scale"].model is None for server in public.servers)
-    assert_spent(public)
-
-
-@pytest.mark.parametrize("failing", [0, 1, 2])
-def test_a_training_that_fails_while_it_opens_stays_spent(
-    public: Place, failing: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One server has its result, and says that it failed: the others cannot know what it has seen."""
-    program: Any = public.servers[failing]._study("scale", PUBLIC.fingerprint()).program
-    train = program.train
-
-    def opened_and_lost(engine: Any, rows: Any, present: Any) -> Outcome:
-        train(engine, rows, present)
-        raise ArithmeticError("lost")
-
-    monkeypatch.setattr(program, "train", opened_and_lost)
-    train_until(public, "was not trained")
     assert_spent(public)
 
 
@@ -171,31 +152,3 @@ def test_an_analyst_pays_for_what_the_servers_opened_before_they_failed() -> Non
         forest.fit(Refused(OWNERS))
     assert ledger.spent.epsilon == 1
     assert not any("Nothing was spent" in note for note in caught.value.__notes__)
-
-
-class Open(PlainEngine):
-    """An engine that keeps what is opened."""
-
-    def __init__(self, ring: Any) -> None:
-        super().__init__(ring)
-        self.opened: list[Ints] = []
-
-    def open(self, x: Shared) -> Ints:
-        self.opened.append(super().open(x))
-        return self.opened[-1]
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_protocol_says_whether_its_training_opens_anything(protocol: str) -> None:
-    """A refund depends on it. The key by which rows get their trees is drawn without them, and may be opened."""
-    settings = {} if issubclass(PROTOCOLS[protocol], JointForest) else {"n_trees": 2}  # type: ignore[arg-type]
-    task: Task = PUBLIC if protocol == "public-forest" else replace(TASK, protocol=protocol, settings=settings)
-    program = program_of(task)
-    engine = Open(program.ring)
-    rows = {
-        owner: {key: engine.load((array,)) for key, array in program.encode_rows(owner, X[part], Y[part])[0].items()}
-        for owner, part in ROWS.items()
-    }
-    program.train(engine, rows)
-    key = (8,)
-    assert any(opened.shape != key for opened in engine.opened) == program.reveals

@@ -15,19 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fixtures.places import ROWS, SCHEMA, TASK, Place, X, Y, assert_nothing_in_clear, place
+from fixtures.places import ROWS, SCHEMA, TASK, Place, X, Y, assert_nothing_in_clear, contribute, place
 from veilwood.data.encoding import Encoding
-from veilwood.errors import ModelFileError, PartyError, VeilwoodError
+from veilwood.errors import PartyError, VeilwoodError
 from veilwood.privacy.ledger import SQLiteLedger
 from veilwood.privacy.loss import Loss
 from veilwood.secure.mpc.engine import Ints
 from veilwood.secure.mpc.shares import reconstruct
 from veilwood.secure.roles import uploads
-from veilwood.secure.roles.checkpoints import Checkpoint, Safe
+from veilwood.secure.roles.checkpoints import Checkpoint
 from veilwood.secure.roles.client import Client
-from veilwood.secure.roles.programs import program_of
-from veilwood.secure.roles.studies import Study
-from veilwood.secure.roles.training import Training
 from veilwood.secure.roles.transport import LostError
 from veilwood.secure.roles.uploads import Pieces, seeded_shares, unseeded
 
@@ -44,11 +41,6 @@ def forest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     monkeypatch.setattr("veilwood.secure.roles.training.PAUSES", (0.05,))
     with place(tmp_path, FOREST, timeout=60.0) as made:
         yield made
-
-
-def contribute(here: Place, *owners: str) -> None:
-    for owner in owners or ROWS:
-        here.client(owner).contribute(X[ROWS[owner]], Y[ROWS[owner]])
 
 
 def states(here: Place, party: int) -> list[str]:
@@ -69,15 +61,6 @@ def test_servers_come_back_with_their_rows(here: Place) -> None:
         assert np.array_equal(analyst.predict(X), np.array(SCHEMA.classes, dtype=object)[tree.predict(codes)])
     for party in range(3):  # no rows are left
         assert not list((here.folder / f"server-{party}" / "checkpoints").rglob("rows/*/*/*"))
-
-
-def test_a_training_that_had_not_begun_begins_by_itself(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Training, "_begin", lambda own, study: None)  # killed in the moment before it
-    contribute(here)
-    monkeypatch.undo()
-    here.stop()
-    here.start()
-    assert here.client("north").wait(60).epsilon == 2
 
 
 def test_an_upload_cut_short_at_one_server_costs_nobody_else_its_rows(
@@ -207,27 +190,6 @@ def test_an_older_ledger_is_refused(here: Place) -> None:
         here.client("north").status()
 
 
-def test_checkpoints_are_encrypted_and_bound_to_their_place(tmp_path: Path) -> None:
-    safe = Safe(tmp_path, b"secret", "server 0")
-    safe.write("scale/rows/north/rows/0", b"a share")
-    safe.write("scale/state", b"{}")
-    (file,) = tmp_path.glob("scale/rows/north/rows/0")
-    assert b"a share" not in file.read_bytes()
-    assert file.stat().st_mode & 0o077 == 0
-    assert tmp_path.stat().st_mode & 0o077 == 0
-    assert Safe(tmp_path, b"secret", "server 0").read("scale/state") == b"{}"
-    others = [Safe(tmp_path, b"another", "server 0"), Safe(tmp_path, b"secret", "server 1")]
-    for other in others:
-        with pytest.raises(ModelFileError, match="does not open"):
-            other.read("scale/state")
-    shutil.copy(file, tmp_path / "scale" / "state")  # a file in the place of another
-    with pytest.raises(ModelFileError, match="does not open"):
-        safe.read("scale/state")
-    file.write_bytes(file.read_bytes()[:-1] + b"x")
-    with pytest.raises(ModelFileError, match="does not open"):
-        safe.read("scale/rows/north/rows/0")
-
-
 # -- uploads in pieces -------------------------------------------------------------------------------------------------
 
 
@@ -269,22 +231,6 @@ def test_other_rows_do_not_go_on_where_others_stopped(here: Place) -> None:
     time.sleep(0.2)
     here.client("south").contribute(X[250:][::-1], Y[250:][::-1], progress=told.append)
     assert len(told) == 6
-
-
-def test_an_owner_is_missing_until_its_last_part_is_whole(tmp_path: Path) -> None:
-    study = Study(TASK, program_of(TASK), Checkpoint(Safe(tmp_path, b"secret", "server 0"), "scale"))
-    study.state.parts["north"] = {"a": {"upload": "x", "rows": 10, "held": [], "more": False}}
-    assert study.missing == ["north", "south"]
-    study.state.parts["north"]["a"]["held"] = ["z"]
-    assert study.rows == {"north": ("a:x:z", 10)}
-    assert study.missing == ["north", "south"]  # nobody knows that the others have it
-    study.accept_all()
-    assert study.missing == ["south"]
-    study.state.parts["north"]["b"] = {"upload": "y", "rows": 5, "held": ["z"], "more": True}
-    assert study.missing == ["north", "south"]
-    study.training = True
-    with pytest.raises(VeilwoodError, match="is being trained"):
-        study.refuse_if_busy()
 
 
 @pytest.mark.usefixtures("small_pieces")

@@ -16,20 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fixtures.places import ROWS, TASK, Place, X, Y, place
-from veilwood.errors import DomainTooLargeError, PartyError, VeilwoodError
+from fixtures.places import TASK, Place, X, Y, contribute, place
+from veilwood.errors import PartyError, VeilwoodError
 from veilwood.secure.mpc.shares import reconstruct
 from veilwood.secure.roles.calls import Call
-from veilwood.secure.roles.checkpoints import Checkpoint, Safe
-from veilwood.secure.roles.programs import HiddenForest, program_of
-from veilwood.secure.roles.server import Server
-from veilwood.secure.roles.studies import MOST_ROWS, Study
+from veilwood.secure.roles.programs import HiddenForest
 from veilwood.secure.roles.uploads import cut, seeded_shares
-
-
-def contribute(here: Place, *owners: str) -> None:
-    for owner in owners or ROWS:
-        here.client(owner).contribute(X[ROWS[owner]], Y[ROWS[owner]])
 
 
 def put_in_place(here: Place, task: Any) -> None:
@@ -88,30 +80,6 @@ def test_servers_keep_pieces_of_one_session_when_a_part_is_sent_twice_at_once(
         assert len({study.rows["north"] for study in studies}) == 1
 
 
-def test_rows_are_not_changed_once_a_training_has_begun(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is its charge taken back: it may begin while an owner is admitted."""
-    contribute(here, "north")
-    admit, server = Server._admit, here.servers[1]
-    study, held = server._studies["scale"], dict(server._studies["scale"].rows)
-
-    def admitted(own: Server, channel: Any, its_study: Study, links: Any, facts: Any) -> Any:
-        found = admit(own, channel, its_study, links, facts)
-        if its_study is study:
-            plan = study.program.plan
-            spend = server._ledger.reserve(
-                plan.loss, what="a training", neighbours=str(plan.neighbours), plan=plan.fingerprint()
-            )
-            study.state.begin("training", spend.id)
-            study.training = True
-        return found
-
-    monkeypatch.setattr(Server, "_admit", admitted)
-    with pytest.raises(PartyError, match="is being trained"):
-        here.client("north").contribute(X[:30], Y[:30])
-    assert study.rows == held
-    assert entries(here)[1] == ["reserved"]
-
-
 # -- what was signed ---------------------------------------------------------------------------------------------------
 
 
@@ -132,19 +100,6 @@ def test_a_model_is_not_served_to_the_users_of_another_task(here: Place) -> None
     assert [server["phase"] for server in here.client("north").status()] == ["waiting"] * 3
     with pytest.raises(PartyError, match="there is no model"):
         here.user("guest").predict(X[:3])
-
-
-def test_openings_of_another_plan_are_not_gone_on_with(tmp_path: Path) -> None:
-    safe = Safe(tmp_path, b"secret", "server 0")
-    state = Checkpoint(safe, "scale", "task 1 by plan 1")
-    state.begin("training", 1)
-    state.about_to_open(0)
-    state.has_opened(np.arange(3))
-    assert len(Checkpoint(safe, "scale", "task 1 by plan 1").opened) == 1
-    other = Checkpoint(safe, "scale", "task 1 by plan 2")
-    assert (other.opened, other.attempt, other.intents) == ([], None, 0)
-    assert Checkpoint(safe, "scale", "task 1 by plan 1").opened == []
-    assert (other.counter, other.ledger_entries) == (state.counter + 1, 1)
 
 
 # -- once, and no more than there is room for --------------------------------------------------------------------------
@@ -184,17 +139,3 @@ def test_a_task_that_was_retired_begins_anew_also_at_a_server_that_was_set_back(
     here.client("north").retire()
     contribute(here)
     assert here.client("north").wait(60).epsilon == 2
-
-
-def test_more_rows_than_words_can_count_are_refused_whatever_others_sent(tmp_path: Path) -> None:
-    study = Study(TASK, program_of(TASK), Checkpoint(Safe(tmp_path, b"secret", "server 0"), "scale"))
-    most = MOST_ROWS // len(TASK.owners)
-    study.refuse_too_many("north", "rows", most)
-    study.state.parts["north"] = {"rows": {"upload": "x", "rows": most, "held": [], "more": True}}
-    study.refuse_too_many("north", "rows", most)  # in its place
-    study.refuse_too_many("south", "rows", most)
-    with pytest.raises(DomainTooLargeError, match="more rows"):
-        study.refuse_too_many("north", "others", 1)
-    study.state.parts["south"] = {str(part): {"upload": str(part), "rows": 1, "held": []} for part in range(1000)}
-    with pytest.raises(DomainTooLargeError, match="or parts"):
-        study.refuse_too_many("south", "more", 1)

@@ -96,7 +96,7 @@ class HiddenForest(OneHotRows):
 
         A user learns the classes of rows, and nothing else of a tree: answers are multilinear in a question, so that
         others would read its splits (proofs/secure.md, attacked by
-        tests/secure/roles/test_questions.py::test_three_servers_do_not_let_a_tree_be_read).
+        tests/secure/roles/test_answers.py::test_three_servers_do_not_let_a_tree_be_read).
         """
         features = query["features"]
         if not engine.consistent(features) or not records.are_one_hot(engine, features, self.domain):
@@ -118,7 +118,7 @@ class PrivateVotes(HiddenForest):
     change by -1 and +1, a range of 2 (4 if a row is replaced). Each question costs ``query_epsilon``, questions add
     up, whatever was asked before, and the plan's epsilon is the most that is ever answered. That needs queries that
     are one-hot, which is checked (proofs/private-votes.md, attacked by
-    tests/secure/roles/test_programs.py::test_the_law_of_private_votes).
+    tests/secure/roles/test_hidden_programs.py::test_the_law_of_private_votes).
     """
 
     settings: ClassVar[Mapping[str, Any]] = {"max_depth": 3, "n_trees": None, "query_epsilon": "1/4"}

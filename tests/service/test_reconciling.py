@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ledgers that were put back are frozen until they are reconciled."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("fastapi")
+import veilwood as vw
+from service.test_spends import FACTS, TENTH
+from veilwood.service.reconciling import Issued, reconcile
+from veilwood.service.spends import Book, KeyedLedger
+
+
+def test_a_frozen_ledger_thaws_only_when_it_is_reconciled(book: Book) -> None:
+    older = book.ledger.path.read_bytes()  # type: ignore[attr-defined]
+    KeyedLedger([book], "k").reserve(TENTH, **FACTS)
+    book.ledger.path.write_bytes(older)  # type: ignore[attr-defined]
+    again = Book(vw.SQLiteLedger(book.ledger.path), book.witness)  # type: ignore[attr-defined]
+    with pytest.raises(vw.LedgerError, match="frozen"):
+        again.note()
+    reconcile(again, [Issued("1f3a", TENTH, "one row")], "a test")
+    assert (again.is_frozen(), again.ledger.spent) == (False, TENTH)
+
+
+def test_a_release_is_not_set_off_against_a_run_that_is_pending(book: Book) -> None:
+    KeyedLedger([book], "pending").reserve(TENTH, **FACTS)
+    assert len(reconcile(book, [Issued("1f3a", TENTH, "one row")], "a test")) == 1
+    assert book.ledger.spent == TENTH + TENTH
+    assert {entry.state for entry in book.ledger.entries()} == {"committed", "resolved"}
