@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -64,3 +65,26 @@ def signed_folder(_signed: Path, tmp_path: Path) -> Path:
     """A copy of a folder with two key pairs, a signed model, another signed model, and a signed plan."""
     shutil.copytree(_signed, tmp_path, dirs_exist_ok=True)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def two_models() -> dict[str, Any]:
+    """A classifier and a regressor, fitted to other rows than those that they are evaluated on."""
+    import veilwood as vw
+    from fixtures.neighbour_pairs import SCHEMAS, as_frame, row_of
+
+    rng = np.random.default_rng(0)
+    found = {}
+    for name, more in (("RandomTreesClassifier", {"n_estimators": 3, "max_depth": 2}), ("PrivateForestRegressor", {})):
+        task = "classification" if name.endswith("Classifier") else "regression"
+        X, y = as_frame([row_of(rng, task, odd=0.0) for _ in range(300)], task, Path())
+        found[name] = getattr(vw, name)(SCHEMAS[task], random_state=0, **more).fit(X, y)
+    return found
+
+
+@pytest.fixture(scope="session")
+def car() -> Any:
+    """The cars that come with the library."""
+    import veilwood as vw
+
+    return vw.datasets.car()

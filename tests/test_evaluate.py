@@ -13,31 +13,18 @@ import numpy as np
 import pytest
 
 import veilwood as vw
-from fixtures.neighbour_pairs import SCHEMAS, Row, as_csv, as_frame, as_list, row_of
+from fixtures.neighbour_pairs import Row, as_csv, as_frame, as_list, row_of
 from veilwood import audit
 from veilwood.audit.noninterference import interference
 from veilwood.data.batches import Batch
 from veilwood.estimators.evaluation import evaluation_plan
 from veilwood.forests.scoring import Scoring
 from veilwood.privacy import entropy, spending
-from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteLaplace
 
 KINDS = ["RandomTreesClassifier", "PrivateForestRegressor"]
-
-
-@pytest.fixture(scope="module")
-def models() -> dict[str, Any]:
-    """Fitted on other rows than those that are evaluated on."""
-    rng = np.random.default_rng(0)
-    found = {}
-    for name, more in (("RandomTreesClassifier", {"n_estimators": 3, "max_depth": 2}), ("PrivateForestRegressor", {})):
-        task = "classification" if name.endswith("Classifier") else "regression"
-        X, y = as_frame([row_of(rng, task, odd=0.0) for _ in range(300)], task, Path())
-        found[name] = getattr(vw, name)(SCHEMAS[task], random_state=0, **more).fit(X, y)
-    return found
 
 
 def task_of(name: str) -> str:
@@ -94,7 +81,7 @@ def test_what_is_not_private_makes_evaluations_not_private() -> None:
 @pytest.mark.parametrize("unit", ["row", 3, {"id": "person", "at_most": 2}], ids=str)
 @pytest.mark.parametrize("form", [as_frame, as_csv, as_list])
 def test_neighbours_leave_the_same_traces(
-    models: dict[str, Any], name: str, adjacency: str, unit: Any, form: Any
+    two_models: dict[str, Any], name: str, adjacency: str, unit: Any, form: Any
 ) -> None:
     """Odd and invalid cells, dropped; what met the door moved no further than planned."""
     if isinstance(unit, dict) and form is as_list:
@@ -106,7 +93,7 @@ def test_neighbours_leave_the_same_traces(
     def run(rows: list[Row], folder: Path) -> list[Any]:
         X, y = form(rows, task_of(name), folder)
         found = vw.evaluate(
-            models[name], X, y, epsilon=0.5, delta=delta, ledger="spends.db", invalid="drop",
+            two_models[name], X, y, epsilon=0.5, delta=delta, ledger="spends.db", invalid="drop",
             privacy_unit=unit, adjacency=adjacency,
         )  # fmt: skip
         Path("evaluation.json").write_text(found.to_json())
@@ -121,10 +108,10 @@ def test_neighbours_leave_the_same_traces(
         assert interference(run, [*rows, *mine], other, draw=draw) == []
 
 
-def test_a_leak_beside_the_door_is_caught(models: dict[str, Any]) -> None:
+def test_a_leak_beside_the_door_is_caught(two_models: dict[str, Any]) -> None:
     def run(rows: list[Row], folder: Path) -> Any:
         X, y = as_frame(rows, "classification", folder)
-        found = vw.evaluate(models["RandomTreesClassifier"], X, y, epsilon=0.5)
+        found = vw.evaluate(two_models["RandomTreesClassifier"], X, y, epsilon=0.5)
         return [found.quality, len(X)]
 
     rng = np.random.default_rng(2)
@@ -152,31 +139,13 @@ def bound_of(model: Any, row: Row, factor: Fraction, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("name", KINDS)
 def test_an_evaluation_keeps_its_epsilon_and_halved_noise_is_caught(
-    models: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
+    two_models: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = row_of(np.random.default_rng(3), task_of(name), 0.0)
     with entropy.seeded_for_tests(1):
-        assert 0.8 < bound_of(models[name], row, Fraction(1), monkeypatch) <= 1
+        assert 0.8 < bound_of(two_models[name], row, Fraction(1), monkeypatch) <= 1
     with entropy.seeded_for_tests(2):
-        assert bound_of(models[name], row, Fraction(1, 2), monkeypatch) > 1.5
-
-
-def test_the_noise_that_was_attacked_is_the_noise_that_is_drawn(
-    models: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn = []
-    sound = Door.noisy
-
-    def heard(door: Door, step: Any, exact: Any) -> Any:
-        drawn.append(step)
-        return sound(door, step, exact)
-
-    monkeypatch.setattr(Door, "noisy", heard)
-    rng = np.random.default_rng(4)
-    X, _ = as_frame([row_of(rng, "classification", 0.0) for _ in range(5)], "classification", Path())
-    found = vw.evaluate(models["RandomTreesClassifier"], X, epsilon=1.0)
-    planned = evaluation_plan(models["RandomTreesClassifier"], Loss.pure(Fraction(1)), Neighbours())
-    assert drawn == [*found.plan.steps] == [*planned.steps]
+        assert bound_of(two_models[name], row, Fraction(1, 2), monkeypatch) > 1.5
 
 
 # -- command line --------------------------------------------------------------------------------------------

@@ -6,9 +6,7 @@ Batch training is in test_matrix_training.py; the tools both share are in fixtur
 
 from __future__ import annotations
 
-import copy
 import math
-import pickle
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +15,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.typing import NDArray
-from sklearn.base import clone
 
 import veilwood as vw
 from fixtures.laws import prefer_zcdp
@@ -40,7 +37,6 @@ from fixtures.matrix_forests import (
 from veilwood import audit
 from veilwood.estimators import matrix_predictor
 from veilwood.forests.matrix import answering, ensembles, measurement
-from veilwood.models import file as model_file
 from veilwood.privacy import entropy
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteLaplace
@@ -317,11 +313,6 @@ def test_a_repeated_batch_costs_once_only_if_its_answer_is_kept(monkeypatch: pyt
 # -- the ledger, batch by batch -------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def car() -> Any:
-    return vw.datasets.car()
-
-
 def predictor_on(car: Any, **parameters: Any) -> vw.MatrixForestPredictor:
     usual = {"n_estimators": 4, "max_depth": 1, "random_state": 0}
     return vw.MatrixForestPredictor(car.schema, **{**usual, **parameters}).fit(car.X, car.y)
@@ -378,29 +369,6 @@ def test_a_plan_and_a_refused_batch_cost_nothing(car: Any) -> None:
     assert ledger.spent.epsilon == 1
 
 
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"mode": "batch", "voting": "hard"}, "mode='subsample'"),
-        ({"mode": "telepathy"}, "mode='telepathy'"),
-        ({"voting": "loud"}, "voting='loud'"),
-        ({"mechanism": "magic"}, "mechanism='magic'"),
-        ({"max_depth": 7}, "max_depth=7 exceeds"),
-        ({"n_ensembles": 9, "n_estimators": 3}, "n_estimators=3"),
-        ({"epsilon": -1}, "epsilon=-1"),
-        ({"adjacency": "near"}, "adjacency='near'"),
-    ],
-)
-def test_bad_parameters_name_themselves(car: Any, parameters: dict[str, Any], message: str) -> None:
-    with pytest.raises(vw.VeilwoodError, match=message):
-        predictor_on(car, **parameters)
-
-
-def test_a_plan_needs_queries(car: Any) -> None:
-    with pytest.raises(vw.VeilwoodError, match="plan_answer"):
-        vw.MatrixForestPredictor(car.schema).plan()
-
-
 def test_what_is_protected_was_decided_when_rows_were_counted(car: Any) -> None:
     """Rows of a person are capped in fit: a unit or adjacency set afterwards must not change the claim."""
     predictor = predictor_on(car)
@@ -413,24 +381,6 @@ def test_what_is_protected_was_decided_when_rows_were_counted(car: Any) -> None:
 
 
 # -- answers ------------------------------------------------------------------------------------------------
-
-
-def test_tennis_example_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figure 1 of the paper without noise: votes Q T' T D for three days, the first of them sunny and windy."""
-    T = np.array([[1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 1], [1, 0, 1, 0, 1, 0], [0, 1, 0, 1, 0, 1]])
-    D = np.array([[1, 0], [1, 0], [0, 1], [0, 1], [0, 1], [1, 0]])
-    expected = np.eye(6)[[1, 2, 5]] @ T.T @ T @ D
-    both = (
-        vw.MatrixForestPredictor(TENNIS, epsilon=math.inf, n_estimators=2, max_depth=1, random_state=state)
-        for state in range(20)
-    )
-    predictor = next(
-        p for p in both if set(p.fit(DAYS, PLAYED).forest_.feature[p.forest_.roots]) == {0, 1}
-    )  # fmt: skip
-    votes = predictor._release(predictor.encode(DAYS.iloc[[1, 2, 5]]), predictor._price(None))
-    np.testing.assert_allclose(votes, expected, atol=1e-9)
-    assert predictor.answer(DAYS.iloc[[1, 2, 5]]).tolist() == ["no", "yes", "no"]
-    assert not predictor.privacy_.is_private
 
 
 @pytest.mark.parametrize("trees", [{}, {"n_ensembles": 2, "max_features": 3, "n_estimators": [2, 3]}], ids=str)
@@ -498,19 +448,6 @@ def test_batches_are_answered_well(car: Any) -> None:
 
 
 # -- a private object ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("mode", ["batch", "subsample"])
-def test_the_predictor_does_not_leave_the_process(car: Any, mode: str, tmp_path: Any) -> None:
-    predictor = predictor_on(car, mode=mode)
-    predictor.answer(car.X[:10])
-    for leave in (pickle.dumps, copy.copy, copy.deepcopy, lambda thing: model_file.save(thing, tmp_path / "model")):
-        with pytest.raises(vw.VeilwoodError, match="cannot be"):
-            leave(predictor)
-    assert list(tmp_path.iterdir()) == []
-    assert "_exact" not in vars(clone(predictor))
-    with pytest.raises(Exception, match="not fitted"):
-        clone(predictor).answer(car.X[:10])
 
 
 @pytest.mark.parametrize("parameters", EVERY_MODE, ids=str)
