@@ -9,7 +9,7 @@ import pytest
 import veilwood as vw
 from veilwood.data.encoding import Encoding
 from veilwood.models.onnx_trees import tree_attributes
-from veilwood.trees.builder import build_forest
+from veilwood.trees.forest import build_forest
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning"),
