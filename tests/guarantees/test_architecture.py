@@ -24,8 +24,6 @@ UNNAMED = {"__main__", "_version", "data.encoding_kernels", "forests.adaptive.ro
 # Tested through something else: by which file.
 TESTED_BY = {
     "data.weights": "estimators/test_weights.py",
-    "estimators.evaluation": "test_evaluate.py",
-    "estimators.importances": "estimators/test_sklearn.py",
     "privacy.covered": "forests/test_aside.py",
     "data.guess": "data/test_draft.py",
     "data.sql.writing": "data/test_sql_rows.py",
@@ -34,8 +32,6 @@ TESTED_BY = {
     "trees.table_kernels": "trees/test_tabulated.py",
     "data.memory": "data/test_sources.py",
     "data.streams": "data/test_sources.py",
-    "estimators.base": "estimators/test_sklearn.py",
-    "models.onnx_graph": "models/test_onnx.py",
     "forests.grown.base": "forests/test_medians.py",
     "service.migrations.env": "service/test_accounts.py",
 }
