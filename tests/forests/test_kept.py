@@ -13,7 +13,7 @@ import pytest
 import veilwood as vw
 from veilwood.atomic_file import cache_folder
 from veilwood.errors import PlanError
-from veilwood.forests.matrix import kept, measurement
+from veilwood.forests.matrix import kept, measurement, training
 from veilwood.privacy.loss import Loss
 
 pytestmark = pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning")
@@ -49,9 +49,45 @@ def test_a_search_is_made_once(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
         forest(epsilon=2).plan()  # another budget, another search
 
 
+SIZED: dict[str, Any] = {"n_estimators": "auto", "max_depth": "auto"}
+
+
+@pytest.mark.parametrize("known", [{"n_rows": 625}, {}])
+def test_a_chosen_size_is_searched_once(known: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the comparison of sizes nor the strategy of the chosen one is searched again, in another process."""
+    monkeypatch.setenv("VEILWOOD_CACHE", "off")
+    alone = forest(**SIZED, **known).plan()
+    monkeypatch.setenv("VEILWOOD_CACHE", str(folder.parent))
+    assert forest(**SIZED, **known).plan().fingerprint() == alone.fingerprint()
+    monkeypatch.setattr(measurement, "optimize", never)
+    monkeypatch.setattr(training, "optimize", never)
+    assert forest(**SIZED, **known).plan().fingerprint() == alone.fingerprint()
+    with pytest.raises(AssertionError, match="searched again"):
+        forest(**SIZED, **known, epsilon=2).plan()
+
+
+def test_a_size_that_rows_decide_is_searched_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = forest(**SIZED, epsilon=50).fit(X, Y).plan_
+    monkeypatch.setattr(measurement, "optimize", never)
+    again = forest(**SIZED, epsilon=50).fit(X, Y).plan_  # so much budget that the number of rows is about the same
+    assert again.choices["strategies"] == first.choices["strategies"]
+
+
+@pytest.mark.parametrize("error", ["NaN", "-1.0", "1e400", '"1"', "null"])
+def test_what_is_no_error_is_compared_again(error: str, folder: Path) -> None:
+    asked = {**SIZED, "n_rows": 625}
+    first = forest(**asked).plan()
+    for file in folder.iterdir():
+        if "error" in json.loads(file.read_text()):
+            file.write_text(f'{{"leaves": 4, "error": {error}}}')
+    assert forest(**asked).plan() == first
+
+
 def test_nothing_is_kept_of_what_was_read_off_the_data(folder: Path) -> None:
     with pytest.warns(vw.PrivacyWarning):
         vw.MatrixForestClassifier("infer", random_state=3, n_estimators=4, max_depth=3).fit(X, Y)
+    with pytest.warns(vw.PrivacyWarning):
+        vw.MatrixForestClassifier("infer", random_state=3).fit(X, Y)
     assert not folder.exists()
 
 
@@ -114,11 +150,13 @@ def test_a_strategy_whose_sensitivity_would_wrap_around_is_no_strategy(
         return vw.MatrixForestClassifier(epsilon=1, random_state=3, **asked)
 
     first = one_column().plan()
-    (file,) = folder.iterdir()
-    choices = json.loads(file.read_text()) | {"strategies": [{"factors": [WRAPPING[wrapping]]}]}
-    choices |= {"law": "zcdp"} if delta else {}
-    file.write_text(json.dumps(choices))
+    files = list(folder.iterdir())
+    assert len(files) == (2 if delta else 1)  # one for each law
+    for file in files:
+        choices = json.loads(file.read_text()) | {"strategies": [{"factors": [WRAPPING[wrapping]]}]}
+        file.write_text(json.dumps(choices))
     assert one_column().plan() == first
+    choices |= {"law": "zcdp"} if delta else {}
     forged = first.to_dict() | {"choices": choices}
     (tmp_path / "plan.json").write_text(json.dumps(forged))
     with pytest.raises(PlanError):

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import doctest
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from itertools import combinations
 from types import ModuleType
 from typing import Any, Literal
 
@@ -27,7 +29,7 @@ from veilwood.forests.matrix.search import lower_bound, optimize
 from veilwood.forests.matrix.strategies import Factors, Marginals, NoiseName, Strategy, expected_error
 from veilwood.forests.matrix.training import MatrixForestParameters
 from veilwood.forests.matrix.votes import LeafVoteWorkload, VoteWorkload
-from veilwood.forests.matrix.workloads import PathWorkload, Workload
+from veilwood.forests.matrix.workloads import PathWorkload, Workload, features_of
 from veilwood.trees.counting import HAVE_NUMBA
 
 NOISES: list[NoiseName] = ["laplace", "gaussian"]
@@ -392,3 +394,31 @@ def test_a_forest_that_is_written_to_changes_no_later_fit() -> None:
     again = vw.MatrixForestClassifier(data.schema, **made).fit(data.X, data.y)
     assert len(set(again.forest_.roots.tolist())) == 4
     assert again.plan_ == before
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("shape", [(5,) * 6, (2,) * 8, (2, 3, 4, 5, 6), (7, 2, 2, 2, 6)], ids=str)
+@pytest.mark.parametrize("depth", [1, 2])
+def test_sets_that_are_left_out_do_not_pay(shape: tuple[int, ...], depth: int, noise: NoiseName) -> None:
+    """Whoever measures one errs no more, at no higher price, with the sets inside it that leaves ask for."""
+    rng = np.random.default_rng(1)
+    workload = PathWorkload.from_leaves(shape, *grow(shape, depth, 200, rng))  # so many that all sets are asked for
+    seen = np.array(list(workload.residual_traces), np.int64)
+    whole, few = (
+        {features_of(int(mask)) for mask in marginal_search._family(workload, seen, 1 << 22, power).masks}
+        for power in (None, 0.5 if noise == "laplace" else 1.0)
+    )
+    assert {features_of(int(space)) for space in seen} <= few
+    assert len(whole) == 2 ** len(shape)
+    assert len(few) < len(whole) or (noise == "laplace" and depth == 2)
+    weight, every = 10**6, Counter({tuple(range(len(shape))): 10**4})  # which answers all leaves
+    for left_out in whole - few:
+        cells = math.prod(shape[i] for i in left_out)
+        parts = {
+            part: math.floor(weight * math.sqrt(math.prod(shape[i] for i in part) / cells))
+            for part in combinations(left_out, depth)
+        }
+        before = Marginals(workload, dict(every + Counter({left_out: weight})))
+        after = Marginals(workload, dict(every + Counter(parts)))
+        assert after.l1 <= before.l1 if noise == "laplace" else after.l2_squared <= before.l2_squared
+        assert expected_error(workload, after, noise, SMALL) <= 1.001 * expected_error(workload, before, noise, SMALL)

@@ -114,8 +114,7 @@ class Sizing(Method[LeafParameters]):
         pure = _pure(asked)
         step = self._pooled(asked.schema, pure)
         notes: dict[str, Any] = {}
-        for rows in SHOWN_ROWS:
-            trees, depth = self._choose(pure, encoding, rows)
+        for rows, (trees, depth) in zip(SHOWN_ROWS, self._choose(pure, encoding, *SHOWN_ROWS), strict=True):
             notes[f"at {rows:,} rows"] = f"{np.sum(trees)} trees of depth {np.max(depth)}, at most"
         if asked.loss.delta > 0:
             notes["delta"] = "not used: whether it pays depends on the rows. Hint: declare n_rows if it is public"
@@ -135,7 +134,7 @@ class Sizing(Method[LeafParameters]):
         encoding = Encoding(asked.schema, self.of_size(1, 1, noiseless=noiseless).numeric)
         found = asked.choices.get("n_estimators"), asked.choices.get("max_depth")
         if None in found:
-            found = self._choose(asked, encoding, n_rows)
+            (found,) = self._choose(asked, encoding, n_rows)
         else:
             for size in found:
                 if not all(is_whole(each, 1, 1 << 24) for each in (size if isinstance(size, list) else [size])):
@@ -170,42 +169,33 @@ class Sizing(Method[LeafParameters]):
         loss = asked.loss.part(FIRST_SHARE)
         return counting_step(POOLED, (width,), loss, asked.neighbours, l1=adds, squared_l2=adds**2)
 
-    def _choose(self, asked: Asked, encoding: Encoding, n_rows: int | None) -> tuple[Any, Any]:
-        """Return the number and the height of trees that promise the most."""
+    def _choose(self, asked: Asked, encoding: Encoding, *rows: int | None) -> list[tuple[Any, Any]]:
+        """Return the number and the height of trees that promise the most, for each number of rows."""
         given = self.parameters.n_estimators, self.parameters.max_depth
         most = Fraction(skill.MOST_EPSILON) * asked.neighbours.l1(1)
         if asked.loss.epsilon is not None and asked.loss.epsilon > most:  # beyond what was tried: like the largest
             asked = replace(asked, loss=Loss.pure(most))
         rest = replace(asked, loss=asked.loss.part(1 - FIRST_SHARE))
-        best: tuple[tuple[float, ...], Any, Any] | None = None
+        best: dict[int | None, tuple[tuple[float, ...], tuple[Any, Any]]] = {}
         noiseless = asked.loss.epsilon is None
         epsilon = math.inf if asked.loss.epsilon is None else float(asked.loss.epsilon / asked.neighbours.l1(1))
         refused: DomainTooLargeError | ParameterError | None = None
         for trees, depth in self._kind(noiseless).sizes(encoding, self._words(noiseless), noiseless=noiseless):
-            size = tuple(chosen if _is_auto(asked_for) else asked_for
-                         for chosen, asked_for in zip((trees, depth), given, strict=True))  # fmt: skip
+            size = (trees if _is_auto(given[0]) else given[0], depth if _is_auto(given[1]) else given[1])
             method = self.of_size(*size, noiseless=noiseless)
             try:
                 leaves, noise = method.expected(rest, encoding)
             except (DomainTooLargeError, ParameterError) as error:
                 refused = error
                 continue
-            score: tuple[float, ...]
-            if n_rows is None:  # no noise: the larger the better
-                score = (float(leaves),)
-            else:
-                setting = skill.Setting.of(method, encoding, n_rows, leaves, noise, epsilon)
-                drowned = setting.noise / setting.rows_per_leaf / math.sqrt(setting.trees)  # after averaging
-                score = (-max(drowned, DROWNED), skill.score(setting))
-                if not encoding.schema.classes:  # which leaves tell together: each adds its noise
-                    astray = math.sqrt(noise * leaves) / method.trees_per_row / n_rows
-                    score = (-max(astray, ASTRAY), *score)
-            if best is None or score > best[0]:
-                best = (score, size[0], size[1])
-        if best is None:
+            for n_rows in rows:
+                score = _score(method, encoding, n_rows, leaves, noise, epsilon)
+                if n_rows not in best or score > best[n_rows][0]:
+                    best[n_rows] = (score, size)
+        if not best:
             assert refused is not None
             raise refused
-        return best[1:]
+        return [best[n_rows][1] for n_rows in rows]
 
     # -- the data --------------------------------------------------------------------------------------------------
 
@@ -284,6 +274,21 @@ def method_of(kind: type[Method[Any]], parameters: Any, task: Any) -> Method[Any
     if isinstance(parameters, LeafParameters) and parameters.sizes_itself and issubclass(kind, LeafMethod):
         return Sizing(parameters, task, kind)
     return kind(parameters, task)
+
+
+def _score(
+    method: LeafMethod[Any], encoding: Encoding, n_rows: int | None, leaves: int, noise: float, epsilon: float
+) -> tuple[float, ...]:
+    """Return what sizes are ranked by, for so many rows; without noise, the larger the better."""
+    if n_rows is None:
+        return (float(leaves),)
+    setting = skill.Setting.of(method, encoding, n_rows, leaves, noise, epsilon)
+    drowned = setting.noise / setting.rows_per_leaf / math.sqrt(setting.trees)  # after averaging
+    score = (-max(drowned, DROWNED), skill.score(setting))
+    if encoding.schema.classes:
+        return score
+    astray = math.sqrt(noise * leaves) / method.trees_per_row / n_rows  # what leaves tell together: each adds its noise
+    return (-max(astray, ASTRAY), *score)
 
 
 def _is_auto(size: object) -> bool:

@@ -31,7 +31,7 @@ _STEPS = 300  # of a descent
 _FIRST_STEPS = 12  # of a descent over many sets, after which it goes on among those that still matter
 _LEAST = 1e-3  # share, as a part of the largest, of a set that still matters
 _MANY_SETS = 1024
-_FEW_STARTS, _HOPELESS = 4, 4  # after so many starts a best error so many times too large will not be made up for
+_HOPELESS = {1: 16, 4: 4}  # after so many starts, a best error so many times too large will not be made up for
 _MOST_PAIRS = 1 << 24  # of sets that are left and spaces that are seen: a matrix of them is written down
 
 
@@ -77,8 +77,14 @@ class _Family:
         return sums
 
 
-def _family(workload: Workload, spaces: Ints, max_cells: int) -> _Family:
-    """The sets a query sees, and beyond them all sets up to the largest order that keeps the family small."""
+def _family(workload: Workload, spaces: Ints, max_cells: int, power: float | None) -> _Family:
+    """The sets a query sees, and beyond them all sets up to the largest order that keeps the family small.
+
+    With a share t, a set S of n_S cells gives each set R inside it the precision t^2 / n_S (t / n_S under Gaussian
+    noise). R has as much from t sqrt(n_R / n_S) for itself. Where these shares add up to less than t for the largest
+    sets that are seen inside S, it is better to measure those, and S is left out. ``power`` is 1 / 2, or 1 under
+    Gaussian noise; None keeps all, for the discrete noise of a large budget.
+    """
     shape = np.array(workload.shape, float)
 
     def cells(masks: Ints) -> Floats:
@@ -95,12 +101,27 @@ def _family(workload: Workload, spaces: Ints, max_cells: int) -> _Family:
     used = [i for i in features_of(int(np.bitwise_or.reduce(spaces))) if workload.shape[i] > 1]
     family = level = np.zeros(1, np.int64)
     for _ in used:
-        level = np.unique(np.concatenate([level[(level >> i & 1) == 0] | 1 << i for i in used]))
+        level = np.concatenate([level[level < 1 << i] | 1 << i for i in used])  # each set once, by its last feature
         level = level[cells(level) <= max_cells * (1 + 1e-9)]
         if not len(level) or len(family) + len(level) > _MOST_SETS:
             break
         family = np.concatenate([family, level])
-    return _Family(np.union1d(family, spaces))
+    whole = _Family(np.union1d(family, spaces))
+    if power is None:
+        return whole
+    largest_seen = np.zeros(len(whole.masks))
+    largest_seen[np.searchsorted(whole.masks, _largest(spaces))] = 1
+    prices = cells(whole.masks) ** power
+    worth = whole.over_subsets(largest_seen * prices) > prices * (1 + 1e-9)
+    worth[np.searchsorted(whole.masks, spaces)] = True
+    # Sums over a family need all subsets of its members.
+    return _Family(whole.masks[whole.over_supersets(worth.astype(float)) > 0])
+
+
+def _largest(spaces: Ints) -> Ints:
+    """Those of some sets that are in no other of them."""
+    largest: Ints = spaces[[((spaces & one) == one).sum() == 1 for one in spaces]]
+    return largest
 
 
 def search_marginals(
@@ -131,7 +152,7 @@ def search_marginals(
         near it end the search.
     """
     spaces = np.array(list(traces), np.int64)
-    family = _family(workload, spaces, max_cells)
+    family = _family(workload, spaces, max_cells, None if budget is not None else 0.5 if noise == "laplace" else 1.0)
     g = np.zeros(len(family.masks))
     g[np.searchsorted(family.masks, spaces)] = list(traces.values())
     g[g <= 1e-12 * g.max()] = 0
@@ -161,7 +182,8 @@ def search_marginals(
         result = _descend_in_two(objective, family, g, inverse_cells, budget, z)
         if found is None or result[0] < found[0]:
             found = result
-        if start + 1 == _FEW_STARTS and budget is None and math.exp(found[0]) > _HOPELESS * workload.n_cells * enough:
+        limit = _HOPELESS.get(start + 1, math.inf) * workload.n_cells * enough
+        if budget is None and math.exp(found[0]) > limit:
             break
     assert found is not None
     return _rounded_marginals(workload, family.masks[g > 0], family, _softmax(found[1]))

@@ -138,35 +138,43 @@ def most_cells(n_columns: int) -> int:
     return max(1 << 22, (1 << 25) // n_columns)
 
 
-def divide(workloads: Sequence[PathWorkload], noise: NoiseName, budget: Fraction, n_columns: int) -> list[Fraction]:
+def divide(
+    workloads: Sequence[PathWorkload], noise: NoiseName, budget: Fraction, n_columns: int, starts: int | None = None
+) -> list[Fraction]:
     """Return the share of the budget that each ensemble gets: as much as its error asks for.
 
     Under Laplace noise an error falls with the square of the share, so shares like the third roots of errors are best;
     under Gaussian noise with the share itself, and shares go like square roots. Equal shares, and shares like the
     numbers of trees, are compared as well: with the latter no ensemble is worse off than in the baseline. What is
-    compared does not depend on the budget, so that with more of it the error never grows.
+    compared does not depend on the budget, so that with more of it the error never grows. ``starts`` are those of the
+    searches (``search.optimize``).
     """
     n, root = len(workloads), 3 if noise == "laplace" else 2
     if n == 1:
         return [Fraction(1)]
 
     equal = [Fraction(1, n)] * n
-    found = errors_of(workloads, equal, noise, SMALL, n_columns)
+    found = errors_of(workloads, equal, noise, SMALL, n_columns, starts)
     options = [
         equal,
         _shares([float(workload.tree_of_leaf[-1] + 1) for workload in workloads]),
         _shares([error ** (1 / root) for error in found]),
     ]
-    return min(options, key=lambda shares: sum(errors_of(workloads, shares, noise, budget, n_columns)))
+    return min(options, key=lambda shares: sum(errors_of(workloads, shares, noise, budget, n_columns, starts)))
 
 
 def errors_of(
-    workloads: Sequence[PathWorkload], shares: Sequence[Fraction], noise: NoiseName, budget: Fraction, n_columns: int
+    workloads: Sequence[PathWorkload],
+    shares: Sequence[Fraction],
+    noise: NoiseName,
+    budget: Fraction,
+    n_columns: int,
+    starts: int | None = None,
 ) -> list[float]:
     """Return the expected squared error that the best strategy for each ensemble leaves on its leaves together."""
     errors = []
     for workload, share in zip(workloads, shares, strict=True):
-        strategy = optimize(workload, noise, budget * share, max_cells=most_cells(n_columns))
+        strategy = optimize(workload, noise, budget * share, starts=starts, max_cells=most_cells(n_columns))
         errors.append(expected_error(workload, strategy, noise, budget * share))
     return errors
 

@@ -156,9 +156,23 @@ def mixtures(workload: PathWorkload, noise: NoiseName, marginals: Marginals | No
     rest = np.cumsum(errors[order][::-1])[::-1][1:] ** (1 / root)
     total = (direct + rest) ** root
     place = int(total.argmin())
-    if total[place] < min(errors.sum(), costs.sum() ** root):
-        candidates.append(_mixed(workload, noise, order[: place + 1], rest[place], marginals))
+    measured, others = order[: place + 1], order[place + 1 :]
+    left = rest[place] * _share_that_serves(workload, noise, others, marginals) ** (1 / root)
+    if (direct[place] + left) ** root < min(errors.sum(), costs.sum() ** root):
+        candidates.append(_mixed(workload, noise, measured, rest[place], marginals))
     return candidates
+
+
+def _share_that_serves(workload: PathWorkload, noise: NoiseName, trees: Ints, marginals: Marginals) -> float:
+    """Return the part of the error that is left to some trees once all is spent on marginals that tell of them."""
+    spaces = workload.spaces[workload.traces_of_trees[trees].sum(axis=0) > 0]
+    spaces = spaces[spaces > 0]  # the number of all rows is told by every marginal
+    weights = np.array(list(marginals.weights.values()), float)
+    masks = np.array([sum(1 << i for i in features) for features in marginals.weights], np.int64)
+    serves = ((masks[:, None] & spaces) == spaces).any(axis=1)
+    if noise == "laplace":
+        return float(weights[serves].sum() / weights.sum()) ** 2
+    return float((weights[serves] ** 2).sum() / (weights**2).sum())
 
 
 def direct_error(workload: PathWorkload, noise: NoiseName) -> float:

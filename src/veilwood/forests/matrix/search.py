@@ -44,6 +44,7 @@ __all__ = ["candidates", "lower_bound", "optimize"]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+COMPARING = 8  # starts of a search that only compares forests: the chosen one is searched in full
 SMALL = Fraction(1, 1000)  # a budget at which discrete noise is as good as continuous, for decisions that hold at any
 _LARGE_BUDGETS: dict[NoiseName, tuple[int, ...]] = {"laplace": (4, 16, 64), "gaussian": ()}
 _GRID = 1 << 14  # as in marginal_search: much finer, and inverses lose their digits

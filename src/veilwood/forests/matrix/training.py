@@ -35,7 +35,7 @@ from veilwood.forests.matrix.ensembles import (
     grow_ensembles,
     other_divisions,
 )
-from veilwood.forests.matrix.kept import searched_once
+from veilwood.forests.matrix.kept import compared_once, searched_once
 from veilwood.forests.matrix.measurement import (
     MECHANISMS,
     Measurement,
@@ -47,11 +47,12 @@ from veilwood.forests.matrix.measurement import (
     plan_measurement,
 )
 from veilwood.forests.matrix.mixtures import Mixture
-from veilwood.forests.matrix.search import SMALL, optimize
-from veilwood.forests.method import Asked, Codes, Floats, ForestDesign, OnePassMethod, least_noise
+from veilwood.forests.matrix.search import COMPARING, SMALL, optimize
+from veilwood.forests.method import Asked, Codes, Floats, ForestDesign, OnePassMethod
 from veilwood.forests.noisy_leaves import AUTO, MOST_LEAVES, LeafMethod, LeafModel, LeafParameters, Pooled
 from veilwood.forests.scoring_sql import doubtful
 from veilwood.privacy.door import Door
+from veilwood.privacy.loss import Loss
 from veilwood.privacy.plan import Plan
 from veilwood.trees.forest import Forest
 
@@ -59,7 +60,7 @@ VOTINGS = ("hard", "weight")
 Grown: TypeAlias = tuple[tuple[Ensemble, ...], Forest]
 _ALTERNATIVES = {
     "alternatives": "expected squared error of a leaf, by what is measured,",
-    "divisions": "the same, as a multiple of what was chosen, by the number of ensembles,",
+    "divisions": "about the same, as a multiple of what was chosen, by the number of ensembles,",
 }
 
 
@@ -175,12 +176,6 @@ class MatrixForest(LeafMethod[MatrixForestParameters], OnePassMethod[MatrixFores
                 "trees='disjoint' has nothing to optimise: each row is in one tree. Hint: mechanism='laplace'."
             )
 
-    def design(self, asked: Asked) -> MatrixDesign:
-        """Grow the trees and choose what to measure, both without data; what was searched once is kept."""
-        if self.sized:  # what is asked for does not tell sizes apart
-            return least_noise(asked, self.design_under)
-        return searched_once(asked, lambda again: least_noise(again, self.design_under))
-
     @classmethod
     def sizes(cls, encoding: Encoding, parameters: Any, *, noiseless: bool) -> Iterator[tuple[int, int]]:
         """Trees of one ensemble share their noise: many cost little. A path uses each feature once."""
@@ -192,14 +187,36 @@ class MatrixForest(LeafMethod[MatrixForestParameters], OnePassMethod[MatrixFores
         yield from ((64, depth) for depth in (1, 2, 3, 4) if depth <= width or parameters.branching == "binary")
 
     def expected(self, asked: Asked, encoding: Encoding) -> tuple[int, float]:
-        """Search what to measure, which says how much noise is left."""
+        """Search a little, which says well enough how much noise is left."""
         leaves = self.n_leaves(encoding)
         if leaves > MOST_LEAVES:
             raise DomainTooLargeError(f"{leaves:,} leaves are more than {MOST_LEAVES:,}. Hint: lower max_depth.")
         if asked.loss.epsilon is None:
             return leaves, 0.0
-        plan = self.design(asked).plan
-        return plan.n_leaves, plan.expected_leaf_mse
+        if self.parameters.mechanism != "optimized":
+            plan = self.design(asked).plan
+            return plan.n_leaves, plan.expected_leaf_mse
+        return compared_once(asked, self._size, lambda: self._roughly(asked, encoding))
+
+    @property
+    def _size(self) -> tuple[Any, Any]:
+        return self.parameters.n_estimators, self.parameters.max_depth
+
+    def _roughly(self, asked: Asked, encoding: Encoding) -> tuple[int, float]:
+        """Return the number of leaves, and about the squared error of one under the noise that suits them better."""
+        assert asked.loss.epsilon is not None
+        losses = [Loss.pure(asked.loss.epsilon), asked.loss] if asked.loss.delta > 0 else [asked.loss]
+        n_classes = len(asked.schema.classes)
+        found = []
+        for loss in losses:
+            ensembles, forest, _ = self._divided(replace(asked, loss=loss), encoding)
+            noise, budget = budget_of(loss, asked.neighbours, n_classes)
+            paths = [ensemble.paths for ensemble in ensembles]
+            shares = divide(paths, noise, budget, n_classes, COMPARING)
+            errors = errors_of(paths, shares, noise, budget, n_classes, COMPARING)
+            found.append((sum(errors) / forest.n_leaves, forest.n_leaves))
+        error, leaves = min(found)
+        return leaves, error
 
     def n_leaves(self, encoding: Encoding) -> int:
         """A multiway tree has at most as many as its widest columns have values."""
@@ -209,11 +226,17 @@ class MatrixForest(LeafMethod[MatrixForestParameters], OnePassMethod[MatrixFores
         return trees * math.prod(sorted(encoding.n_codes, reverse=True)[:depth])
 
     def design_under(self, asked: Asked) -> MatrixDesign:
-        """Grow the trees and choose what to measure, both without data."""
+        """Grow the trees and choose what to measure, both without data; what was searched once is kept."""
         encoding = Encoding(asked.schema, self.numeric)
         exactly = self.sized and asked.loss.epsilon is None  # then nothing is gained by measuring anything else
         if self.parameters.mechanism != "optimized" or exactly:
             return self._design_leaves(asked, encoding)
+        return searched_once(
+            asked, self._size, lambda again: self._design_optimized(again, encoding, *self._divided(again, encoding))
+        )
+
+    def _divided(self, asked: Asked, encoding: Encoding) -> tuple[tuple[Ensemble, ...], Forest, dict[str, Any]]:
+        """Grow the trees of the division of features that leaves the least error; and say what else was compared."""
         options = [asked_division(encoding, self.parameters), *other_divisions(encoding, self.parameters)]
         told: dict[str, Any] = {}
         if "strategies" in asked.choices:
@@ -226,7 +249,7 @@ class MatrixForest(LeafMethod[MatrixForestParameters], OnePassMethod[MatrixFores
         if len(options) > 1:
             division, errors = self._best_division(asked, encoding, options, grown)
             told = {"divisions": errors} if len(errors) > 1 else {}
-        return self._design_optimized(asked, encoding, *grown[division], told)
+        return *grown[division], told
 
     def _best_division(
         self, asked: Asked, encoding: Encoding, options: Sequence[Division], grown: dict[int, Grown]
@@ -235,25 +258,28 @@ class MatrixForest(LeafMethod[MatrixForestParameters], OnePassMethod[MatrixFores
 
         One ensemble stays where marginals answer its leaves better than the trees themselves do: there it is not
         drowned in noise. Elsewhere it gives way to parts that at least halve the error. The decision is made for noise
-        of any scale, so that with more budget the error never grows.
+        of any scale, so that with more budget the error never grows. Searches are short, as divisions differ by more.
+        They begin with the most parts, and end where fewer are worse.
         """
         n_classes = len(asked.schema.classes)
         noise, _ = budget_of(asked.loss, asked.neighbours, n_classes)
         errors: dict[int, float] = {}
-        for division in options:
+        for division in (options[0], *reversed(options[1:])):
             number = division.n_ensembles
             if number not in grown:
                 grown[number] = grow_ensembles(encoding, self.parameters, asked.seed, division)
             ensembles, forest = grown[number]
             paths = [ensemble.paths for ensemble in ensembles]
-            shares = divide(paths, noise, SMALL, n_classes)
-            errors[number] = sum(errors_of(paths, shares, noise, SMALL, n_classes)) / forest.n_leaves
-            best = optimize(paths[0], noise, SMALL, max_cells=most_cells(n_classes))
+            shares = divide(paths, noise, SMALL, n_classes, COMPARING)
+            errors[number] = sum(errors_of(paths, shares, noise, SMALL, n_classes, COMPARING)) / forest.n_leaves
+            best = optimize(paths[0], noise, SMALL, starts=COMPARING, max_cells=most_cells(n_classes))
             if number == 1 and not isinstance(best, Mixture):
+                break
+            if errors.get(number + 1, math.inf) < errors[number]:
                 break
         least = min(errors, key=lambda number: errors[number])
         chosen = least if 2 * errors[least] <= errors[1] else 1
-        return chosen, {str(number): float(f"{error / errors[chosen]:.4g}") for number, error in errors.items()}
+        return chosen, {str(number): float(f"{error / errors[chosen]:.2g}") for number, error in errors.items()}
 
     def _design_leaves(self, asked: Asked, encoding: Encoding) -> MatrixDesign:
         """Release the leaves of every tree at an equal share."""
