@@ -26,16 +26,17 @@ from veilwood.forests.adaptive.cell_tables import CellTable, grow_tables
 from veilwood.forests.adaptive.columns import divided
 from veilwood.forests.adaptive.layouts import Laid
 from veilwood.forests.adaptive.loop import Learned
-from veilwood.forests.adaptive.private_forest import chosen_loss
+from veilwood.forests.adaptive.planning import chosen_loss
 from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.adaptive.rows import GRADIENT_UNITS, LEVEL_UNITS, SCORE_UNITS, ScoredRows, gradients, reach
 from veilwood.forests.adaptive.shrinking import components, newton_step, shrunken_evidence, totals_of
 from veilwood.forests.method import Asked
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.ledger import MemoryLedger
-from veilwood.privacy.loss import Loss, requested_loss
+from veilwood.privacy.loss import Loss, requested_loss, zcdp_rho
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.neighbours import Rows as RowsUnit
+from veilwood.privacy.plan import Plan
 from veilwood.trees.counting import HAVE_NUMBA, route
 
 pytestmark = [
@@ -429,10 +430,20 @@ def test_all_steps_together_cost_what_the_ledger_was_charged(
     assert forest.privacy_.is_private
     assert all(check.holds for check in check_model(forest))
     # Never more than was charged. Mostly all of it; a loop that finds nothing worth measuring may stop before.
-    if plan.loss.delta == 0:
-        assert 0 < sum(step.loss.epsilon for step in plan.steps) <= plan.loss.epsilon
-    else:
-        assert 0 < sum(step.loss.rho for step in plan.steps) <= plan.loss.rho
+    assert 0 < cost_of(plan) <= 1
+
+
+def cost_of(plan: Plan) -> float:
+    """What the steps of a plan cost, as a part of its promise: by epsilon, or by rho if any step is a part of it."""
+    total, promised = Loss.total(step.loss for step in plan.steps), plan.loss
+    assert total.rho is not None
+    assert promised.rho is not None
+    assert promised.epsilon is not None
+    assert total.rho <= promised.rho
+    if all(step.loss.delta == 0 for step in plan.steps):
+        assert total.epsilon is not None
+        return float(total.epsilon / promised.epsilon)
+    return float(total.rho / zcdp_rho(promised.epsilon, promised.delta))
 
 
 @given(
@@ -444,10 +455,7 @@ def test_whatever_comes_out_the_budget_is_kept(seed: int, epsilon: float, delta:
     X, y = table_of(task, n, seed)
     with seeded_for_tests(seed):
         forest = forest_of(task, epsilon=epsilon, delta=delta, random_state=seed % 5).fit(X, y)
-    plan, total = forest.plan_, Loss.total(step.loss for step in forest.plan_.steps)
-    assert (total.rho if plan.loss.delta else total.epsilon) <= (
-        plan.loss.rho if plan.loss.delta else plan.loss.epsilon
-    )
+    assert cost_of(forest.plan_) <= 1
     assert np.isfinite(forest.predict(X) if task == "regression" else forest.predict_proba(X)).all()
 
 
@@ -474,13 +482,23 @@ def test_a_delta_is_given_up_where_so_few_steps_come_that_epsilon_alone_is_more(
 
 
 @pytest.mark.parametrize("task", ["two", "regression"])
-def test_a_delta_without_a_number_of_rows_is_never_worse_than_none(task: str) -> None:
-    """It is not known before the data whether it would pay: the plan is that of pure epsilon, and says so."""
-    kind = vw.PrivateForestRegressor if task == "regression" else vw.PrivateForestClassifier
-    with_delta, pure = (kind(schema_of(task), epsilon=1, delta=delta).plan() for delta in (1e-6, 0.0))
-    assert (with_delta.loss, with_delta.steps) == (pure.loss, pure.steps)
-    assert "n_rows" in with_delta.notes["delta"]
-    assert "delta" not in pure.notes
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+def test_a_delta_without_a_number_of_rows_is_spent_where_it_pays(task: str, adjacency: str) -> None:
+    """It is not known before the data whether it would: few rows fit as with pure epsilon, many by rho."""
+    with_delta, pure = (forest_of(task, epsilon=4, delta=delta, adjacency=adjacency) for delta in (1e-6, 0.0))
+    assert with_delta.plan().steps == pure.plan().steps
+    assert with_delta.plan().loss.undecided
+    assert "delta" in with_delta.plan().notes
+    for n_rows, by_rho in ((300, False), (30_000, True)):
+        X, y = table_of(task, n_rows)
+        with seeded_for_tests(1):
+            steps = with_delta.fit(X, y).plan_.steps
+        with seeded_for_tests(1):
+            without = pure.fit(X, y).plan_.steps
+        assert any(step.loss.delta > 0 for step in steps) is by_rho
+        assert (steps == without) is not by_rho
+        assert 0.99 < cost_of(with_delta.plan_) <= 1
+        assert {check.question for check in check_model(with_delta) if not check.holds} == {"Is it private?"}  # seeded
 
 
 def test_the_number_of_rows_is_free_where_neighbours_have_as_many() -> None:

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 import veilwood as vw
 from veilwood import audit
 from veilwood.audit.noninterference import forced, interference
-from veilwood.forests.adaptive import loop, private_forest, questions
+from veilwood.forests.adaptive import loop, planning, private_forest, questions
 from veilwood.forests.adaptive.cell_tables import CellTable
 from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.adaptive.rows import COINS, GRADIENT_UNITS, HeldRows, ScoredRows, reach
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.ledger import MemoryLedger
-from veilwood.privacy.loss import Loss
+from veilwood.privacy.loss import Loss, zcdp_rho
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.privacy.plan import Layout, Plan
@@ -148,6 +148,11 @@ def test_no_step_of_a_fit_moves_further_than_planned(
         monkeypatch.setattr(private_forest, "chosen_loss", lambda columns, n_classes, n_rows, asked: asked.loss)
     moved = movement(task, monkeypatch, adjacency, epsilon=epsilon, delta=delta, n_rows=243)
     assert 0.3 < max(moved.values()) <= 1
+    if delta:  # by epsilon first, then by rho
+        monkeypatch.undo()
+        monkeypatch.setattr(planning, "pays_by_rho", lambda *args: True)
+        moved = movement(task, monkeypatch, adjacency, epsilon=epsilon, delta=delta)
+        assert 0.3 < max(moved.values()) <= 1
     if epsilon == 90.0 and task != "regression":
         assert {"fine cells", "weight of fine cells"} <= set(moved)  # in its own budget, every part has been used
 
@@ -261,6 +266,61 @@ def test_a_door_takes_further_steps_as_long_as_they_are_paid_for(loss: Loss) -> 
     assert [one.name for one in door.plan.steps] == ["step 0", "step 1", "step 2"]
     with pytest.raises(vw.VeilwoodError, match="open door"):
         door.extend(step(5, Fraction(1, 10**12)))
+
+
+UNDECIDED = Loss.pure_or_zcdp(Fraction(1), Fraction(1, 10**6))
+
+
+def test_steps_add_up_by_epsilon_or_by_rho_and_by_no_mixture_of_both() -> None:
+    rho = zcdp_rho(Fraction(1), Fraction(1, 10**6))
+
+    def step(name: str, loss: Loss) -> Step:
+        return counting_step(name, (1,), loss, Neighbours(), l1=1, squared_l2=1)
+
+    def by_rho(share: Fraction) -> Step:
+        return step("by rho", Loss(Fraction(1), Fraction(1, 10**6), rho * share))
+
+    first = step("first", Loss.pure(Fraction(1, 20)))
+    left = 1 - Fraction(1, 800) / rho  # epsilon^2 / 2 of the first
+    plan_of(UNDECIDED, first, step("rest", Loss.pure(Fraction(19, 20))))
+    plan_of(UNDECIDED, first, by_rho(left))
+    for too_much in (
+        (first, step("rest", Loss.pure(Fraction(19, 20) + Fraction(1, 10**9)))),
+        (first, by_rho(left + Fraction(1, 10**6))),
+        (first, by_rho(Fraction(1))),  # as if the first step had cost no rho
+        (step("half", Loss.pure(Fraction(1, 2))), by_rho(Fraction(1, 2))),
+        (step("half", Loss.pure(Fraction(1, 2))), by_rho(Fraction(1, 10**9))),
+    ):
+        with pytest.raises(vw.VeilwoodError, match="more than"):
+            plan_of(UNDECIDED, *too_much)
+
+
+@pytest.mark.parametrize("present", [0, 1])
+@pytest.mark.parametrize(("part", "kept"), [(1.0, True), (0.5, False)], ids=["planned noise", "half the noise"])
+def test_a_first_step_that_decides_by_what_the_rest_is_spent_keeps_delta(part: float, kept: bool, present: int) -> None:
+    """Exactly: P(S) - exp(epsilon) P'(S), at its largest, of a row more or less just where the decision is taken."""
+    purse = Purse(UNDECIDED, Neighbours())
+    first = purse.counting("number of rows", (1,), planning.START)
+    other = purse.by_rho()
+    assert other is not None
+    ways = [purse.counting("rest", (1,), purse.left), other.counting("rest", (1,), other.left)]
+    numbers, near = np.arange(-1500, 1501), np.arange(-150, 151)
+
+    def chances(step: Step, at: int, places: NDArray[np.int64]) -> NDArray[np.float64]:
+        match step.mechanism:
+            case DiscreteLaplace(scale=scale):
+                weights = np.exp(-np.abs(places - at) / (part * float(scale)))
+            case DiscreteGaussian(sigma_squared=variance):
+                weights = np.exp(-((places - at) ** 2) / (2 * part**2 * float(variance)))
+        return np.asarray(weights / weights.sum())
+
+    delta = 0.0
+    for decided, rest in zip((numbers < 0, numbers >= 0), ways, strict=True):
+        here, there = (
+            np.outer(chances(first, row, numbers)[decided], chances(rest, row, near)) for row in (present, 1 - present)
+        )
+        delta += float(np.maximum(here - np.exp(float(UNDECIDED.epsilon or 0)) * there, 0).sum())
+    assert (delta <= 1e-6) is kept
 
 
 def test_a_fitted_forest_holds_nothing_private() -> None:

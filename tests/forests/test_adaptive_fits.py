@@ -17,8 +17,7 @@ from fixtures.clinic import COLUMNS, forest_of, schema_of, small_table, table_of
 from veilwood.data.batches import Batch, Source
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.forests.adaptive import questions as asked
-from veilwood.forests.adaptive.loop import first_step
-from veilwood.forests.adaptive.private_forest import in_words
+from veilwood.forests.adaptive.planning import first_step, in_words
 from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.adaptive.rows import GRADIENT_UNITS, HeldRows, ScoredRows
 from veilwood.privacy.entropy import seeded_for_tests

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from veilwood.forests import adaptive
-from veilwood.forests.adaptive import loop
+from veilwood.forests.adaptive import planning
 
 FILE = Path(__file__).parents[1] / "fixtures" / "settled.json"
 
@@ -47,9 +47,9 @@ def test_the_constants_are_those_that_were_settled() -> None:
 
 
 def test_a_changed_constant_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "START", loop.START * 1.01)
+    monkeypatch.setattr(planning, "START", planning.START * 1.01)
     settled = json.loads(FILE.read_text())
-    assert {name for name, value in constants().items() if settled[name] != value} >= {"loop.START"}
+    assert {name for name, value in constants().items() if settled[name] != value} >= {"planning.START"}
 
 
 if __name__ == "__main__":

@@ -285,9 +285,12 @@ def _as_promised(estimator: BaseForest, plan: Plan) -> bool:
     loss, neighbours = estimator.promise()
     sampled = loss.delta == 0 < plan.loss.delta < SAMPLING_DELTA and plan.loss.rho is None
     asked = Loss(loss.epsilon, plan.loss.delta) if sampled else loss
-    # PrivateForest promises more than was asked where it needs no delta.
-    without_delta = loss.epsilon is not None and plan.loss == Loss.pure(loss.epsilon)
-    return neighbours == plan.neighbours and (without_delta or plan.loss == asked)
+    # PrivateForest promises more than was asked where it needs no delta, or leaves open whether steps add up by rho.
+    known = [asked]
+    if loss.epsilon is not None:
+        known += [Loss.pure(loss.epsilon)]
+        known += [Loss.pure_or_zcdp(loss.epsilon, loss.delta)] if loss.delta > 0 else []
+    return neighbours == plan.neighbours and plan.loss in known
 
 
 def _as_planned(estimator: BaseForest) -> bool:

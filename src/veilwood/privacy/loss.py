@@ -153,6 +153,17 @@ class Loss:
         return cls(zcdp_epsilon(rho, delta), delta, rho)
 
     @classmethod
+    def pure_or_zcdp(cls, epsilon: Fraction, delta: Fraction) -> Loss:
+        """(``epsilon``, ``delta``), where it is decided on the way whether steps add up by epsilon or by rho.
+
+        Its rho is the larger one of both ways; it does not imply the epsilon (proofs/door.md).
+
+        >>> Loss.pure_or_zcdp(Fraction(1), Fraction(1, 10**6)).rho
+        Fraction(1, 2)
+        """
+        return cls(epsilon, delta, max(epsilon * epsilon / 2, zcdp_rho(epsilon, delta)))
+
+    @classmethod
     def zero(cls) -> Loss:
         """Nothing spent."""
         return cls(Fraction(0), Fraction(0), Fraction(0))
@@ -178,6 +189,11 @@ class Loss:
                 epsilon.add(None)
                 delta = _Sum()
         return cls(epsilon.value, delta.value or Fraction(0), rho.value)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether steps may add up by epsilon or by rho: its rho alone does not imply its epsilon."""
+        return self.rho is not None and self.delta > 0 and not Loss(None, Fraction(0), self.rho).fits(self)
 
     @property
     def is_bounded(self) -> bool:

@@ -142,17 +142,21 @@ class Plan:
         if len({step.name for step in self.steps}) < len(self.steps):
             raise PlanError("two steps of a plan have the same name: the door could not tell them apart.")
         total = Loss.total([step.loss for step in self.steps])
-        by_rho = self.loss.delta > 0 and self.loss.rho is not None
-        if by_rho and not Loss(None, Fraction(0), self.loss.rho).fits(self.loss):
-            raise PlanError(f"rho={float(self.loss.rho or 0):.4g} is more than {self.loss} allows.")
-        cost, promise = (total.rho, self.loss.rho) if by_rho else (total.epsilon, self.loss.epsilon)
-        # Of which the epsilon is not their own (Loss.part); a step with a delta of its own has no rho.
-        in_parts_of_rho = any(step.loss.delta > 0 and step.loss.rho is not None for step in self.steps)
-        too_much_delta = not by_rho and total.delta > self.loss.delta
-        if promise is not None and (
-            cost is None or cost > promise or too_much_delta or (not by_rho and in_parts_of_rho)
-        ):
+        if self.loss.epsilon is not None and not self._keeps(total):
             raise PlanError(f"the steps of this plan cost {total}, more than the {self.loss} it promises.")
+
+    def _keeps(self, total: Loss) -> bool:
+        """Whether steps keep the promised epsilon and delta, by their epsilons or by their rhos, and the rho if any."""
+        rho, epsilon = self.loss.rho, self.loss.epsilon
+        if rho is not None and (total.rho is None or total.rho > rho):
+            return False
+        if rho is not None and self.loss.delta > 0 and Loss(None, Fraction(0), total.rho).fits(self.loss):
+            return True
+        # Of parts of a rho the epsilon is not their own (Loss.part); a step with a delta of its own has no rho.
+        in_parts_of_rho = any(step.loss.delta > 0 and step.loss.rho is not None for step in self.steps)
+        if in_parts_of_rho or total.epsilon is None or epsilon is None:
+            return False
+        return total.epsilon <= epsilon and total.delta <= self.loss.delta
 
     @property
     def adjacency(self) -> str:

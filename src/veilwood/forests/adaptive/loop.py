@@ -27,22 +27,26 @@ from veilwood.forests.adaptive.columns import TINY, CellColumn, divided
 from veilwood.forests.adaptive.estimates import Seen
 from veilwood.forests.adaptive.fine_cells import CELL_SHARE, may_win
 from veilwood.forests.adaptive.fine_cells import measure as measure_cells
+from veilwood.forests.adaptive.planning import LEAST_START, first_step, mean_step, schedule, settled, target_step
 from veilwood.forests.adaptive.purse import Purse
-from veilwood.forests.adaptive.rows import GRADIENT_UNITS, LEVEL_UNITS, SCORE_UNITS, TARGET_CELLS, AskedRows, reach
+from veilwood.forests.adaptive.rows import (
+    GRADIENT_UNITS,
+    LEVEL_UNITS,
+    SCORE_UNITS,
+    TARGET_CELLS,
+    AskedRows,
+    n_outputs,
+    reach,
+)
 from veilwood.forests.adaptive.shapes import LEAST_ROUNDS, SELECT, Strengths, by_chance, division, groups_in_set
 from veilwood.forests.adaptive.shrinking import newton_step, shrunken_evidence, shrunken_mean, totals_of
-from veilwood.privacy.steps import Step
 from veilwood.progress import track
 
-START: Final = 0.05  # share for class counts, or the number of rows: n e is then known to 28
 FEWEST_ROWS: Final = 10.0
 # So many times as many rows declared as there can be, with so many standard errors: the count is believed. At 100 times
 # as many R2 -7.1 -> 0.8, balance-scale at e = 1 0.67 -> 0.87.
 MISTAKEN, SURELY = 4.0, 3.0
-# Numbers. Below LEAST_START rows times e, four times the error of that number, only the mean is measured. Rows times e
-# that a histogram of the target, the mean of residuals, and a histogram of residuals need; and limits of their shares.
-LEAST_START: Final = 110.0
-TARGET_NEEDS, TARGET_SHARES = 100.0, (0.05, 0.25)
+# Numbers: rows times e that the mean of residuals and a histogram of residuals need, and limits of their shares.
 MEAN_NEEDS, MEAN_SHARE = 30.0, 0.15
 SPREAD_NEEDS, SPREAD_SHARE, SPREAD_PART, SPREAD_AT = 40.0, 0.5, 0.9, (4, 2)
 MARKED, BEYOND = 0.8, 1.5  # the limit of residuals is BEYOND times the mark below which MARKED of the rows lie
@@ -50,10 +54,7 @@ RESIDUAL_MARKS: Final = np.geomspace(1e-3, 1.0, 17)[1:]
 # Histograms of columns: rows times e for a median to a tenth of the rows; at most so many times that; a share of a
 # step's budget, measured (exclusive-or 0.85 -> 0.94 at e = 4); taken anew where that is so many times better.
 CUT_NEEDS, CUT_MOST, CUT_SHARE, CUT_TABLES, CUT_ANEW = 70.0, 16.0, 0.25, 0.1, 4.0
-# Rounds: T rounds have n e = ROUND_NEEDS T^(1/ROUND_POWER) together; 75 and 150 were worse, and so was a power of 0.75.
-ROUND_NEEDS, ROUND_POWER, MOST_ROUNDS = 300.0, 0.6, 80
 LEAST_ALONE: Final = 30.0  # rows times e below which no round is worth it where there are no tables
-ROUND_BINS: Final = (0.35, 3, 16)  # groups: a power of rows times e of a round, and limits
 CHOICE_NEEDS, CHOICE_SHARES = 30.0, (0.1, 0.35)  # rows times e for each log-candidate, and limits of a round's share
 COUNT_SHARE: Final = 0.15
 # Pairs are drawn; pairs that were chosen are tried with a column more from so many rows times e of a round on: R2 of
@@ -142,7 +143,7 @@ class Loop:
     # -- start -------------------------------------------------------------------------------------------------------
 
     def _start_classes(self) -> None:
-        step = first_step(self._purse, self._k, self._known)
+        step, declared = first_step(self._purse, self._k, self._known), self._known is not None
         self._counts = self._purse.measure(step, self._rows.ask(asked.ClassCounts(self._k)))
         self._counts_variance = step.variance
         counted = max(float(self._counts.sum()), FEWEST_ROWS, 1 / self._purse.whole)
@@ -150,6 +151,8 @@ class Loop:
         if self._known and self._known > MISTAKEN * (counted + SURELY * error):
             self._known, counted = None, counted + error  # far more rows were declared than are there
         self._n = float(self._known or counted)
+        if not declared:
+            self._purse = settled(self._columns, self._k, self._n, self._purse)
         self._begin_classes(totals_of([self._counts], [step.variance], self._n))
         self._learned.first_limit = self._limit
 
@@ -173,6 +176,7 @@ class Loop:
             step = first_step(purse, 0, None)
             counted, variance = float(purse.measure(step, self._rows.ask(asked.RowCount()))[0]), step.variance
             self._n = max(counted, FEWEST_ROWS, 1 / purse.whole)
+            self._purse = purse = settled(self._columns, 0, self._n, purse)
         levels = TARGET_LEVELS * LEVEL_UNITS
         if self._n * purse.whole < LEAST_START:
             step = first_step(purse, 0, self._known) if self._known else mean_step(purse)
@@ -453,45 +457,3 @@ class Loop:
         mass = np.cumsum(divided(seen, np.full(len(marks), 1 / len(marks)), step.variance, self._n))
         mark = marks[np.searchsorted(mass / mass[-1], SPREAD_PART)]
         self._limit = min(self._limit, round(1.2 * float(mark)))
-
-
-def n_outputs(n_classes: int) -> int:
-    """Numbers in a score: two classes need one."""
-    return n_classes if n_classes > 2 else 1
-
-
-# -- what can be planned before anything has come out ---------------------------------------------------------------
-
-
-def schedule(n_rows: float, purse: Purse, share: float, outputs: int) -> tuple[int, int]:
-    """Return how many rounds a share of the budget is for, and groups of a numeric column in them."""
-    n_rounds = 1
-    while n_rounds < MOST_ROUNDS:
-        t = n_rounds + 0.5
-        if n_rows * purse.price(share / t) / outputs < ROUND_NEEDS * t ** (1 / ROUND_POWER - 1):
-            break
-        n_rounds += 1
-    power, fewest, most = ROUND_BINS
-    return n_rounds, min(max(round((n_rows * purse.price(share / n_rounds) / outputs) ** power), fewest), most)
-
-
-def first_step(purse: Purse, n_classes: int, n_rows: int | None) -> Step:
-    """Take the first step out of a full purse."""
-    if n_classes:
-        return purse.counting("class counts", (n_classes,), START)
-    if n_rows is None:
-        return purse.counting("number of rows", (1,), START)
-    return mean_step(purse) if n_rows * purse.whole < LEAST_START else target_step(purse, float(n_rows))
-
-
-def mean_step(purse: Purse) -> Step:
-    """All that is left, on the mean of a numeric target."""
-    return purse.counting("sums of the target", (2,), purse.left, l1=TARGET_LEVELS, squared_l2=TARGET_LEVELS**2)
-
-
-def target_step(purse: Purse, n_rows: float) -> Step:
-    """A histogram of a numeric target."""
-    low, high = TARGET_SHARES
-    return purse.counting(
-        "histogram of the target", (TARGET_CELLS,), min(max(purse.share(TARGET_NEEDS / n_rows), low), high)
-    )

@@ -31,16 +31,9 @@ from veilwood.forests.adaptive.effects import Effects, Told, effects_of
 from veilwood.forests.adaptive.estimates import MOST_PAIRS, estimates
 from veilwood.forests.adaptive.estimates import Step as Taken
 from veilwood.forests.adaptive.gpu_rows import DeviceRows
-from veilwood.forests.adaptive.loop import (
-    LEAST_START,
-    WEIGHTS,
-    Learned,
-    Loop,
-    first_step,
-    n_outputs,
-    schedule,
-)
+from veilwood.forests.adaptive.loop import WEIGHTS, Learned, Loop
 from veilwood.forests.adaptive.merging import merged
+from veilwood.forests.adaptive.planning import chosen_loss, first_step, in_words, settled
 from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.adaptive.quality import expected_quality
 from veilwood.forests.adaptive.questions import RowCount
@@ -51,9 +44,10 @@ from veilwood.forests.adaptive.rows import (
     AskedRows,
     HeldRows,
     MakesRows,
+    n_outputs,
     reach,
 )
-from veilwood.forests.adaptive.shapes import MOST_TABLE_COLUMNS, division
+from veilwood.forests.adaptive.shapes import MOST_TABLE_COLUMNS
 from veilwood.forests.adaptive.shrinking import probabilities
 from veilwood.forests.adaptive.sql_rows import SqlRows
 from veilwood.forests.method import Arrays, Asked, Codes, Design, Floats, ForestModel, Method, Parameters, check_n_rows
@@ -70,7 +64,6 @@ from veilwood.trees.tabulated import Tabulated
 
 SHOWN_SIZES: Final = (1_000, 30_000, 1_000_000)  # for a plan that does not know the number of rows
 LARGEST_VALUE: Final = 1e6  # that a leaf, or the start, can have; far more than any fit gives
-RICH_WITH_DELTA: Final = 18.0  # the epsilon of one row from which fine cells are better than rounds with a delta
 NOTHING: Final = "nothing but the start"
 
 
@@ -167,7 +160,10 @@ class PrivateForest(Method[PrivateForestParameters]):
         encoding, n_classes = Encoding(asked.schema, "grid"), len(asked.schema.classes)
         columns = columns_of(encoding)
         loss = loss or chosen_loss(columns, n_classes, n_rows, asked)
-        step = first_step(Purse(loss, asked.neighbours), n_classes, n_rows)
+        purse = Purse(loss, asked.neighbours)
+        if n_rows is not None:
+            purse = settled(columns, n_classes, float(n_rows), purse)
+        step = first_step(purse, n_classes, n_rows)
         known = None if n_rows is None else ("declared" if declared else "counted")
         sizes = SHOWN_SIZES if n_rows is None else (n_rows,)
         notes = {
@@ -175,8 +171,8 @@ class PrivateForest(Method[PrivateForestParameters]):
             + _to_expect(asked.schema, n, Purse(loss, asked.neighbours).whole, loss)
             for n in sizes
         }
-        if n_rows is None and asked.loss.delta > 0:
-            notes["delta"] = "not used: it pays from many rows on. Hint: declare n_rows if it is public"
+        if loss.undecided:
+            notes["delta"] = "spent only where the number of rows shows that it pays; else epsilon alone is"
         plan = asked.plan(
             (step,),
             f"the {step.name}, with noise, and then, step by step with the rest of the budget, what is chosen from it",
@@ -208,6 +204,8 @@ class PrivateForest(Method[PrivateForestParameters]):
             design = self._design(asked, max(int(n), 1), declared=False, loss=design.plan.loss)
             door.refine(design.plan)
         purse = Purse(design.plan.loss, asked.neighbours, door)
+        if design.n_rows is not None:
+            purse = settled(design.columns, n_classes, float(design.n_rows), purse)
         (rng,) = public_generators(design.plan.public_seed, 1)
         learned = Loop(design.columns, n_classes, rows, purse, design.n_rows, rng, n_jobs).run()
         tables = merged(learned)
@@ -369,54 +367,6 @@ def planned_again(step: Step, n_columns: int, n_classes: int, choices: Mapping[s
     }
     l1, squared = (1, 1) if kind in ONE_COUNT else norms[kind]
     return counting_step(step.name, step.shape, step.loss, asked.neighbours, l1=l1, squared_l2=squared)
-
-
-def chosen_loss(columns: Sequence[CellColumn], n_classes: int, n_rows: int | None, asked: Asked) -> Loss:
-    """Return the loss that is spent: with a delta, pure epsilon all the same where so few steps come that it is more.
-
-    By prices: rounds of equal parts are worth more under rho from as many on as (whole by epsilon / whole by rho)^2.
-    Without a number of rows it is not known how many come: pure epsilon, which is never worse than without the delta
-    (a small table would lose far more by rho than a large one gains: 13 points beside 4, measured at epsilon 1).
-    """
-    loss = asked.loss
-    if loss.delta == 0 or loss.epsilon is None:
-        return loss
-    pure = Loss.pure(loss.epsilon)
-    alone, together = Purse(pure, asked.neighbours), Purse(loss, asked.neighbours)
-    if n_rows is None or (n_classes and alone.whole >= RICH_WITH_DELTA):  # fine cells take pure epsilon
-        return pure
-    outputs = 2 if n_classes > 2 else 1
-    n_rounds, _ = schedule(float(n_rows), together, 1.0, outputs)
-    n_steps = float(n_rounds)
-    if n_classes:
-        n_steps = max(n_steps, division(columns, n_classes, float(n_rows), alone)[0].n_tables)
-    return loss if n_steps >= (alone.whole / together.whole) ** 2 else pure
-
-
-def in_words(columns: Sequence[CellColumn], n_classes: int, n_rows: int, purse: Purse) -> str:
-    """Say what the loop would do for so many rows."""
-    first_step(purse, n_classes, None)
-    outputs, left, said = 2 if n_classes > 2 else 1, purse.left, []
-    if n_classes:
-        shape, part = division(columns, n_classes, float(n_rows), purse)
-        if not shape.n_columns:
-            return "nothing but how frequent the classes are would stand out: that is predicted"
-        how = "all" if shape.n_columns == len(columns) else f"{shape.n_columns} privately chosen"
-        said.append(
-            f"class counts of {how} of {len(columns)} columns, up to {shape.together} together, with {part:.0%} of "
-            "the budget"
-        )
-        left *= 1 - part
-    elif n_rows * purse.whole < LEAST_START:
-        return "nothing but the mean of the target would stand out: that is predicted"
-    if left > 0:
-        n_rounds, bins = schedule(float(n_rows), purse, left, outputs)
-        times = "1 round, which" if n_rounds == 1 else f"{n_rounds} rounds, each of which"
-        said.append(
-            f"{times} chooses a column or pair by what it explains of the rest and measures it, numbers in up to "
-            f"{bins} groups"
-        )
-    return "; then ".join(said)
 
 
 def _to_expect(schema: Schema, n_rows: int, price: float, loss: Loss) -> str:

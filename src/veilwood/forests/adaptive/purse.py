@@ -5,6 +5,9 @@ Prices are in the epsilon of one row, e: what Laplace noise on a count would cos
 row at epsilon / k, a replaced row one at epsilon / 2; with a delta, a part rho of the budget is worth the Gaussian
 noise of Laplace's variance, e = 2 sqrt(rho). All that the loop decides follows from such prices, never from epsilon
 itself. The door checks in exact fractions that all steps together cost no more than was reserved (proofs/door.md).
+
+Whether epsilon or rho buys more depends on the number of rows. Where that is not known before, the first step is taken
+out of epsilon, and then the loop goes on so or ``by_rho``.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.privacy.door import Door
-from veilwood.privacy.loss import Loss
+from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.sparse_noise import MOST_SPARSE_CELLS, SparseLaplace
 from veilwood.privacy.steps import Step, counting_step, selecting_step, sparse_step
@@ -32,8 +35,11 @@ class Purse:
     """What is left of a budget."""
 
     def __init__(self, loss: Loss, neighbours: Neighbours, door: Door | None = None) -> None:
-        self._loss, self._neighbours, self._door = loss, neighbours, door
-        self._left, self._aside = Fraction(1), Fraction(0)
+        self._promised, self._neighbours, self._door = loss, neighbours, door
+        self._left, self._aside, self._rho_taken = Fraction(1), Fraction(0), Fraction(0)
+        if loss.undecided and loss.epsilon is not None:
+            loss = Loss.pure(loss.epsilon)
+        self._loss = loss
         self.gaussian = loss.delta > 0 and loss.epsilon is not None
         if loss.epsilon is None:
             self.whole = NO_NOISE
@@ -46,6 +52,16 @@ class Purse:
     def left(self) -> float:
         """The share of the budget that is left, and not set aside."""
         return float(self._left - self._aside)
+
+    def by_rho(self) -> Purse | None:
+        """Return what the steps so far have left by rho; None where nothing is, or it was decided before."""
+        promised = self._promised
+        if self.gaussian or not promised.undecided:
+            return None
+        other = Purse(requested_loss(promised.epsilon, promised.delta), self._neighbours, self._door)
+        assert other._loss.rho is not None
+        other._left = Fraction(int((1 - self._rho_taken / other._loss.rho) * _GRAIN), _GRAIN)
+        return other if other._left > 0 else None
 
     def set_aside(self, share: float) -> None:
         """Keep a share for later; 0 gives back what was kept before."""
@@ -107,7 +123,9 @@ class Purse:
         if part + Fraction(16, _GRAIN) > free:
             part = free
         self._left -= part
-        return self._loss.part(part)
+        loss = self._loss.part(part)
+        self._rho_taken += loss.rho or 0
+        return loss
 
     def _planned(self, step: Step) -> Step:
         if self._door is not None and step not in self._door.plan.steps:

@@ -314,6 +314,11 @@ def gradients(scores: NDArray[np.int32], target: NDArray[Any], n_classes: int, l
     return away
 
 
+def n_outputs(n_classes: int) -> int:
+    """Numbers in a score: two classes need one."""
+    return n_classes if n_classes > 2 else 1
+
+
 def reach(n_classes: int, limit: int) -> tuple[int, int]:
     """Return the L1 norm and the squared L2 norm of one row's gradient, at most, in ``GRADIENT_UNITS``."""
     if n_classes == 0:
