@@ -36,7 +36,7 @@ from veilwood.papers.mrf.sizes import published_depths
 from veilwood.papers.rdt import all_sizes
 from veilwood.papers.rdt.sizes import CHOSEN, ERROR, NOISE_FREE
 from veilwood.papers.rdt.table_1 import published as rdt_published
-from veilwood.papers.tables import Table, Tables, cache_folder
+from veilwood.papers.tables import PublicTable, PublicTables, cache_folder
 from veilwood.privacy.ledger import MemoryLedger
 
 HEAD = ("test", "cell", "variant", "published", "measured", "error", "runs")
@@ -51,14 +51,14 @@ def mean_of(values: list[float]) -> Value:
     return mean_values(Found(cell, i, value) for i, value in enumerate(values))[cell]
 
 
-def all_categories(tables: Tables) -> Table:
+def all_categories(tables: PublicTables) -> PublicTable:
     """Adult as it was first taken here: relationship for hours, and every category by itself."""
     table = tables.load("adult")
     table.facts["columns"] = [column for column in table.facts["columns"] if column["name"] in EIGHT]
-    return Table(table.facts, table.X[list(EIGHT[:-1])], table.y)
+    return PublicTable(table.facts, table.X[list(EIGHT[:-1])], table.y)
 
 
-def adult(tables: Tables) -> Tested:
+def adult(tables: PublicTables) -> Tested:
     """Grouped categories, and the rows of the second file."""
     trees, known = figure_2.SETTINGS[figure_2.ADULT].trees, figure_2.published()
     variants = {
@@ -81,7 +81,7 @@ def adult(tables: Tables) -> Tested:
             )
 
 
-def cuts(tables: Tables) -> Tested:
+def cuts(tables: PublicTables) -> Tested:
     """On which side of a cut a value on it falls."""
     setting, known = figure_2.SETTINGS["Iris"], figure_2.published()
     for side in ("right", "left"):
@@ -102,7 +102,7 @@ def cuts(tables: Tables) -> Tested:
             )
 
 
-def split_of_car(tables: Tables) -> Tested:
+def split_of_car(tables: PublicTables) -> Tested:
     """One split or many."""
     table, trees = methods.load(tables, "car"), {"n_estimators": 128, "max_depth": 2}
     theirs = published_depths()[Cell("Car", methods.TRAIN, "2")].mean
@@ -114,7 +114,7 @@ def split_of_car(tables: Tables) -> Tested:
         yield "M-RF appendix Figure 1, Car, DP batch training, depth 2", name, theirs, mean_of(found)
 
 
-def ties(tables: Tables) -> Tested:
+def ties(tables: PublicTables) -> Tested:
     """Noise in whole numbers, or in floating point."""
     known, data = figure_2.published(), methods.split(methods.load(tables, "car"), 0)
     theirs = known[Cell("Car", methods.FLOATING, "2")].mean
@@ -124,7 +124,7 @@ def ties(tables: Tables) -> Tested:
         yield "M-RF Figure 2, Car, DP disjoint training, epsilon 2", name, theirs, mean_of(found)
 
 
-def shares(tables: Tables) -> Tested:
+def shares(tables: PublicTables) -> Tested:
     """Epsilon divided among ensembles by their errors, or equally; and how much cuts of the features differ."""
     setting, known = figure_2.SETTINGS["Mushroom"], figure_2.published()
     data = methods.split(methods.load(tables, "mushroom"), 0)
@@ -148,7 +148,7 @@ def shares(tables: Tables) -> Tested:
             yield cell, f"{name}: the best of 20 cuts of the features", theirs, Value(max(found), runs=1)
 
 
-def subsets(tables: Tables) -> Tested:
+def subsets(tables: PublicTables) -> Tested:
     """Which four features of Car two ensembles draw; trees of depth 4 over four features are one classifier."""
     data = methods.split(methods.load(tables, "car"), 0)
     theirs = appendix_table_2.published()[Cell("Car, q=2", methods.TRAIN, ASK, ACCURACY)].mean
@@ -166,7 +166,7 @@ def subsets(tables: Tables) -> Tested:
         yield "M-RF appendix Table 2, Car, two ensembles of four features", name, theirs, mean_of(found)
 
 
-def missing_values(tables: Tables) -> Tested:
+def missing_values(tables: PublicTables) -> Tested:
     """What stands for a missing value in Mam_Mass."""
     table = all_sizes.load(tables, "Mam_Mass")
     numbers = [c["name"] for c in table.facts["columns"] if c["kind"] == "numeric"]
@@ -174,14 +174,14 @@ def missing_values(tables: Tables) -> Tested:
     columns = [{**c, "nullable": False} if c["name"] in numbers else c for c in table.facts["columns"]]
     variants = {
         "a value of its own": table,
-        "the median of the column": Table({**table.facts, "columns": columns}, filled, table.y),
+        "the median of the column": PublicTable({**table.facts, "columns": columns}, filled, table.y),
     }
     for name, variant in variants.items():
         encoding = Encoding(variant.schema)
         errors: dict[str, list[float]] = {rule: [] for rule in all_sizes.RULES[:2]}
         for seed in range(10):
             parts = all_sizes.split(encoding, variant, seed)
-            noises: list[tuple[all_sizes.Noise, float]] = [("none", 0.0)]
+            noises: list[tuple[all_sizes.NoiseKind, float]] = [("none", 0.0)]
             read = all_sizes.readings(parts, encoding, range(1, 16), range(1, 22, 2), noises, "range", seed)
             for i, rule in enumerate(errors):
                 errors[rule].append(all_sizes.best(read[noises[0]], i).test[i])
@@ -191,8 +191,8 @@ def missing_values(tables: Tables) -> Tested:
 
 
 def of_diprime(
-    tables: Tables, panel: str, name: str, method: str, variants: dict[str, Callable[[Table, int], tuple[Any, Table]]],
-    known: Values, seeds: int,
+    tables: PublicTables, panel: str, name: str, method: str,
+    variants: dict[str, Callable[[PublicTable, int], tuple[Any, PublicTable]]], known: Values, seeds: int,
 ) -> Tested:  # fmt: skip
     """Measure one cell of DiPriMe's tables with forests made in several ways."""
     theirs = known[Cell(panel, method, "", measure_name(panel))].mean
@@ -206,10 +206,10 @@ def of_diprime(
         yield f"DiPriMe, {panel}, {method}", variant, theirs, mean_of(found)
 
 
-def medians(tables: Tables) -> Tested:
+def medians(tables: PublicTables) -> Tested:
     """How attributes are chosen in median forests without noise."""
 
-    def forest(variant: str) -> Callable[[Table, int], tuple[Any, Table]]:
+    def forest(variant: str) -> Callable[[PublicTable, int], tuple[Any, PublicTable]]:
         return lambda table, seed: (
             MedianForestClassifier(table.schema, epsilon=math.inf, trees="shared", variant=variant, n_estimators=10,
                                    max_depth=6, random_state=seed, n_jobs=1),
@@ -220,11 +220,11 @@ def medians(tables: Tables) -> Tested:
     yield from of_diprime(tables, "Banknote", "banknote", diprime.MEDIAN, variants, diprime_published("table 2"), 10)
 
 
-def bounds(tables: Tables) -> Tested:
+def bounds(tables: PublicTables) -> Tested:
     """The bounds of the target of Parkinsons."""
 
-    def forest(upper: float) -> Callable[[Table, int], tuple[Any, Table]]:
-        def made(table: Table, seed: int) -> tuple[Any, Table]:
+    def forest(upper: float) -> Callable[[PublicTable, int], tuple[Any, PublicTable]]:
+        def made(table: PublicTable, seed: int) -> tuple[Any, PublicTable]:
             columns = [
                 {**c, "upper": upper} if c["name"] == table.facts["target"] else c for c in table.facts["columns"]
             ]
@@ -239,11 +239,11 @@ def bounds(tables: Tables) -> Tested:
     )
 
 
-def rows_of_higgs(tables: Tables) -> Tested:
+def rows_of_higgs(tables: PublicTables) -> Tested:
     """Half of the rows, and all that are here."""
 
-    def forest(share: float) -> Callable[[Table, int], tuple[Any, Table]]:
-        def made(table: Table, seed: int) -> tuple[Any, Table]:
+    def forest(share: float) -> Callable[[PublicTable, int], tuple[Any, PublicTable]]:
+        def made(table: PublicTable, seed: int) -> tuple[Any, PublicTable]:
             kept = (
                 train_test_split(np.arange(len(table.X)), train_size=share, random_state=seed)[0] if share < 1 else None
             )
@@ -256,11 +256,11 @@ def rows_of_higgs(tables: Tables) -> Tested:
     yield from of_diprime(tables, "Higgs", "higgs", diprime.RF, variants, diprime_published("table 2"), 4)
 
 
-def depth_of_posture(tables: Tables) -> Tested:
+def depth_of_posture(tables: PublicTables) -> Tested:
     """Forests without noise and without a limit of depth."""
 
-    def forest(depth: int | None) -> Callable[[Table, int], tuple[Any, Table]]:
-        def made(table: Table, seed: int) -> tuple[Any, Table]:
+    def forest(depth: int | None) -> Callable[[PublicTable, int], tuple[Any, PublicTable]]:
+        def made(table: PublicTable, seed: int) -> tuple[Any, PublicTable]:
             made = diprime.make(diprime.RF, table, epsilon=2.0, n_estimators=10, max_depth=12, seed=seed)
             made.forest.set_params(max_depth=depth)
             return made, table
@@ -294,7 +294,7 @@ def main() -> None:
         "--only", choices=[test.__name__ for test in TESTS], help="one test; the others stay as they are"
     )
     given = parser.parse_args()
-    tables = Tables([given.data, cache_folder()])
+    tables = PublicTables([given.data, cache_folder()])
     warnings.simplefilter("ignore")
     found = {} if given.only is None else {key: rows for key, rows in pd.read_csv(RESULT, dtype=str).groupby("test")}
     for test in TESTS:

@@ -20,7 +20,7 @@ from sklearn.model_selection import train_test_split
 import veilwood as vw
 from veilwood.papers.diprime.methods import FLIP, load
 from veilwood.papers.diprime.tables import CLASSES, REGRESSION, depths
-from veilwood.papers.tables import Tables
+from veilwood.papers.tables import PublicTables
 
 VARIANTS = ("select-then-median", "k-medians", "random-attribute")
 EPSILONS = (0.5, 2.0, 10.0)
@@ -45,7 +45,7 @@ def main() -> None:
         f"| data | epsilon | {' | '.join(VARIANTS)} | k-medians minus select-then-median | votes minus shares |",
         "|---|---|---|---|---|---|---|",
     ]
-    tables = Tables([options.data])
+    tables = PublicTables([options.data])
     for panel, name in {**REGRESSION, **CLASSES}.items():
         if (options.only and name not in options.only) or panel == "Flight":
             continue

@@ -21,7 +21,7 @@ import numpy as np
 import secure_peers
 
 from veilwood.papers import fixed_point
-from veilwood.papers.mpyc_links import Outcome, run_three
+from veilwood.papers.mpyc_links import ServerCost, run_three
 from veilwood.secure.mpc.engine import Engine, Shared
 from veilwood.secure.protocols import hidden_tree, noise
 from veilwood.secure.protocols.records import Domain, Records
@@ -145,7 +145,7 @@ def row(name: str, taken: dict[str, float], beside: str = "") -> str:
     )
 
 
-def slowest(outcomes: list[Outcome[Any]], pick: Callable[[Any], dict[str, float]]) -> dict[str, float]:
+def slowest(outcomes: list[ServerCost[Any]], pick: Callable[[Any], dict[str, float]]) -> dict[str, float]:
     """Return for each measure the largest of the three servers."""
     taken = [pick(outcome.result) for outcome in outcomes]
     return {measure: max(one[measure] for one in taken) for measure in taken[0]}

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["leaf_occupancy", "leaf_shares", "left_shares", "split_balance"]
 
-Shares = NDArray[np.float64]
+BranchShares = NDArray[np.float64]
 
 
-def leaf_shares(forest: BaseForest, X: Any) -> Shares:
+def leaf_shares(forest: BaseForest, X: Any) -> BranchShares:
     """Return the share of the rows ``X`` in each leaf of its tree, for all trees of a fitted forest.
 
     Examples
@@ -40,7 +40,7 @@ def leaf_shares(forest: BaseForest, X: Any) -> Shares:
     return np.bincount(leaves.ravel(), minlength=forest.forest_.n_leaves) / len(leaves)
 
 
-def left_shares(forest: BaseForest, X: Any) -> Shares:
+def left_shares(forest: BaseForest, X: Any) -> BranchShares:
     """Return, for each inner node of binary trees that any row reaches, the share of its rows that go left."""
     trees = forest.forest_
     in_node = trees.add_up(leaf_shares(forest, X))
@@ -48,7 +48,7 @@ def left_shares(forest: BaseForest, X: Any) -> Shares:
     return np.asarray(in_node[trees.child[inner]] / in_node[inner])
 
 
-def split_balance(shares: Mapping[str, Shares]) -> Figure:
+def split_balance(shares: Mapping[str, BranchShares]) -> Figure:
     """Draw the distribution of left shares, by name of method (Figure 4); a half is perfect balance.
 
     Examples
@@ -59,7 +59,7 @@ def split_balance(shares: Mapping[str, Shares]) -> Figure:
     return _histograms(shares, np.linspace(0, 1, 21), "share of a node’s rows in its left child", "share of nodes")
 
 
-def leaf_occupancy(shares: Mapping[str, Shares]) -> Figure:
+def leaf_occupancy(shares: Mapping[str, BranchShares]) -> Figure:
     """Draw the distribution of leaf shares, by name of method (Figure 3); empty leaves are in the first bin.
 
     Examples
@@ -71,7 +71,7 @@ def leaf_occupancy(shares: Mapping[str, Shares]) -> Figure:
     return _histograms(shares, np.linspace(0, top, 21), "share of the rows in a leaf", "share of leaves")
 
 
-def _histograms(shares: Mapping[str, Shares], bins: Shares, across: str, up: str) -> Figure:
+def _histograms(shares: Mapping[str, BranchShares], bins: BranchShares, across: str, up: str) -> Figure:
     figure = Figure(figsize=(5.2, 3.6), layout="constrained")
     axes = figure.subplots()
     for name, values in shares.items():

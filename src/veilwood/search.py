@@ -47,7 +47,7 @@ _TRIALS_PER_SETTING = 2.0
 _OF_A_TRIAL = Fraction(3, 4)  # for training, where training and judging cost their sum
 
 
-class Outcome(NamedTuple):
+class TrialScore(NamedTuple):
     """What a trial found: a score, higher is better, and which setting had it. Together they are ordered."""
 
     score: float
@@ -287,7 +287,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         method = forest.make_method()
         return _Trial(forest.prepare(schema, None, method), method, judged_at)
 
-    def _try(self, trials: list[_Trial], X: Any, y: Any, neighbours: Neighbours) -> Outcome:
+    def _try(self, trials: list[_Trial], X: Any, y: Any, neighbours: Neighbours) -> TrialScore:
         """Draw a setting, train on a part of the units, judge on the rest: private, and never seen but for the best."""
         number, forest = uniform_below(len(trials)), self.estimator
         design, method = trials[number].design, trials[number].method
@@ -306,7 +306,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         found = quality_of(scoring.tables(counts), step.variance, tuple(schema.classes), bounds)
         value = found.scores[self._scoring()].value
         score = -math.inf if value is None else -value if self._scoring() in _LESS_IS_BETTER else value
-        return Outcome(score, -number)  # of equal scores the earlier setting wins
+        return TrialScore(score, -number)  # of equal scores the earlier setting wins
 
     def _shown(self, score: float) -> float | None:
         if score == -math.inf:

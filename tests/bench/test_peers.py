@@ -12,13 +12,13 @@ import pytest
 from bench.test_suite import use_fake
 from veilwood.bench import peers, tables
 from veilwood.bench.peers import PeerError, environment, fit_elsewhere
-from veilwood.bench.scoring import Job
+from veilwood.bench.scoring import FitJob
 
 
 def test_a_peer_learns_and_is_tested_on_our_splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_fake(monkeypatch, tmp_path)
     table = tables.load("development", "iris", None)
-    jobs = [Job("development", "iris", "diffprivlib", epsilon, 0.0, seed) for seed, epsilon in ((0, 1.0), (1, 20.0))]
+    jobs = [FitJob("development", "iris", "diffprivlib", epsilon, 0.0, seed) for seed, epsilon in ((0, 1.0), (1, 20.0))]
     good, bad = fit_elsewhere("diffprivlib", jobs, table)
     assert good["score"] > 0.8
     assert good["log_loss"] < 0.6

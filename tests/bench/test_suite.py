@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from veilwood.bench import peers, suite
-from veilwood.bench.scoring import Job
+from veilwood.bench.scoring import FitJob
 
 FOREST = """
 from sklearn.ensemble import RandomForestClassifier as Plain
@@ -42,7 +42,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_is_in_the_cache_is_not_computed_again(here: Path) -> None:
-    jobs = [Job("development", "iris", "cheap.py:Cheap", epsilon, 0.0, seed) for epsilon in (1, 2) for seed in (0, 1)]
+    jobs = [
+        FitJob("development", "iris", "cheap.py:Cheap", epsilon, 0.0, seed) for epsilon in (1, 2) for seed in (0, 1)
+    ]
     suite.compute(jobs[:3], None, here / "cache.csv")
     assert (here / "fits").read_text() == "xxx"
     suite.compute(jobs, None, here / "cache.csv")
@@ -77,7 +79,7 @@ def test_a_peer_is_reported_at_its_delta_beside_ours_on_its_tables_and_splits() 
 
 def test_caches_are_merged(here: Path) -> None:
     for number, epsilon in enumerate((1.0, 2.0)):
-        suite.compute([Job("development", "iris", "cheap.py:Cheap", epsilon, 0.0, 0)], None, here / f"{number}.csv")
+        suite.compute([FitJob("development", "iris", "cheap.py:Cheap", epsilon, 0.0, 0)], None, here / f"{number}.csv")
     assert sorted(suite.done(here / "0.csv", here / "1.csv").epsilon) == [1.0, 2.0]
 
 
@@ -98,9 +100,9 @@ def test_a_peer_that_cannot_do_a_table_is_refused_and_one_that_breaks_is_left_ou
 ) -> None:
     use_fake(monkeypatch, here)
     lines: list[str] = []
-    regression = Job("development", "few-rows-regression", "diffprivlib", 1.0, 0.0, 0)
-    nulls = Job("development", "nulls", "diffprivlib", 1.0, 0.0, 0)
-    missing = Job("development", "iris", "DP-EBM", 1.0, 1e-6, 0)
+    regression = FitJob("development", "few-rows-regression", "diffprivlib", 1.0, 0.0, 0)
+    nulls = FitJob("development", "nulls", "diffprivlib", 1.0, 0.0, 0)
+    missing = FitJob("development", "iris", "DP-EBM", 1.0, 1e-6, 0)
     (here / "interpret").mkdir()
     (here / "interpret" / "__init__.py").write_text("")  # an installation that lacks what is needed
     suite.compute([regression, nulls, missing], None, here / "cache.csv", say=lines.append)

@@ -57,7 +57,7 @@ def test_full_table_fits_80_columns(capsys: pytest.CaptureFixture[str], monkeypa
     monkeypatch.setenv("COLUMNS", "80")
     runs = np.full((demo.N_RUNS, len(demo.EPSILONS)), 0.5)
     compared = tuple(plots.Comparison(name, demo.EPSILONS, runs, 0.9, 0.4) for name in demo.DATA)
-    demo.Result(compared, {}).show()
+    demo.DemoResult(compared, {}).show()
     out = capsys.readouterr().out
     assert "balance_scale" in out
     assert "…" not in out

@@ -12,11 +12,11 @@ import pytest
 from fixtures.exhibits import CHEAP, first_job, random_rows
 from veilwood.papers.catalog import exhibits
 from veilwood.papers.exhibit import Row
-from veilwood.papers.tables import Tables, known
+from veilwood.papers.tables import PublicTables, known
 
 
 @pytest.fixture(scope="session")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Tables:
+def tables(tmp_path_factory: pytest.TempPathFactory) -> PublicTables:
     """Random rows for every data set that needs a file."""
     folder = tmp_path_factory.mktemp("tables")
     rng = np.random.default_rng(0)
@@ -25,11 +25,11 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Tables:
             writer = csv.writer(file)
             writer.writerow([column["name"] for column in facts["columns"]])
             writer.writerows(random_rows(facts, rng))
-    return Tables([folder])
+    return PublicTables([folder])
 
 
 @pytest.fixture(scope="session")
-def found(tables: Tables) -> dict[str, list[Row]]:
+def found(tables: PublicTables) -> dict[str, list[Row]]:
     """What one job of every experiment finds that takes less than a second."""
     experiments = {exhibit.experiment.name: exhibit.experiment for exhibit in exhibits()}
     return {name: first_job(experiments[name], tables) for name in CHEAP}

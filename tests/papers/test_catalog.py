@@ -17,7 +17,7 @@ from fixtures.exhibits import CHEAP, first_job, shown_of
 from veilwood.papers.catalog import EXHIBITS_OF, MODULES, PAPERS, chosen, exhibits
 from veilwood.papers.exhibit import Cell, Exhibit, Row, Value
 from veilwood.papers.show import Shown, as_csv, blocks, in_words, picture
-from veilwood.papers.tables import Tables, known
+from veilwood.papers.tables import PublicTables, known
 
 
 def test_the_list_is_that_of_the_papers() -> None:
@@ -76,7 +76,7 @@ def test_a_figure_of_one_data_set_runs_nothing_else() -> None:
     ],
 )
 def test_an_exhibit_is_measured_drawn_and_compared(
-    exhibit: Exhibit, tables: Tables, found: dict[str, list[Row]]
+    exhibit: Exhibit, tables: PublicTables, found: dict[str, list[Row]]
 ) -> None:
     if exhibit.experiment.name not in found:
         found[exhibit.experiment.name] = first_job(exhibit.experiment, tables)

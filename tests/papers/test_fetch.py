@@ -14,7 +14,7 @@ import pytest
 
 from veilwood.errors import FileError, VeilwoodError
 from veilwood.papers import convert, fetch, sources, tables
-from veilwood.papers.sources import Source
+from veilwood.papers.sources import Origin
 
 TRUE_ROWS = [[f"{i}.5", "a" if i % 2 else "b"] for i in range(3000)]
 BODY = "\n".join(",".join(row) for row in TRUE_ROWS).encode() + b"\n"
@@ -81,7 +81,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def known(where: str) -> None:
         monkeypatch.setattr(fetch, "known", lambda: {"toy": FACTS})
-        monkeypatch.setattr(fetch, "SOURCES", {"toy": Source(convert.as_they_are, "nobody", address=where)})
+        monkeypatch.setattr(fetch, "SOURCES", {"toy": Origin(convert.as_they_are, "nobody", address=where)})
 
     return known
 

@@ -12,11 +12,11 @@ from veilwood.papers.catalog import exhibits
 from veilwood.papers.exhibit import Row
 from veilwood.papers.runner import run
 from veilwood.papers.show import as_csv, of_run, write
-from veilwood.papers.tables import Tables
+from veilwood.papers.tables import PublicTables
 
 
 def test_files_of_an_exhibit_are_the_same_for_the_same_cells(tmp_path: Path) -> None:
-    shown = of_run(toy(), run([toy()], Tables(), tmp_path))
+    shown = of_run(toy(), run([toy()], PublicTables(), tmp_path))
     first = {name: path.read_bytes() for name, path in write(shown, tmp_path).items()}
     assert first == {name: path.read_bytes() for name, path in write(shown, tmp_path).items()}
     assert set(first) == {"table", "picture"}

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from veilwood.errors import FileError
-from veilwood.papers.store import Store
+from veilwood.papers.store import ResultStore
 
 
 @pytest.mark.parametrize("text", ["no,head\n", "job,panel,curve,x,measure,repeat,value\na,b,c\n"])
 def test_a_damaged_file_of_results_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "toy.csv").write_text(text)
     with pytest.raises(FileError, match="Hint"):
-        Store(tmp_path / "toy.csv")
+        ResultStore(tmp_path / "toy.csv")

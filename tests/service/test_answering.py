@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from fixtures.serving import CAR, VISITS, serving
-from veilwood.service.answering import Answering
+from veilwood.service.answering import Predictors
 
 ASKED: dict[str, Any] = {
     "estimator": "MatrixForestPredictor",
@@ -29,7 +29,7 @@ def test_a_service_that_starts_again_counts_anew_and_charges_nothing_twice(tmp_p
         on_disk = {path.name for path in tmp_path.rglob("*") if path.is_file()}
         assert not any(model in name for name in on_disk), "exact counts are never on disk"
     with serving(tmp_path) as running:
-        assert isinstance(running.service.answering, Answering)
+        assert isinstance(running.service.answering, Predictors)
         assert running.service.answering._predictors == {}
         assert running.post("analyst", f"/v1/models/{model}/answers", rows) == first
         assert running.get("auditor", "/v1/datasets/cars/ledger")["spent"] == "epsilon=0.5"

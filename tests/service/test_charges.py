@@ -14,7 +14,7 @@ pytest.importorskip("fastapi")
 from fixtures.serving import CAR, TABLE, Running
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.service import store
-from veilwood.service.answering import Answering
+from veilwood.service.answering import Predictors
 from veilwood.service.backup import freeze
 from veilwood.service.store import Record
 
@@ -83,15 +83,15 @@ def test_counting_one_table_holds_up_nobody_who_asks_about_another(
 ) -> None:
     slow, quick = (running.run(running.signed(**PREDICTOR))["id"] for _ in range(2))
     counting, go_on = threading.Event(), threading.Event()
-    count = Answering._count
+    count = Predictors._count
 
-    def held_up(self: Answering, model: Record, dataset: Record) -> Any:
+    def held_up(self: Predictors, model: Record, dataset: Record) -> Any:
         if model["id"] == slow:
             counting.set()
             assert go_on.wait(60)
         return count(self, model, dataset)
 
-    monkeypatch.setattr(Answering, "_count", held_up)
+    monkeypatch.setattr(Predictors, "_count", held_up)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(running.post, "analyst", f"/v1/models/{slow}/quote", ROWS)
         assert counting.wait(60)

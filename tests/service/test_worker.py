@@ -25,7 +25,7 @@ def test_how_far_a_job_is_is_for_custodians_alone_and_while_it_runs(
         for role, texts in seen.items():
             texts.append(str(running.get(role, f"/v1/jobs/{job}")))
 
-    told = worker._Progress(running.service.records, {"id": job})
+    told = worker._RunProgress(running.service.records, {"id": job})
     report_to(look)
     try:
         running.carry_out(job)

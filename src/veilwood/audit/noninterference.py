@@ -57,7 +57,7 @@ from veilwood.trees.counting import Assignment
 __all__ = ["Passage", "Trace", "compare", "forced", "interference", "outcome", "trace", "visible"]
 
 Ints = NDArray[np.int64]
-Table = TypeVar("Table")
+AnyTable = TypeVar("AnyTable")
 
 IN_MEMORY_ONLY: Final = ("_exact",)
 """What a MatrixForestPredictor holds by its nature; it is never pickled, saved or printed."""
@@ -278,7 +278,7 @@ def visible(model: Any, queries: Any = None, *, path: str = "model.veilwood") ->
     return shown
 
 
-def trace(program: Callable[[Table, Path], Any], table: Table, folder: Path, draw: int = 0) -> Trace:
+def trace(program: Callable[[AnyTable, Path], Any], table: AnyTable, folder: Path, draw: int = 0) -> Trace:
     """Run a program on a table, with all outcomes forced, and return what it left to be seen.
 
     The program is called with the table and a folder for its input, from within an empty folder for its output.
@@ -338,7 +338,12 @@ def _contents(path: Path) -> tuple[int, int, Any]:
 
 
 def interference(
-    program: Callable[[Table, Path], Any], one: Table, other: Table, *, draw: int = 0, allowed: Fraction | None = None
+    program: Callable[[AnyTable, Path], Any],
+    one: AnyTable,
+    other: AnyTable,
+    *,
+    draw: int = 0,
+    allowed: Fraction | None = None,
 ) -> list[str]:
     """Return how a program tells two neighbouring tables apart other than through the door; empty if it does not.
 
@@ -357,7 +362,12 @@ def interference(
 
 
 def compare(
-    program: Callable[[Table, Path], Any], one: Table, other: Table, *, draw: int = 0, allowed: Fraction | None = None
+    program: Callable[[AnyTable, Path], Any],
+    one: AnyTable,
+    other: AnyTable,
+    *,
+    draw: int = 0,
+    allowed: Fraction | None = None,
 ) -> tuple[Trace, list[str]]:
     """Return the trace of one table beside what ``interference`` finds: a test can see what it has reached."""
     with tempfile.TemporaryDirectory() as home:

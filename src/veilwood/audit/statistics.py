@@ -21,7 +21,7 @@ from veilwood.privacy.neighbours import Adjacency, Neighbours
 ALPHA = 5e-9
 """Level of one test: with up to 200 of them, a sound library raises a false alarm once in a million runs."""
 
-Cells: TypeAlias = tuple[int, ...]
+RowCells: TypeAlias = tuple[int, ...]
 
 
 # -- statistics -------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def worst_log_ratio(law: ArrayLike, neighbour: ArrayLike) -> float:
 
 def neighbouring_tables(
     n_cells: int, max_records: int, adjacency: Adjacency = "add-remove", rows: int = 1
-) -> Iterator[tuple[Cells, Cells]]:
+) -> Iterator[tuple[RowCells, RowCells]]:
     """Return every pair of neighbouring tables with at most ``max_records`` records out of ``n_cells`` cells.
 
     A table is a sequence of cells. Records that both tables have keep their place: what depends on places is drawn
@@ -167,7 +167,7 @@ class Distances:
 
 
 def worst_distances(
-    query: Callable[[Cells], NDArray[np.int64]], n_cells: int, max_records: int, neighbours: Neighbours
+    query: Callable[[RowCells], NDArray[np.int64]], n_cells: int, max_records: int, neighbours: Neighbours
 ) -> Distances:
     """Recompute the sensitivity of an integer query by trying all small neighbours.
 
@@ -181,7 +181,7 @@ def worst_distances(
     >>> worst_distances(lambda table: np.bincount(np.array(table, int), minlength=2), 2, 2, Neighbours("replace-one"))
     Distances(l1=2, squared_l2=2, score_range=2)
     """
-    number: dict[Cells, int] = {}
+    number: dict[RowCells, int] = {}
     pairs = [
         (number.setdefault(one, len(number)), number.setdefault(other, len(number)))
         for one, other in neighbouring_tables(n_cells, max_records, neighbours.adjacency, neighbours.unit.at_most)

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from veilwood.atomic_file import cache_folder
-from veilwood.bench.scoring import Job, refused, scored, split
+from veilwood.bench.scoring import FitJob, refused, scored, split
 from veilwood.bench.tables import SuiteTable
 from veilwood.errors import SetupError
 
@@ -93,7 +93,7 @@ def _call(command: Sequence[str]) -> None:
 
 
 def fit_elsewhere(
-    peer: str, jobs: Sequence[Job], table: SuiteTable, say: Callable[[str], None] = print
+    peer: str, jobs: Sequence[FitJob], table: SuiteTable, say: Callable[[str], None] = print
 ) -> Iterator[dict[str, Any]]:
     """Fit a peer's model for each job, all of one table, and yield scored lines as they come."""
     if any(column.nullable for column in table.schema.features):
@@ -128,7 +128,7 @@ def fit_elsewhere(
             worker.wait()
 
 
-def _hand_over(peer: str, jobs: Sequence[Job], table: SuiteTable, folder: Path) -> None:
+def _hand_over(peer: str, jobs: Sequence[FitJob], table: SuiteTable, folder: Path) -> None:
     """Write a table as numbers, categories as codes, with what is public about it, for the worker."""
     schema = table.schema
     columns = []

@@ -14,7 +14,7 @@ MOST_TESTED: Final = 5_000
 _LONGEST_NOTE: Final = 80
 
 
-class Job(NamedTuple):
+class FitJob(NamedTuple):
     """One fit; ``epsilon`` is infinite without privacy."""
 
     suite: Suite
@@ -32,14 +32,14 @@ def split(n: int, seed: int) -> tuple[Any, Any]:
     return order[n_test:], order[: min(n_test, MOST_TESTED)]
 
 
-def refused(job: Job, why: str) -> dict[str, Any]:
+def refused(job: FitJob, why: str) -> dict[str, Any]:
     """Return the line of a fit that did not happen."""
     note = f"refused: {' '.join(why.split())}"[:_LONGEST_NOTE]
     return {**job._asdict(), "score": "", "log_loss": "", "cpu_s": "", "note": note}
 
 
 def scored(
-    job: Job, table: SuiteTable, test: Any, predicted: Any, shares: Any, took: float, note: str
+    job: FitJob, table: SuiteTable, test: Any, predicted: Any, shares: Any, took: float, note: str
 ) -> dict[str, Any]:
     """Return the line of a fit: predicted labels or numbers, and shares of classes where there are any."""
     truth, classes, told = table.y.iloc[test], table.schema.classes, float("nan")

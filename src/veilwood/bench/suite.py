@@ -36,13 +36,13 @@ from sklearn.ensemble import (
 
 from veilwood import estimators
 from veilwood.bench.peers import PEERS, PeerError, fit_elsewhere
-from veilwood.bench.scoring import MOST_TESTED, Job, refused, scored, split
+from veilwood.bench.scoring import MOST_TESTED, FitJob, refused, scored, split
 from veilwood.bench.tables import Suite, SuiteTable, load, names
 from veilwood.errors import UseError, VeilwoodError
 
 __all__ = [
-    "BUDGETS", "ESTIMATORS", "FLOOR", "MOST_TESTED", "PLAIN", "SIBLINGS", "Job", "compute", "done", "jobs_of", "report",
-    "run", "run_suite", "skills", "split",
+    "BUDGETS", "ESTIMATORS", "FLOOR", "MOST_TESTED", "PLAIN", "SIBLINGS", "FitJob", "compute", "done", "jobs_of",
+    "report", "run", "run_suite", "skills", "split",
 ]  # fmt: skip
 
 BUDGETS: Final = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 20.0)
@@ -86,14 +86,14 @@ def jobs_of(
     seeds: int,
     *,
     references: bool = True,
-) -> list[Job]:
+) -> list[FitJob]:
     """List the fits: references without privacy, and every estimator at every budget."""
     free = [
-        Job(suite, table, estimator, float("inf"), 0.0, seed)
+        FitJob(suite, table, estimator, float("inf"), 0.0, seed)
         for table in tables for estimator in (FLOOR, *PLAIN) for seed in range(seeds)
     ]  # fmt: skip
     private = [
-        Job(suite, table, estimator, epsilon, delta, seed)
+        FitJob(suite, table, estimator, epsilon, delta, seed)
         for table in tables for estimator in estimators for epsilon in epsilons for seed in range(seeds)
     ]  # fmt: skip
     return [*(free if references else []), *private]
@@ -118,7 +118,7 @@ def _class_in(place: str) -> Any:
     return getattr(module, name)
 
 
-def _private(job: Job, table: SuiteTable) -> Any:
+def _private(job: FitJob, table: SuiteTable) -> Any:
     budget = {"epsilon": job.epsilon, "delta": job.delta, "random_state": job.seed}
     if ".py:" in job.estimator:
         return _class_in(job.estimator)(table.schema, **budget)
@@ -128,7 +128,7 @@ def _private(job: Job, table: SuiteTable) -> Any:
     return getattr(estimators, name)(table.schema, **budget, n_jobs=1)
 
 
-def _plain(job: Job, table: SuiteTable) -> Any:
+def _plain(job: FitJob, table: SuiteTable) -> Any:
     regression = table.schema.task == "regression"
     if job.estimator == "ExtraTrees":
         return (ExtraTreesRegressor if regression else ExtraTreesClassifier)(100, random_state=job.seed, n_jobs=1)
@@ -143,7 +143,7 @@ def _as_numbers(table: SuiteTable) -> Any:
     return pd.get_dummies(X, columns=few, dummy_na=False).astype(np.float32).fillna(-1.0).to_numpy()
 
 
-def run(job: Job, folder: Path | None) -> dict[str, Any]:
+def run(job: FitJob, folder: Path | None) -> dict[str, Any]:
     """Fit and score once."""
     warnings.simplefilter("ignore")
     table = _loaded(job.suite, job.table, folder)
@@ -188,7 +188,7 @@ def _key(row: Any) -> tuple[Any, ...]:
     return (row.suite, row.table, row.estimator, float(row.epsilon), float(row.delta), int(row.seed))
 
 
-def compute(jobs: Iterable[Job], folder: Path | None, cache: Path, n_jobs: int = 1, say: Said = print) -> None:
+def compute(jobs: Iterable[FitJob], folder: Path | None, cache: Path, n_jobs: int = 1, say: Said = print) -> None:
     """Run what is not in the cache; every result is written as soon as it is there."""
     known = {_key(row) for row in done(cache).itertuples()}
     # Jobs of one table stand together, so that a process loads it once.
@@ -210,7 +210,7 @@ def compute(jobs: Iterable[Job], folder: Path | None, cache: Path, n_jobs: int =
 
 
 def _results(
-    ours: list[Job], theirs: list[Job], folder: Path | None, n_jobs: int, say: Said
+    ours: list[FitJob], theirs: list[FitJob], folder: Path | None, n_jobs: int, say: Said
 ) -> Iterator[dict[str, Any]]:
     if n_jobs == 1:
         yield from (run(job, folder) for job in ours)

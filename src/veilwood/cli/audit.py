@@ -16,7 +16,7 @@ __all__ = ["audits", "certificate"]
 
 audits = typer.Typer(help="Attack an estimator, a model file or another library.", rich_markup_mode=None)
 
-Folder = Annotated[
+ReportFolder = Annotated[
     Path | None, typer.Option("--out", "-o", metavar="DIR", help="Write a report (Markdown, HTML) there.")
 ]
 REFUTED = 5
@@ -62,7 +62,7 @@ def audit_estimator(
     delta: Delta = 0.0,
     param: Params = None,
     canaries: Annotated[int, typer.Option(metavar="N", min=10, help="Records to look for.")] = 16384,
-    out: Folder = None,
+    out: ReportFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Attack estimators with canaries and say how much of their epsilon shows.
@@ -105,7 +105,7 @@ def audit_estimator(
 
 
 @audits.command("model")
-def audit_model(model: ModelPath, out: Folder = None, as_json: AsJson = False) -> None:
+def audit_model(model: ModelPath, out: ReportFolder = None, as_json: AsJson = False) -> None:
     """Check a model file: hashes, plan, noise, certificate, and that nothing private is in it.
 
     Plans the release afresh and recomputes every step's loss from sensitivity and scale. Says what cannot be checked
@@ -135,7 +135,7 @@ def audit_peer(
     name: Annotated[str, typer.Argument(metavar="NAME", help="diffprivlib")],
     epsilon: Epsilon = 1.0,
     runs: Annotated[int, typer.Option(metavar="N", min=10, help="Fits on each of two neighbouring tables.")] = 1000,
-    out: Folder = None,
+    out: ReportFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Attack another library's private forest, where it is installed.

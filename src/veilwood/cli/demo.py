@@ -31,7 +31,7 @@ from veilwood.plots import Comparison, accuracy_vs_epsilon
 from veilwood.privacy.ledger import MemoryLedger
 from veilwood.progress import track
 
-__all__ = ["Result", "run"]
+__all__ = ["DemoResult", "run"]
 
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 5.0)
 N_RUNS = 5
@@ -42,7 +42,7 @@ SHOWN_EPSILON = 2.0
 
 
 @dataclass(frozen=True)
-class Result:
+class DemoResult:
     """What the demonstration measured, and the files it wrote."""
 
     comparisons: tuple[Comparison, ...]
@@ -86,7 +86,7 @@ class Result:
         console.print("\nThe same in a browser: veilwood serve --demo")
 
 
-def run(folder: Path) -> Result:
+def run(folder: Path) -> DemoResult:
     """Measure, and write picture, model and certificate into an existing folder."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UtilityWarning)  # small epsilons are meant to fail here
@@ -103,7 +103,7 @@ def run(folder: Path) -> Result:
     save(forest, files["model"])
     files["certificate"].write_text(forest.privacy_.to_markdown(), encoding="utf-8")
     files["as JSON"].write_text(forest.privacy_.to_json() + "\n", encoding="utf-8")
-    return Result(comparisons, files)
+    return DemoResult(comparisons, files)
 
 
 def _forest(data: Dataset, epsilon: float, random_state: int) -> PrivateForestClassifier:

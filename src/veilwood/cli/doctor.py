@@ -27,7 +27,7 @@ from veilwood.trees import gpu
 
 __all__ = ["Finding", "doctor", "examine"]
 
-State = Literal["well", "missing", "broken"]
+Condition = Literal["well", "missing", "broken"]
 MARKS = {"well": "ok", "missing": "--", "broken": "BROKEN"}
 DRAWS = 100_000
 # A healthy sampler fails one look with a probability below 1e-9; half the scale is off by thousands.
@@ -40,7 +40,7 @@ class Finding:
     """One thing that was looked at."""
 
     what: str
-    state: State
+    state: Condition
     detail: str
 
 
@@ -89,7 +89,7 @@ def doctor(
         raise typer.Exit(FILE_DAMAGED)
 
 
-def _looked(what: str, otherwise: State, look: Callable[[], str]) -> Finding:
+def _looked(what: str, otherwise: Condition, look: Callable[[], str]) -> Finding:
     """Look, and say what was seen or what went wrong."""
     try:
         return Finding(what, "well", look())

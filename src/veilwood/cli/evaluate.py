@@ -21,7 +21,7 @@ from veilwood.cli.options import (
     read_number,
     say,
 )
-from veilwood.cli.schema import Table
+from veilwood.cli.schema import TableArgument
 from veilwood.data.private_text import showing_values
 from veilwood.evaluate import evaluate
 from veilwood.models import file as model_file
@@ -37,7 +37,7 @@ def quality_file(model: Path) -> Path:
 @option_groups
 def evaluate_model(
     model: ModelPath,
-    table: Table,
+    table: TableArgument,
     epsilon: Annotated[
         float, typer.Option("--epsilon", metavar="E", parser=read_number, help="Privacy loss of the evaluation.")
     ],

@@ -54,7 +54,7 @@ from veilwood.cli.papers import papers
 from veilwood.cli.predict import predict
 from veilwood.cli.remote import remote
 from veilwood.cli.report import report_model
-from veilwood.cli.schema import SchemaPath, Table, schemas
+from veilwood.cli.schema import SchemaPath, TableArgument, schemas
 from veilwood.cli.secure import secure
 from veilwood.cli.serve import serve, service_commands
 from veilwood.cli.sign import sign, verify
@@ -308,7 +308,7 @@ class Described:
 
 BY_DEFAULT: Final = Described()
 
-Engine = Annotated[
+SqlOption = Annotated[
     str | None,
     typer.Option("--sql", metavar="ENGINE|ADDRESS", help="Show the statements that a database would get."),
 ]
@@ -325,7 +325,7 @@ def plan(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="PLAN.json", help="Save it, for fit --plan.")
     ] = None,
-    sql: Engine = None,
+    sql: SqlOption = None,
     csv: Csv = UNSAID,
     force: Force = False,
     as_json: AsJson = False,
@@ -371,7 +371,7 @@ def plan(
 @app.command()
 @option_groups
 def fit(
-    table: Table,
+    table: TableArgument,
     schema: SchemaPath,
     described: Described = BY_DEFAULT,
     ledger: LedgerPath = None,

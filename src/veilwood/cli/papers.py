@@ -64,12 +64,12 @@ def run_exhibits(
     from veilwood.papers.catalog import chosen
     from veilwood.papers.runner import run
     from veilwood.papers.show import in_words, of_run, write
-    from veilwood.papers.tables import Tables, cache_folder
+    from veilwood.papers.tables import PublicTables, cache_folder
 
     exhibits = chosen(paper, figure=figure, table=table)
     if data is not None and not data.is_dir():
         raise UseError(f"--data {data} is not a folder. Hint: a folder of NAME.csv.gz and NAME.json.")
-    tables = Tables([*([] if data is None else [data]), cache_folder()])
+    tables = PublicTables([*([] if data is None else [data]), cache_folder()])
     result = run(exhibits, tables, out, quick=quick, workers=workers or os.cpu_count() or 1, fresh=fresh)
     for exhibit in exhibits:
         shown = of_run(exhibit, result)

@@ -11,7 +11,7 @@ import pandas as pd
 import typer
 
 from veilwood.cli.options import UNSAID, AsJson, Csv, Force, ModelPath, check_output, is_quiet, option_groups
-from veilwood.cli.schema import Table
+from veilwood.cli.schema import TableArgument
 from veilwood.data import frames
 from veilwood.data.tables import feature_batches
 from veilwood.errors import UseError
@@ -24,7 +24,7 @@ __all__ = ["predict"]
 @option_groups
 def predict(
     model: ModelPath,
-    table: Table,
+    table: TableArgument,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="OUT.csv", help="Where to; else printed.")] = None,
     keep: Annotated[
         list[str] | None, typer.Option("--keep", metavar="COLUMN", help="Carry a column along, such as an id; repeat.")

@@ -20,12 +20,12 @@ __all__ = ["remote"]
 remote = typer.Typer(help="Plan, run and predict on a running service.", rich_markup_mode=None)
 
 ModelId = Annotated[str, typer.Argument(metavar="MODEL")]
-Rows = Annotated[Path, typer.Argument(metavar="TABLE.csv")]
+CsvArgument = Annotated[Path, typer.Argument(metavar="TABLE.csv")]
 Price = Annotated[float | None, typer.Option(metavar="E", parser=read_number, help="Of the batch; else as signed.")]
 
 
 @dataclass(frozen=True)
-class Service:
+class RemoteOptions:
     """A running service, and who asks it."""
 
     address: Annotated[str, typer.Option(envvar="VEILWOOD_SERVICE", help="Of the service: https://forest.example")]
@@ -56,7 +56,7 @@ def _read(table: Path) -> list[dict[str, Any]]:
 
 
 @_command("datasets")
-def remote_datasets(service: Service) -> None:
+def remote_datasets(service: RemoteOptions) -> None:
     """List the data sets and what is left of each.
 
     \b
@@ -70,7 +70,7 @@ def remote_datasets(service: Service) -> None:
 @_command("plan")
 def remote_plan(
     dataset: Annotated[str, typer.Argument(metavar="DATASET")],
-    service: Service,
+    service: RemoteOptions,
     estimator: Annotated[str, typer.Option(metavar="NAME")] = "private-forest",
     epsilon: Annotated[float, typer.Option(metavar="E", parser=read_number)] = 1.0,
     delta: Annotated[float, typer.Option(metavar="D", parser=read_number)] = 0.0,
@@ -90,7 +90,7 @@ def remote_plan(
 def remote_sign(
     plan: Annotated[str, typer.Argument(metavar="PLAN")],
     fingerprint: Annotated[str, typer.Argument(metavar="HASH", help="As read on the plan.")],
-    service: Service,
+    service: RemoteOptions,
 ) -> None:
     """Sign a plan by its hash.
 
@@ -103,7 +103,7 @@ def remote_sign(
 
 
 @_command("run")
-def remote_run(plan: Annotated[str, typer.Argument(metavar="PLAN")], service: Service) -> None:
+def remote_run(plan: Annotated[str, typer.Argument(metavar="PLAN")], service: RemoteOptions) -> None:
     """Run a signed plan and wait until it is done.
 
     \b
@@ -115,7 +115,7 @@ def remote_run(plan: Annotated[str, typer.Argument(metavar="PLAN")], service: Se
 
 
 @_command("predict")
-def remote_predict(model: ModelId, table: Rows, service: Service) -> None:
+def remote_predict(model: ModelId, table: CsvArgument, service: RemoteOptions) -> None:
     """Predict for the rows of a CSV file; free.
 
     \b
@@ -127,7 +127,7 @@ def remote_predict(model: ModelId, table: Rows, service: Service) -> None:
 
 
 @_command("quote")
-def remote_quote(model: ModelId, table: Rows, service: Service, epsilon: Price = None) -> None:
+def remote_quote(model: ModelId, table: CsvArgument, service: RemoteOptions, epsilon: Price = None) -> None:
     """Say what private answers to the rows of a CSV file would cost, and how far off they would be; free.
 
     \b
@@ -139,7 +139,7 @@ def remote_quote(model: ModelId, table: Rows, service: Service, epsilon: Price =
 
 
 @_command("ask")
-def remote_ask(model: ModelId, table: Rows, service: Service, epsilon: Price = None) -> None:
+def remote_ask(model: ModelId, table: CsvArgument, service: RemoteOptions, epsilon: Price = None) -> None:
     """Ask for private answers to the rows of a CSV file. Charged first; the same batch again is free.
 
     \b
@@ -153,7 +153,7 @@ def remote_ask(model: ModelId, table: Rows, service: Service, epsilon: Price = N
 @_command("evaluate")
 def remote_evaluate(
     model: ModelId,
-    service: Service,
+    service: RemoteOptions,
     epsilon: Annotated[float, typer.Option(metavar="E", parser=read_number)] = 0.1,
     delta: Annotated[float, typer.Option(metavar="D", parser=read_number)] = 0.0,
 ) -> None:
@@ -171,7 +171,7 @@ def remote_evaluate(
 def remote_download(
     model: ModelId,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE")],
-    service: Service,
+    service: RemoteOptions,
     onnx: Annotated[bool, typer.Option("--onnx", help="As ONNX.")] = False,
 ) -> None:
     """Save a trained model, which veilwood predict and certificate read.

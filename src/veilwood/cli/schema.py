@@ -38,13 +38,13 @@ from veilwood.data.schema import Schema
 from veilwood.discover import discover
 from veilwood.errors import OutOfSchemaError, UseError
 
-__all__ = ["SchemaPath", "Table", "schemas"]
+__all__ = ["SchemaPath", "TableArgument", "schemas"]
 
 _COMMA = re.compile(r"[-+]?\d+(\.\d{3})*,\d+")
 
 schemas = typer.Typer(help="Draft, review, discover or check what is public of a table.", rich_markup_mode=None)
 
-Table = Annotated[
+TableArgument = Annotated[
     str, typer.Argument(metavar="TABLE", help="CSV (also .gz), Parquet, Arrow or a spreadsheet; a folder or a glob.")
 ]
 SchemaPath = Annotated[Path, typer.Option("--schema", "-s", metavar="SCHEMA", help="The schema, a JSON file.")]
@@ -53,7 +53,7 @@ SchemaPath = Annotated[Path, typer.Option("--schema", "-s", metavar="SCHEMA", he
 @schemas.command("draft")
 @option_groups
 def schema_draft(
-    table: Table,
+    table: TableArgument,
     target: Annotated[str | None, typer.Option(metavar="COLUMN", help="The target; the last column if unsaid.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Where to; else printed.")] = None,
     dates: Annotated[
@@ -140,7 +140,7 @@ def schema_review(
 @schemas.command("discover")
 @option_groups
 def schema_discover(
-    table: Table,
+    table: TableArgument,
     epsilon: Epsilon,
     delta: Delta,
     target: Annotated[str | None, typer.Option(metavar="COLUMN", help="The target; the last column if unsaid.")] = None,
@@ -203,7 +203,11 @@ def schema_discover(
 @schemas.command("check")
 @option_groups
 def schema_check(
-    table: Table, schema: SchemaPath, csv: Csv = UNSAID, show_values: ShowValues = False, as_json: AsJson = False
+    table: TableArgument,
+    schema: SchemaPath,
+    csv: Csv = UNSAID,
+    show_values: ShowValues = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check that every row of a table fits a schema, before any budget is spent.
 

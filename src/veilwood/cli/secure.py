@@ -33,7 +33,7 @@ def _needs_its_extra() -> None:
         raise SetupError(NEEDS_EXTRA)
 
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of this role, made by setup.")]
+RoleFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of this role, made by setup.")]
 TaskName = Annotated[str | None, typer.Option("--task", metavar="NAME", help="Which task, where there are several.")]
 
 
@@ -108,7 +108,7 @@ def setup(
 
 
 @secure.command()
-def request(folder: Folder) -> None:
+def request(folder: RoleFolder) -> None:
     """Draw a key for this role, here and nowhere else, and write a request for a certificate.
 
     Also for renewal: the certificate in use stays so until the new one is installed.
@@ -159,7 +159,7 @@ def sign(
 
 @secure.command()
 def install(
-    folder: Folder, certificate: Annotated[Path, typer.Argument(metavar="PEM", help="What the authority signed.")]
+    folder: RoleFolder, certificate: Annotated[Path, typer.Argument(metavar="PEM", help="What the authority signed.")]
 ) -> None:
     """Put a signed certificate in place; a running server shows it from then on.
 
@@ -177,7 +177,7 @@ def install(
 
 @secure.command()
 def server(
-    folder: Folder,
+    folder: RoleFolder,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log details of failures.")] = False,
     metrics: Annotated[
         int | None,
@@ -210,7 +210,7 @@ def server(
 
 @secure.command()
 def client(
-    folder: Folder,
+    folder: RoleFolder,
     table: Annotated[str | None, typer.Argument(metavar="[TABLE]", help="The rows: CSV, Parquet or Arrow.")] = None,
     task: TaskName = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until the model is trained.")] = True,
@@ -266,7 +266,7 @@ def _waits(status: dict[str, Any]) -> str:
 
 @secure.command()
 def user(
-    folder: Folder,
+    folder: RoleFolder,
     table: Annotated[str, typer.Argument(metavar="TABLE", help="The questions: rows with the feature columns.")],
     task: TaskName = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="CSV", help="Where the answers go.")] = None,

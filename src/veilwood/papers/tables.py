@@ -30,7 +30,7 @@ from veilwood.errors import FileError, SetupError
 EMBEDDED = {"car": datasets.car, "balance-scale": datasets.balance_scale, "iris": datasets.iris}
 
 
-class Table(NamedTuple):
+class PublicTable(NamedTuple):
     """Rows with their facts: a dictionary that a schema is made from, so that an exhibit can change columns first."""
 
     facts: dict[str, Any]
@@ -62,7 +62,7 @@ def known() -> dict[str, dict[str, Any]]:
     return {entry.name.removesuffix(".json"): json.loads(entry.read_text(encoding="utf-8")) for entry in files}
 
 
-class Tables:
+class PublicTables:
     """Where data sets are looked for: some folders, then what needs no file.
 
     >>> Tables().has("car"), len(Tables().load("car").X)
@@ -76,7 +76,7 @@ class Tables:
         """Whether a data set is here."""
         return name in EMBEDDED or self._path(name) is not None
 
-    def load(self, name: str) -> Table:
+    def load(self, name: str) -> PublicTable:
         """Read a data set; the facts may be changed."""
         path = self._path(name)
         if path is None and name not in EMBEDDED:
@@ -106,15 +106,15 @@ def _facts(path: Path | None, name: str) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=6)
-def _read(path: Path | None, name: str) -> Table:
+def _read(path: Path | None, name: str) -> PublicTable:
     facts = _facts(path, name)
     # The rows are public, and so are bounds that were read off them: their marks do not make a draft of the schema.
     columns = [{key: value for key, value in column.items() if key != "bounds"} for column in facts["columns"]]
     facts = facts | {"columns": columns}
     if path is None:
         data = EMBEDDED[name]()
-        return Table(facts, data.X, data.y)
-    return Table(facts, *read_table(path, Schema.from_dict(facts)))
+        return PublicTable(facts, data.X, data.y)
+    return PublicTable(facts, *read_table(path, Schema.from_dict(facts)))
 
 
 # -- the canonical hash ----------------------------------------------------------------------------------------------

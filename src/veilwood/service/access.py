@@ -11,7 +11,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from veilwood.service import store
 from veilwood.service.accounts import Accounts, Caller, DeniedError, Throttle
-from veilwood.service.answering import Answering
+from veilwood.service.answering import Predictors
 from veilwood.service.jobs import Jobs
 from veilwood.service.metrics import Metrics
 from veilwood.service.migrations import make_tables
@@ -35,7 +35,7 @@ class Service:
     accounts: Accounts
     plans: Plans
     jobs: Jobs
-    answering: Answering
+    answering: Predictors
     predicting: Predicting
     metrics: Metrics
     callers: Throttle
@@ -52,7 +52,7 @@ class Service:
             Accounts(records, settings.limits.logins_a_minute),
             Plans(settings, records),
             Jobs(settings, records),
-            Answering(settings, records),
+            Predictors(settings, records),
             Predicting(settings, records),
             Metrics(),
             Throttle(60.0),

@@ -25,9 +25,9 @@ from veilwood.service.rows import frame_of
 from veilwood.service.settings import Settings
 from veilwood.service.spends import KeyedLedger, ledgers_for, remaining, signed_off
 from veilwood.service.store import Record, Store, new_id, now
-from veilwood.service.training import Asked, answering_fingerprint, predictor_of
+from veilwood.service.training import AskedRun, answering_fingerprint, predictor_of
 
-__all__ = ["Answering"]
+__all__ = ["Predictors"]
 
 
 @dataclass
@@ -39,7 +39,7 @@ class _Counted:
     state: object = None
 
 
-class Answering:
+class Predictors:
     """The predictors of the service, each counted when it is first asked."""
 
     def __init__(self, settings: Settings, records: Store) -> None:
@@ -136,7 +136,7 @@ class Answering:
             raise UseError("the plan of this model is gone.")
         asked = json.loads(plan["asked"])
         schema = Schema.from_dict(json.loads(dataset["schema"]))
-        wanted = Asked("", asked["epsilon"], asked["delta"], asked["parameters"])
+        wanted = AskedRun("", asked["epsilon"], asked["delta"], asked["parameters"])
         if answering_fingerprint(dataset["name"], schema, wanted) != plan["fingerprint"]:
             raise UseError("the schema has changed since this predictor was signed. Hint: plan it anew.")
         try:

@@ -11,7 +11,7 @@ from veilwood.service import store
 from veilwood.service.access import Service
 from veilwood.service.spends import book_of, dataset_ledger
 from veilwood.service.store import now
-from veilwood.service.training import Asked
+from veilwood.service.training import AskedRun
 from veilwood.service.worker import carry_out
 
 __all__ = ["prepare"]
@@ -33,7 +33,7 @@ def prepare(service: Service) -> None:
     schema = json.dumps(car.schema.to_dict())
     facts = {"name": _NAME, "people": _PEOPLE, "source": str(path), "schema": schema, "account": _WHO}
     service.records.add(store.datasets, **facts, created=now())
-    plan = service.plans.propose_training(_WHO, _NAME, Asked())
+    plan = service.plans.propose_training(_WHO, _NAME, AskedRun())
     plan = service.plans.sign(_WHO, plan["id"], plan["fingerprint"])
     job = service.jobs.add(_WHO, plan, None)
     service.records.change(store.jobs, {"id": job["id"]}, state="running")

@@ -19,7 +19,7 @@ from veilwood.service import store
 from veilwood.service.access import Service, WhoAsks, service_of
 from veilwood.service.accounts import Caller
 from veilwood.service.store import Record
-from veilwood.service.training import Asked, model_path
+from veilwood.service.training import AskedRun, model_path
 
 router = APIRouter(prefix="/v1", tags=["models"])
 RetryKey = Annotated[str | None, Header(alias="Idempotency-Key", max_length=200)]
@@ -68,7 +68,7 @@ def list_plans(request: Request, caller: WhoAsks) -> list[dict[str, Any]]:
 def add_plan(request: Request, caller: WhoAsks, name: str, asked: NewPlan) -> dict[str, Any]:
     """Plan a training: what will be measured and what it costs. No row is read, nothing is spent."""
     caller.require("plan")
-    wanted = Asked(asked.estimator, asked.epsilon, asked.delta, asked.parameters)
+    wanted = AskedRun(asked.estimator, asked.epsilon, asked.delta, asked.parameters)
     return _plan(service_of(request).plans.propose_training(caller.name, name, wanted))
 
 
@@ -76,7 +76,7 @@ def add_plan(request: Request, caller: WhoAsks, name: str, asked: NewPlan) -> di
 def add_evaluation(request: Request, caller: WhoAsks, number: str, asked: NewEvaluation) -> dict[str, Any]:
     """Plan an evaluation of a model on the private rows; it is signed and run like a training."""
     caller.require("plan")
-    wanted = Asked("", asked.epsilon, asked.delta)
+    wanted = AskedRun("", asked.epsilon, asked.delta)
     return _plan(service_of(request).plans.propose_evaluation(caller.name, number, wanted))
 
 

@@ -12,14 +12,14 @@ from veilwood.service import store
 from veilwood.service.access import COOKIE, WhoAsks, service_of
 
 router = APIRouter(prefix="/v1", tags=["people"])
-Name = Annotated[str, Field(max_length=64)]
+AccountName = Annotated[str, Field(max_length=64)]
 Password = Annotated[str, Field(max_length=1000)]
 
 
 class LogIn(BaseModel):
     """A name and a password."""
 
-    name: Name
+    name: AccountName
     password: Password
 
 
@@ -32,7 +32,7 @@ class FirstAccount(LogIn):
 class NewAccount(BaseModel):
     """An account with its roles; without a password for somebody who comes from an OpenID provider."""
 
-    name: Name
+    name: AccountName
     roles: list[str] = Field(max_length=8)
     password: Password | None = None
     subject: Annotated[str, Field(max_length=255)] | None = None

@@ -22,8 +22,8 @@ __all__ = ["RowCodes", "frame_of", "rows_of_csv"]
 
 _WHOLE: Final = re.compile(r"-?\d{1,15}")
 _EXACT: Final = 2**53  # whole numbers up to here are floats without rounding
-Cell = Any
-Places = dict[Cell, int]
+CellValue = Any
+Places = dict[CellValue, int]
 
 
 class RowCodes:
@@ -87,7 +87,7 @@ class RowCodes:
         ]  # fmt: skip
 
 
-def _written(column: Column) -> list[Cell]:
+def _written(column: Column) -> list[CellValue]:
     """Return the ways in which a cell of a column is usually written."""
     if column.kind == "numeric":
         return [column.bounds[0]]
@@ -115,7 +115,7 @@ def frame_of(rows: list[dict[str, Any]], schema: Schema) -> pd.DataFrame:
     return pd.DataFrame({name: pd.Series(column, dtype=object) for name, column in cells.items()})
 
 
-def _number(text: str, schema: Schema) -> Cell:
+def _number(text: str, schema: Schema) -> CellValue:
     """Read the text of a number as the schema's dialect writes it; what is none stays, to be refused by its column."""
     dialect = schema.dialect
     if text in dialect.nulls:

@@ -26,16 +26,16 @@ from veilwood.service.accounts import TooManyError
 from veilwood.service.settings import Settings
 from veilwood.service.store import Record, Store, new_id, now
 
-__all__ = ["Asked", "Plans", "answering_fingerprint", "digest_of", "estimator_of", "model_path", "predictor_of"]
+__all__ = ["AskedRun", "Plans", "answering_fingerprint", "digest_of", "estimator_of", "model_path", "predictor_of"]
 
-Kind = Literal["train", "answer", "evaluate"]
+RunKind = Literal["train", "answer", "evaluate"]
 # Classes are weighed after the release, by whoever loads the model: a plan does not hold that.
 _DECIDED_HERE: Final = frozenset({"schema", "ledger", "n_jobs", "invalid", "epsilon", "delta", "class_weight"})
 _MOST_AT_ONCE: Final = 4  # plans: some take minutes to make, and each holds a thread that others need
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedRun:
     """What somebody wants to run: the estimator by name, its budget and its parameters."""
 
     estimator: str = "private-forest"
@@ -70,7 +70,7 @@ class Plans:
             raise UseError(f"the data set {name} has no table or no schema yet. Hint: a custodian adds them.")
         return found, Schema.from_dict(json.loads(found["schema"]))
 
-    def propose_training(self, account: str, dataset: str, asked: Asked) -> Record:
+    def propose_training(self, account: str, dataset: str, asked: AskedRun) -> Record:
         """Plan a training: no row is read, and nothing is spent."""
         _, schema = self.dataset(dataset)
         kind = named(asked.estimator, schema.task)
@@ -85,13 +85,13 @@ class Plans:
             self._free.release()
         return self._add(account, dataset, "train", kind.__name__, asked, plan.to_json(), plan.fingerprint())
 
-    def _propose_answering(self, account: str, dataset: str, schema: Schema, asked: Asked) -> Record:
+    def _propose_answering(self, account: str, dataset: str, schema: Schema, asked: AskedRun) -> Record:
         """Propose a predictor: it costs nothing by itself, and each batch that it answers is charged."""
         predictor_of(schema, asked)
         fingerprint = answering_fingerprint(dataset, schema, asked)
         return self._add(account, dataset, "answer", MatrixForestPredictor.__name__, asked, None, fingerprint)
 
-    def propose_evaluation(self, account: str, model: str, asked: Asked) -> Record:
+    def propose_evaluation(self, account: str, model: str, asked: AskedRun) -> Record:
         """Plan an evaluation of a trained model on the rows of its data set."""
         found = self._records.find(store.models, id=model)
         if found is None or found["kind"] != "trained":
@@ -126,9 +126,9 @@ class Plans:
         self,
         account: str,
         dataset: str,
-        kind: Kind,
+        kind: RunKind,
         estimator: str,
-        asked: Asked,
+        asked: AskedRun,
         body: str | None,
         fingerprint: str,
         model: str | None = None,
@@ -151,7 +151,7 @@ class Plans:
         return self.get(number)
 
 
-def predictor_of(schema: Schema, asked: Asked) -> MatrixForestPredictor:
+def predictor_of(schema: Schema, asked: AskedRun) -> MatrixForestPredictor:
     """Make the predictor that was asked for."""
     given = _checked_parameters(MatrixForestPredictor, asked)
     price: dict[str, Any] = {"epsilon": asked.epsilon, "delta": asked.delta}  # numbers, or texts that are exact
@@ -161,7 +161,7 @@ def predictor_of(schema: Schema, asked: Asked) -> MatrixForestPredictor:
     return predictor
 
 
-def answering_fingerprint(dataset: str, schema: Schema, asked: Asked) -> str:
+def answering_fingerprint(dataset: str, schema: Schema, asked: AskedRun) -> str:
     """The hash of a predictor's plan: data set, schema, the most that a batch may cost, parameters."""
     facts = [dataset, schema.fingerprint(), str(asked.epsilon), str(asked.delta), asked.parameters or {}]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -173,7 +173,7 @@ def estimator_of(schema: Schema, plan: Record, ledger: Any) -> tuple[Any, Plan]:
     return from_plan(schema, read, ledger), read
 
 
-def _checked_parameters(kind: type[Any], asked: Asked) -> dict[str, Any]:
+def _checked_parameters(kind: type[Any], asked: AskedRun) -> dict[str, Any]:
     """Refuse parameters that the estimator does not have, or that are not the analyst's to choose."""
     given: dict[str, Any] = read_json(json.dumps(asked.parameters or {}))  # no NaN, which no answer could show again
     known = [name for name in inspect.signature(kind).parameters if name not in _DECIDED_HERE]

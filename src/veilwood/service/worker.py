@@ -97,7 +97,7 @@ def main() -> int:
     job = records.find(store.jobs, id=sys.argv[1])
     if job is None or job["state"] != "running":
         return 0
-    report_to(_Progress(records, job))
+    report_to(_RunProgress(records, job))
     try:
         carry_out(settings, records, job)
     except (BudgetExceededError, PlanError) as error:  # texts about public facts alone
@@ -111,7 +111,7 @@ def main() -> int:
     return 0
 
 
-class _Progress:
+class _RunProgress:
     """How far a job is, for custodians alone and while it runs: batches and rounds tell of rows."""
 
     def __init__(self, records: Store, job: Record) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from veilwood.papers.diprime import appliances, methods
-from veilwood.papers.tables import Tables
+from veilwood.papers.tables import PublicTables
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 def test_one_axis_varies_and_the_rest_is_as_usual(made: list[dict[str, Any]]) -> None:
     job = next(job for job in appliances.jobs(True) if job.settings["axis"] == "a) against depth")
-    rows = list(appliances.measure(job, Tables()))
+    rows = list(appliances.measure(job, PublicTables()))
     assert len(rows) == len(appliances.METHODS) * len(job.settings["xs"])
     assert {given["max_depth"] for given in made} == set(job.settings["xs"])
     assert {(given["epsilon"], given["n_estimators"]) for given in made} == {(10.0, 10)}
@@ -32,7 +32,7 @@ def test_one_axis_varies_and_the_rest_is_as_usual(made: list[dict[str, Any]]) ->
 
 def test_forests_without_noise_are_fitted_once_along_epsilon(made: list[dict[str, Any]]) -> None:
     job = next(job for job in appliances.jobs(True) if job.settings["axis"] == "c) against epsilon")
-    rows = list(appliances.measure(job, Tables()))
+    rows = list(appliances.measure(job, PublicTables()))
     assert [given["method"] for given in made].count(methods.RF) == 1
     assert [given["method"] for given in made].count(methods.FLIP) == len(job.settings["xs"])
     assert len({row.value for row in rows if row.cell.curve == methods.RF}) == 1
@@ -40,6 +40,6 @@ def test_forests_without_noise_are_fitted_once_along_epsilon(made: list[dict[str
 
 def test_shares_of_splits_are_varied_for_each_epsilon(made: list[dict[str, Any]]) -> None:
     job = next(job for job in appliances.share_jobs(True) if job.settings["axis"] == appliances.BY_RHO)
-    assert len(list(appliances.measure_shares(job, Tables()))) == len(made) == 10
+    assert len(list(appliances.measure_shares(job, PublicTables()))) == len(made) == 10
     assert {given["split_share"] for given in made} == set(appliances.RHOS)
     assert {given["candidates"] for given in made} == {10}

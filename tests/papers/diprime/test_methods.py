@@ -9,7 +9,7 @@ import pytest
 
 from veilwood import GreedyForestClassifier, MedianForestRegressor, RandomTreesClassifier
 from veilwood.papers.diprime import methods
-from veilwood.papers.tables import Table
+from veilwood.papers.tables import PublicTable
 
 COLUMNS = [
     {"name": "x", "kind": "numeric", "lower": 0, "upper": 1},
@@ -18,11 +18,11 @@ COLUMNS = [
 NUMBERS = [COLUMNS[0], {"name": "y", "kind": "numeric", "lower": 0, "upper": 10}]
 
 
-def table(task: str, name: str = "toy") -> Table:
+def table(task: str, name: str = "toy") -> PublicTable:
     X = pd.DataFrame({"x": np.linspace(0, 1, 60)})
     y = pd.Series(np.where(X["x"] > 0.5, "b", "a") if task == "classification" else 2 + 6 * X["x"])
     columns = COLUMNS if task == "classification" else NUMBERS
-    return Table({"name": name, "task": task, "target": "y", "columns": columns}, X, y)
+    return PublicTable({"name": name, "task": task, "target": "y", "columns": columns}, X, y)
 
 
 def make(method: str, task: str) -> object:

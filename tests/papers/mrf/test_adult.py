@@ -10,17 +10,19 @@ import pandas as pd
 
 from veilwood.data.encoding import Encoding
 from veilwood.papers.mrf import adult
-from veilwood.papers.tables import Table, known
+from veilwood.papers.tables import PublicTable, known
 
 
-def random_adult(n: int) -> Table:
+def random_adult(n: int) -> PublicTable:
     facts, rng = known()["adult-both"], np.random.default_rng(0)
     columns = {
         c["name"]: rng.uniform(c["lower"], c["upper"], n) if c["kind"] == "numeric" else rng.choice(c["values"], n)
         for c in facts["columns"]
     }
     frame = pd.DataFrame(columns)
-    return Table({**facts, "columns": [dict(c) for c in facts["columns"]]}, frame.drop(columns="income"), frame.income)
+    return PublicTable(
+        {**facts, "columns": [dict(c) for c in facts["columns"]]}, frame.drop(columns="income"), frame.income
+    )
 
 
 def test_adult_is_grouped_and_complete() -> None:

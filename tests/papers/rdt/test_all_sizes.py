@@ -11,11 +11,11 @@ import pytest
 import veilwood as vw
 from veilwood.data.encoding import Encoding
 from veilwood.papers.rdt.all_sizes import Reading, best, readings, split
-from veilwood.papers.tables import Table
+from veilwood.papers.tables import PublicTable
 
 
 @pytest.fixture(scope="module")
-def two_classes() -> Table:
+def two_classes() -> PublicTable:
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 1, (600, 3))
     schema = vw.Schema.numeric((0, 1), classes=("0", "1"), n_features=3)
@@ -23,11 +23,11 @@ def two_classes() -> Table:
     import pandas as pd
 
     frame = pd.DataFrame(X, columns=list(schema.feature_names))
-    return Table(schema.to_dict(), frame, pd.Series(y, name=schema.target.name, dtype=object))
+    return PublicTable(schema.to_dict(), frame, pd.Series(y, name=schema.target.name, dtype=object))
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_one_forest_read_at_every_size_is_the_forest_of_that_size(two_classes: Table) -> None:
+def test_one_forest_read_at_every_size_is_the_forest_of_that_size(two_classes: PublicTable) -> None:
     """A tree cut off at height h, and the first k trees, err exactly as the library's forest of that size."""
     encoding = Encoding(two_classes.schema, "grid")
     parts = split(encoding, two_classes, 3)
@@ -44,7 +44,7 @@ def test_one_forest_read_at_every_size_is_the_forest_of_that_size(two_classes: T
             assert reading.test[rule] == pytest.approx(100 * float(wrong.mean()))
 
 
-def test_noise_of_the_proof_hurts_more_than_noise_as_printed(two_classes: Table) -> None:
+def test_noise_of_the_proof_hurts_more_than_noise_as_printed(two_classes: PublicTable) -> None:
     encoding = Encoding(two_classes.schema, "grid")
     parts = split(encoding, two_classes, 1)
     kinds = [("none", 0.0), ("printed", 0.1), ("proven", 0.1)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from veilwood.papers.rdt.all_sizes import Parts
+from veilwood.papers.rdt.all_sizes import SplitRows
 from veilwood.papers.rdt.sizes import _cart_error, jobs, size
 
 
@@ -24,7 +24,7 @@ def test_the_pruned_tree_splits_where_it_helps_and_only_there() -> None:
     codes = np.repeat(np.arange(10, dtype=np.uint16), 20)[:, None]
     rows = np.arange(200)
     parts: dict[str, Any] = {"train": rows[::2], "validation": rows[:0], "test": rows[1::2], "codes": codes}
-    easy = Parts(**parts, classes=(codes[:, 0] > 4).astype(np.int64))
+    easy = SplitRows(**parts, classes=(codes[:, 0] > 4).astype(np.int64))
     assert _cart_error(easy) == 0.0
-    hard = Parts(**parts, classes=np.arange(200) // 2 % 2)
+    hard = SplitRows(**parts, classes=np.arange(200) // 2 % 2)
     assert 40 <= _cart_error(hard) <= 60

@@ -26,7 +26,7 @@ from veilwood.secure.mpc.links import Buffer, Links, run_threads
 from veilwood.secure.mpc.replicated import KeyStream, ReplicatedEngine
 from veilwood.secure.protocols import hidden_forest
 from veilwood.secure.roles.config import Task
-from veilwood.secure.roles.programs import HiddenForest, Outcome, Program, program_of
+from veilwood.secure.roles.programs import HiddenForest, Program, Trained, program_of
 
 RUNS = 64
 ALARM = 1e-8
@@ -282,7 +282,7 @@ LEAKS = [no_masks, constant_masks, masks_used_twice, loaded_coins, one_part_too_
 @pytest.mark.parametrize("leak", LEAKS)
 def test_planted_leaks_are_caught(leak: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """While rows are checked: the first part of every training of hidden trees."""
-    monkeypatch.setattr(HiddenForest, "train", lambda self, engine, rows, present=None: Outcome())
+    monkeypatch.setattr(HiddenForest, "train", lambda self, engine, rows, present=None: Trained())
     monkeypatch.setattr(HiddenForest, "answer", lambda self, engine, model, query: None)
     assert told_apart(seen(TREE, 1)) == []
     leak(monkeypatch)

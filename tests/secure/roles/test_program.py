@@ -15,7 +15,7 @@ from secure.roles.test_refunds import PUBLIC, assert_spent, train_until
 from veilwood.secure.mpc.engine import Ints, Shared
 from veilwood.secure.mpc.plain import PlainEngine
 from veilwood.secure.roles.config import Task
-from veilwood.secure.roles.programs import PROTOCOLS, JointForest, Outcome, program_of
+from veilwood.secure.roles.programs import PROTOCOLS, JointForest, Trained, program_of
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_a_training_that_fails_while_it_opens_stays_spent(
     program: Any = public.servers[failing]._study("scale", PUBLIC.fingerprint()).program
     train = program.train
 
-    def opened_and_lost(engine: Any, rows: Any, present: Any) -> Outcome:
+    def opened_and_lost(engine: Any, rows: Any, present: Any) -> Trained:
         train(engine, rows, present)
         raise ArithmeticError("lost")
 

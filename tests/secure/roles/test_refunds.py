@@ -22,7 +22,7 @@ from veilwood.errors import OutOfSchemaError, VeilwoodError
 from veilwood.privacy.ledger import MemoryLedger
 from veilwood.privacy.plan import Plan
 from veilwood.secure.mpc.engine import Ints
-from veilwood.secure.roles.programs import Outcome
+from veilwood.secure.roles.programs import Trained
 from veilwood.secure.roles.server import Server
 from veilwood.secure.roles.storage import Vault
 
@@ -80,7 +80,7 @@ def test_a_training_that_fails_after_it_opened_its_sums_stays_spent(
 def test_a_server_that_crashed_after_opening_finds_the_training_spent_when_it_starts_again(
     public: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def crash(study: Any, links: Any, engine: Any, outcome: Outcome, spend: Any) -> None:
+    def crash(study: Any, links: Any, engine: Any, outcome: Trained, spend: Any) -> None:
         assert outcome.released["opened"].size
         raise Crash
 

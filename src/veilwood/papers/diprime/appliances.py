@@ -9,7 +9,7 @@ from typing import Any
 from veilwood.papers.diprime import methods
 from veilwood.papers.diprime.methods import DIPRIME, DP_ERT, ERT, EXP, FLIP, RF, SELECT
 from veilwood.papers.exhibit import Cell, Experiment, Job, Row, text_of
-from veilwood.papers.tables import Tables
+from veilwood.papers.tables import PublicTables
 
 ERROR = "MSE x 1000"
 METHODS = (RF, ERT, DP_ERT, DIPRIME, EXP, FLIP, SELECT)
@@ -40,7 +40,7 @@ def jobs(quick: bool) -> list[Job]:
     ]  # fmt: skip
 
 
-def measure(job: Job, tables: Tables) -> Iterator[Row]:
+def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
     """All methods along one axis, on one split."""
     axis, trees, seed = job.settings["axis"], job.settings["trees"], job.settings["seed"]
     table = methods.load(tables, "appliances-energy")
@@ -85,7 +85,7 @@ def share_jobs(quick: bool) -> list[Job]:
     ]  # fmt: skip
 
 
-def measure_shares(job: Job, tables: Tables) -> Iterator[Row]:
+def measure_shares(job: Job, tables: PublicTables) -> Iterator[Row]:
     """One variant along one axis, on one split."""
     method, axis, trees, seed = (job.settings[name] for name in ("method", "axis", "trees", "seed"))
     table = methods.load(tables, "appliances-energy")

@@ -11,7 +11,7 @@ from veilwood.papers.claims import above
 from veilwood.papers.diprime.methods import DP_DF, DP_ERT, DP_RF, EXP, FLIP, SELECT, load, make
 from veilwood.papers.drawing import lines
 from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Values, text_of
-from veilwood.papers.tables import Tables
+from veilwood.papers.tables import PublicTables
 from veilwood.trees.counting import route
 
 PANEL, SIZES = "Robot", "Robot, nodes of a tree"
@@ -25,7 +25,7 @@ def jobs(quick: bool) -> list[Job]:
     return [Job(f"Robot, seed {s}", "wall-following-robot", {"seed": s}, 0.2) for s in range(3 if quick else 10)]
 
 
-def measure(job: Job, tables: Tables) -> Iterator[Row]:
+def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
     """The share of leaves that hold at most a fraction of the rows, and the number of nodes, of each method."""
     seed, table = job.settings["seed"], load(tables, "wall-following-robot")
     for method, depth in DEPTHS.items():

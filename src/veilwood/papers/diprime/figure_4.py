@@ -11,7 +11,7 @@ from veilwood.papers.claims import above
 from veilwood.papers.diprime.methods import DIPRIME, DP_ERT, EXP, FLIP, SELECT, load, make
 from veilwood.papers.drawing import lines
 from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, text_of
-from veilwood.papers.tables import Tables
+from veilwood.papers.tables import PublicTables
 from veilwood.trees.counting import route
 from veilwood.trees.forest import LEAF
 
@@ -25,7 +25,7 @@ def jobs(quick: bool) -> list[Job]:
     return [Job(f"Banknote, seed {s}", "banknote", {"seed": s}, 0.2) for s in range(3 if quick else 10)]
 
 
-def measure(job: Job, tables: Tables) -> Iterator[Row]:
+def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
     """A histogram of left fractions over all nodes that rows reach, and the mean distance from one half."""
     seed, table = job.settings["seed"], load(tables, "banknote")
     for method in METHODS:

@@ -10,7 +10,7 @@ from veilwood.papers.diprime import methods
 from veilwood.papers.diprime.methods import DIPRIME, DP_DF, DP_ERT, DP_RF, ERT, EXP, FLIP, MEDIAN, RF, SELECT
 from veilwood.papers.drawing import lines
 from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Values, text_of
-from veilwood.papers.tables import Tables
+from veilwood.papers.tables import PublicTables
 
 EPSILONS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 METHODS = (RF, ERT, MEDIAN, DP_DF, DP_RF, DP_ERT, DIPRIME, EXP, FLIP, SELECT)
@@ -28,7 +28,7 @@ def jobs(quick: bool) -> list[Job]:
     ]
 
 
-def measure(job: Job, tables: Tables) -> Iterator[Row]:
+def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
     """All methods at all epsilons, on one split."""
     trees, seed = job.settings["trees"], job.settings["seed"]
     table = methods.load(tables, "banknote")

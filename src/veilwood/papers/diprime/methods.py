@@ -22,7 +22,7 @@ from veilwood.estimators import (
 )  # fmt: skip
 from veilwood.not_private import DiPriMeClassifierAsPublishedNotPrivate, DiPriMeRegressorAsPublishedNotPrivate
 from veilwood.papers.drawing import marked
-from veilwood.papers.tables import Table, Tables
+from veilwood.papers.tables import PublicTable, PublicTables
 from veilwood.privacy.ledger import MemoryLedger
 
 RF, ERT, MEDIAN = marked("RF"), marked("ERT"), marked("median forest, no noise")
@@ -43,7 +43,7 @@ LIKE = {RANDOM: DIPRIME, K_MEDIANS: FLIP, SELECT: FLIP}  # whose depth a sound f
 BINS = 5  # of numbers, for the greedy baselines, as in the paper
 
 
-def load(tables: Tables, name: str) -> Table:
+def load(tables: PublicTables, name: str) -> PublicTable:
     """Read a data set; the robot's classes are moving forward and the rest, as in the paper."""
     table = tables.load(name)
     if name != "wall-following-robot":
@@ -53,7 +53,7 @@ def load(tables: Tables, name: str) -> Table:
     return table._replace(y=table.y.where(table.y == "Move-Forward", "other"))
 
 
-def unit_of(table: Table) -> float:
+def unit_of(table: PublicTable) -> float:
     """Return the square of the range by which the paper scales a target; 1 for classes."""
     if table.facts["task"] == "classification":
         return 1.0
@@ -76,8 +76,8 @@ class _OnCodes:
 
 
 def make(
-    method: str, table: Table, *, epsilon: float, n_estimators: int, max_depth: int, seed: int, trees: str = "disjoint",
-    **more: Any,
+    method: str, table: PublicTable, *, epsilon: float, n_estimators: int, max_depth: int, seed: int,
+    trees: str = "disjoint", **more: Any,
 ) -> Any:  # fmt: skip
     """Make the forest of a method, of either task."""
     classes = table.facts["task"] == "classification"
@@ -113,7 +113,7 @@ def make(
     return median(table.schema, epsilon=epsilon, trees=trees, variant=SOUND_VARIANT[method], **{**size, **more})
 
 
-def _binned(table: Table) -> Schema:
+def _binned(table: PublicTable) -> Schema:
     """Cut numbers into five bins."""
     columns = []
     for column in table.facts["columns"]:
@@ -122,7 +122,7 @@ def _binned(table: Table) -> Schema:
     return Schema.from_dict({**table.facts, "columns": columns})
 
 
-def score(forest: Any, table: Table, seed: int, unit: float) -> float:
+def score(forest: Any, table: PublicTable, seed: int, unit: float) -> float:
     """Train on nine tenths, and return accuracy or mean squared error on the rest."""
     X, asked, y, truth = train_test_split(table.X, table.y, test_size=0.1, random_state=seed)
     predicted = forest.fit(X, y).predict(asked)

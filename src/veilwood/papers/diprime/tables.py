@@ -26,7 +26,7 @@ from veilwood.papers.diprime.methods import (
 from veilwood.papers.drawing import agreement
 from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Value, Values, reasons
 from veilwood.papers.published import read
-from veilwood.papers.tables import Tables
+from veilwood.papers.tables import PublicTables
 
 METHODS = (RF, ERT, MEDIAN, DP_RF, DP_ERT, DIPRIME, EXP, FLIP, RANDOM, K_MEDIANS, SELECT)
 REGRESSION = {
@@ -83,7 +83,7 @@ def class_jobs(quick: bool) -> list[Job]:
     return jobs_of(CLASSES, quick)
 
 
-def measure(job: Job, tables: Tables) -> Iterator[Row]:
+def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
     """All methods on one split, each at its published depth."""
     panel, seed = job.settings["panel"], job.settings["seed"]
     table = methods.load(tables, job.table)

@@ -21,7 +21,7 @@ from veilwood.data.encoding import Encoding
 from veilwood.papers.drawing import marked
 from veilwood.papers.exhibit import Job
 from veilwood.papers.plain_id3 import USED, Choice, first_largest, grow
-from veilwood.papers.tables import Table, Tables
+from veilwood.papers.tables import PublicTable, PublicTables
 from veilwood.secure.protocols.plans import level_epsilons
 from veilwood.secure.protocols.public_tree import PlainTree
 
@@ -71,7 +71,7 @@ class Data:
         return max(self.sizes)
 
 
-def load(tables: Tables, panel: str) -> Data:
+def load(tables: PublicTables, panel: str) -> Data:
     """Read a data set, and cut or group its columns."""
     name = TABLES[panel]
     table = tables.load(name)
@@ -87,7 +87,7 @@ def load(tables: Tables, panel: str) -> Data:
         elif name == "adult" and column["name"] == "native_country":
             X["native_country"] = X["native_country"].where(X["native_country"] == "United-States", "elsewhere")
             column["values"] = ["United-States", "elsewhere"]
-    encoding = Encoding(Table(facts, X, table.y).schema, "bins")
+    encoding = Encoding(PublicTable(facts, X, table.y).schema, "bins")
     codes = encoding.encode(X[list(encoding.schema.feature_names)])
     return Data(codes.astype(np.int64), encoding.encode_target(table.y).astype(np.int64), tuple(encoding.n_codes))
 

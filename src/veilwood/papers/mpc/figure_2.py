@@ -10,7 +10,7 @@ from veilwood.papers.drawing import lines
 from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Value, Values, reasons, text_of
 from veilwood.papers.mpc.data import BASELINE, DEPTH, EPSILONS, NO_NOISE, OURS, PUBLISHED, SINGLE, load, scores, splits
 from veilwood.papers.published import read
-from veilwood.papers.tables import Tables
+from veilwood.papers.tables import PublicTables
 
 ACCURACY, AUC = "accuracy", "AUC"
 
@@ -20,7 +20,7 @@ def panel_of(panel: str, measure: str) -> str:
     return f"{panel}, {measure}, depth {DEPTH[panel]}"
 
 
-def measure(job: Job, tables: Tables) -> Iterator[Row]:
+def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
     """All variants at all epsilons, on one split."""
     panel, seed = job.settings["panel"], job.settings["seed"]
     data = load(tables, panel)

@@ -9,7 +9,7 @@ from veilwood.papers.claims import above, all_of, falls, keeps
 from veilwood.papers.drawing import lines
 from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, text_of
 from veilwood.papers.mpc.data import BASELINE, PUBLISHED, SINGLE, load, scores, splits
-from veilwood.papers.tables import Tables
+from veilwood.papers.tables import PublicTables
 
 AT = {"Titanic": 0.2, "Heart": 0.2, "Adult": 0.1}
 DEPTHS = (2, 3, 4, 5)
@@ -20,7 +20,7 @@ def panel_of(panel: str) -> str:
     return f"{panel}, epsilon {AT[panel]:g}"
 
 
-def measure(job: Job, tables: Tables) -> Iterator[Row]:
+def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
     """All variants at all depths, on one split."""
     panel, seed = job.settings["panel"], job.settings["seed"]
     data = load(tables, panel)

@@ -9,7 +9,7 @@ from veilwood.papers.claims import above, all_of
 from veilwood.papers.drawing import lines
 from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, text_of
 from veilwood.papers.mpc.data import BASELINE, DEPTH, EPSILONS, PUBLISHED, load, scores, splits
-from veilwood.papers.tables import Tables
+from veilwood.papers.tables import PublicTables
 
 LEAVES = ("laplace", "exponential")
 
@@ -19,7 +19,7 @@ def curve(variant: str, leaf: str) -> str:
     return f"{variant}, {leaf} leaves"
 
 
-def measure(job: Job, tables: Tables) -> Iterator[Row]:
+def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
     """Both variants with both leaves at all epsilons, on one split."""
     panel, seed = job.settings["panel"], job.settings["seed"]
     data = load(tables, panel)

@@ -18,7 +18,7 @@ import numpy as np
 from veilwood.papers.claims import above, all_of, rises
 from veilwood.papers.drawing import lines, marked
 from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, text_of
-from veilwood.papers.tables import Tables
+from veilwood.papers.tables import PublicTables
 from veilwood.secure.mpc.engine import Engine
 from veilwood.secure.mpc.shares import share
 from veilwood.secure.protocols import public_tree as id3
@@ -58,7 +58,7 @@ def _depths(panel: str, bits: int, quick: bool) -> tuple[int, ...]:
     return DEPTHS[:3] if panel == "Adult" and bits == 64 else DEPTHS
 
 
-def measure(job: Job, tables: Tables) -> Iterator[Row]:
+def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
     """Some protocols at some depths, between three processes."""
     from veilwood.papers.mpyc_links import run_three  # needs MPyC
 

@@ -10,7 +10,7 @@ from veilwood.papers.claims import above
 from veilwood.papers.drawing import lines
 from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Value, Values, text_of
 from veilwood.papers.mpc.data import EPSILONS, EXTRA, FEW, OURS, PUBLISHED, TABLES, load, scores
-from veilwood.papers.tables import Tables
+from veilwood.papers.tables import PublicTables
 
 VARIANTS, DEPTHS, COUNTS = (PUBLISHED, OURS, EXTRA), (2, 3, 4, 5), (1, 2, 3, 5, 7, 10)
 
@@ -24,7 +24,7 @@ def jobs(quick: bool) -> list[Job]:
     ]
 
 
-def measure(job: Job, tables: Tables) -> Iterator[Row]:
+def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
     """All forests of all sizes at all epsilons, on one split."""
     panel, seed = job.settings["panel"], job.settings["seed"]
     data = load(tables, panel)

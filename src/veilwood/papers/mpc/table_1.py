@@ -9,7 +9,7 @@ from veilwood.papers.drawing import agreement
 from veilwood.papers.exhibit import Cell, Exhibit, Experiment, Job, Row, Value, Values
 from veilwood.papers.mpc.data import TABLES, load
 from veilwood.papers.published import read
-from veilwood.papers.tables import Tables
+from veilwood.papers.tables import PublicTables
 
 COLUMNS = {"sample size": "sample_size", "attributes": "attributes", "domain size": "domain_size"}
 
@@ -19,7 +19,7 @@ def jobs(quick: bool) -> list[Job]:
     return [Job(panel, table, {"panel": panel}, 0.3) for panel, table in TABLES.items()]
 
 
-def measure(job: Job, tables: Tables) -> Iterator[Row]:
+def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
     """Rows, columns, and the largest number of values of a column."""
     data = load(tables, job.settings["panel"])
     for name, size in zip(COLUMNS, (len(data.target), len(data.sizes), data.width), strict=True):

@@ -6,7 +6,7 @@ Columns, groups and cut points are facts of the authors' schema file. The paper'
 
 from __future__ import annotations
 
-from veilwood.papers.tables import Table
+from veilwood.papers.tables import PublicTable
 
 MISSING = "?"
 CUTS = {"age": (25, 45, 65), "hours_per_week": (40, 45, 60, 80)}
@@ -46,7 +46,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
 DROPPED = ("fnlwgt", "education_num", "relationship", "capital_gain", "capital_loss", "native_country")
 
 
-def adult_in_groups(table: Table) -> Table:
+def adult_in_groups(table: PublicTable) -> PublicTable:
     """Return complete rows of eight columns: 168,000 cells, where all values of eight columns make millions."""
     complete = (table.X != MISSING).all(axis=1).to_numpy()
     X = table.X.loc[complete].drop(columns=list(DROPPED))
@@ -59,4 +59,4 @@ def adult_in_groups(table: Table) -> Table:
         if name in GROUPS:
             column["values"] = list(GROUPS[name])
             X[name] = X[name].map({value: group for group, values in GROUPS[name].items() for value in values})
-    return Table(facts, X.reset_index(drop=True), table.y.loc[complete].reset_index(drop=True))
+    return PublicTable(facts, X.reset_index(drop=True), table.y.loc[complete].reset_index(drop=True))

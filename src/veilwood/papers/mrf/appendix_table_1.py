@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from veilwood.papers.drawing import agreement
 from veilwood.papers.exhibit import Cell, Exhibit, Experiment, Job, Row, Value, Values, reasons
 from veilwood.papers.published import read
-from veilwood.papers.tables import Tables
+from veilwood.papers.tables import PublicTables
 
 TABLES = {
     "Car": "car", "Iris": "iris", "Balance": "balance-scale", "Adult": "adult-a1at", "Heart": "heart",
@@ -21,7 +21,7 @@ def jobs(quick: bool) -> list[Job]:
     return [Job(panel, table, {"panel": panel}, 0.2) for panel, table in TABLES.items()]
 
 
-def measure(job: Job, tables: Tables) -> Iterator[Row]:
+def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
     """Rows, columns and classes."""
     table = tables.load(job.table)
     for name, size in (("records", len(table.X)), ("features", table.X.shape[1]), ("classes", table.y.nunique())):

@@ -21,7 +21,7 @@ from veilwood.papers.mrf.methods import (
     TINY,
     TRAIN,
     USUAL,
-    Setting,
+    PublishedSetting,
     against_epsilon,
     load,
     repeats,
@@ -29,19 +29,19 @@ from veilwood.papers.mrf.methods import (
 )
 from veilwood.papers.mrf.methods import why as why_below
 from veilwood.papers.published import mrf_values, read
-from veilwood.papers.tables import Tables
+from veilwood.papers.tables import PublicTables
 
 ADULT, ADULT_TRAINING = "Adult, 8 columns", "Adult, training file"
 SETTINGS = {
     setting.panel: setting
     for setting in (
-        Setting("Car", "car", 1, 6, 128, 4, USUAL, 8.0),
-        Setting("Iris", "iris", 1, 4, 64, 2, USUAL, 8.0),
-        Setting("Balance", "balance-scale", 1, 4, 128, 2, USUAL, 6.0),
-        Setting("Heart", "heart", 3, None, 102, 2, USUAL, 18.0),
-        Setting("Mushroom", "mushroom", 5, None, 125, 3, SMALL, 45.0),
-        Setting(ADULT, "adult-both", 1, 8, 16, 6, TINY, 40.0),
-        Setting(ADULT_TRAINING, "adult", 1, 8, 16, 6, TINY, 30.0),
+        PublishedSetting("Car", "car", 1, 6, 128, 4, USUAL, 8.0),
+        PublishedSetting("Iris", "iris", 1, 4, 64, 2, USUAL, 8.0),
+        PublishedSetting("Balance", "balance-scale", 1, 4, 128, 2, USUAL, 6.0),
+        PublishedSetting("Heart", "heart", 3, None, 102, 2, USUAL, 18.0),
+        PublishedSetting("Mushroom", "mushroom", 5, None, 125, 3, SMALL, 45.0),
+        PublishedSetting(ADULT, "adult-both", 1, 8, 16, 6, TINY, 40.0),
+        PublishedSetting(ADULT_TRAINING, "adult", 1, 8, 16, 6, TINY, 30.0),
     )
 }
 SMALL_TABLES, LARGE_TABLES = ("Car", "Iris", "Balance"), ("Heart", "Mushroom", ADULT)
@@ -57,7 +57,7 @@ def jobs(quick: bool) -> list[Job]:
     return found
 
 
-def measure(job: Job, tables: Tables) -> Iterator[Row]:
+def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
     """All methods with one forest each."""
     setting, seed = SETTINGS[job.settings["panel"]], job.settings["seed"]
     data = split(load(tables, setting.table), seed)

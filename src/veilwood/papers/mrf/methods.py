@@ -19,14 +19,14 @@ from veilwood.estimators import MatrixForestClassifier, MatrixForestPredictor
 from veilwood.papers.drawing import marked
 from veilwood.papers.exhibit import Cell, Job, Row, reasons, text_of
 from veilwood.papers.mrf.adult import adult_in_groups
-from veilwood.papers.tables import Table, Tables
+from veilwood.papers.tables import PublicTable, PublicTables
 from veilwood.privacy.ledger import MemoryLedger
 from veilwood.trees.counting import route
 
 USUAL, SMALL, TINY = (0.4, 0.6, 0.8, 1.0, 2.0), (0.01, 0.03, 0.05, 0.1, 0.2), (0.01, 0.05, 0.1, 0.5, 1.0)
 
 
-class Setting(NamedTuple):
+class PublishedSetting(NamedTuple):
     """A published experiment: q ensembles of dbar features each, or of a part each, tau trees in all, depth h."""
 
     panel: str
@@ -83,7 +83,7 @@ METHODS: dict[str, tuple[type, dict[str, Any]]] = {
 }
 
 
-class Split(NamedTuple):
+class SplitData(NamedTuple):
     """Rows to train on and rows to ask about."""
 
     schema: Schema
@@ -93,7 +93,7 @@ class Split(NamedTuple):
     truth: NDArray[Any]
 
 
-def load(tables: Tables, name: str) -> Table:
+def load(tables: PublicTables, name: str) -> PublicTable:
     """Read a data set; numbers are cut at the points that the public experiments use."""
     table = tables.load(name)
     if name in ("adult", "adult-both"):
@@ -103,18 +103,18 @@ def load(tables: Tables, name: str) -> Table:
         if "mrf_cutoffs" in column:  # a value on a cut falls to its left there, to its right here
             column["cutoffs"] = [math.nextafter(cut, math.inf) for cut in column["mrf_cutoffs"]]
     texts = {column: "category" for column in table.X.columns if table.X[column].dtype == object}  # faster to encode
-    return Table(facts, table.X.astype(texts), table.y)
+    return PublicTable(facts, table.X.astype(texts), table.y)
 
 
-def split(table: Table, seed: int) -> Split:
+def split(table: PublicTable, seed: int) -> SplitData:
     """Cut off a fifth for testing: the authors' own fifth where the order of their rows is known, else by the seed."""
     used = AUTHORS_SPLIT if table.facts["name"] in SAME_ORDER else seed
     X, asked, y, truth = train_test_split(table.X, table.y, test_size=0.2, random_state=used)
-    return Split(table.schema, X, y, asked, truth.to_numpy())
+    return SplitData(table.schema, X, y, asked, truth.to_numpy())
 
 
 def accuracy(
-    data: Split, method: str, trees: dict[str, Any], epsilon: float, seed: int, *, draws: int = DRAWS
+    data: SplitData, method: str, trees: dict[str, Any], epsilon: float, seed: int, *, draws: int = DRAWS
 ) -> float:
     """Grow one forest, draw its noise some times, and return the mean accuracy, as the authors do."""
     if method == EXTRA:
@@ -132,7 +132,7 @@ def accuracy(
     return float(np.mean([found == data.truth for found in labels]))
 
 
-def _floating(data: Split, trees: dict[str, Any], epsilon: float, seed: int, draws: int) -> float:
+def _floating(data: SplitData, trees: dict[str, Any], epsilon: float, seed: int, draws: int) -> float:
     """Simulate the authors' noise: it leaves no ties between the classes of empty leaves, as whole numbers do."""
     size = {"n_estimators": trees["n_estimators"], "max_depth": trees["max_depth"], "random_state": seed, "n_jobs": 1}
     parameters: dict[str, Any] = {"mechanism": "laplace", "trees": "disjoint", "epsilon": math.inf, **size}
@@ -146,21 +146,21 @@ def _floating(data: Split, trees: dict[str, Any], epsilon: float, seed: int, dra
     return float(np.mean(right))
 
 
-def _answers(predictor: MatrixForestPredictor, data: Split, draws: int) -> Iterator[NDArray[Any]]:
+def _answers(predictor: MatrixForestPredictor, data: SplitData, draws: int) -> Iterator[NDArray[Any]]:
     predictor.fit(data.X, data.y)
     for _ in range(draws):
         yield predictor.answer(data.asked)
         predictor.forget_answers()
 
 
-def _predictions(forest: MatrixForestClassifier, data: Split, draws: int) -> Iterator[NDArray[Any]]:
+def _predictions(forest: MatrixForestClassifier, data: SplitData, draws: int) -> Iterator[NDArray[Any]]:
     plan = forest.plan()  # its strategy is searched once for all draws
     for _ in range(draws):
         yield forest.fit(data.X, data.y, plan=plan).predict(data.asked)
 
 
 def against_epsilon(
-    setting: Setting, data: Split, methods: Sequence[str], seed: int, *, draws: int = DRAWS
+    setting: PublishedSetting, data: SplitData, methods: Sequence[str], seed: int, *, draws: int = DRAWS
 ) -> Iterator[Row]:
     """Measure every method at every epsilon of a setting; what has no epsilon once."""
     for method in methods:

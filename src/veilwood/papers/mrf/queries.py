@@ -19,13 +19,13 @@ from veilwood.papers.mrf.methods import (
     PUBLISHED_AS,
     WEIGHT,
     WEIGHT_EACH,
-    Split,
+    SplitData,
     accuracy,
     load,
     repeats,
 )  # fmt: skip
 from veilwood.papers.published import mrf_values, read
-from veilwood.papers.tables import Tables
+from veilwood.papers.tables import PublicTables
 
 PANEL = "Car, rows it was trained on"
 QUERIES, EPSILON, TREES = (5, 10, 50, 100, 500, 1000), 2.0, {"n_estimators": 16, "max_depth": 4}
@@ -37,13 +37,13 @@ def jobs(quick: bool) -> list[Job]:
     return repeats("Car", "car", 3 if quick else 20, 5.0, queries=QUERIES, draws=2 if quick else DRAWS)
 
 
-def measure(job: Job, tables: Tables) -> Iterator[Row]:
+def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
     """Train on all rows and ask about some of them, as in the paper."""
     seed, table = job.settings["seed"], load(tables, "car")
     order = np.random.default_rng(seed).permutation(len(table.X))
     for n in job.settings["queries"]:
         asked = order[:n]
-        data = Split(table.schema, table.X, table.y, table.X.iloc[asked], table.y.iloc[asked].to_numpy())
+        data = SplitData(table.schema, table.X, table.y, table.X.iloc[asked], table.y.iloc[asked].to_numpy())
         for method in METHODS:
             value = accuracy(data, method, TREES, EPSILON, seed, draws=job.settings["draws"])
             yield Row(Cell(PANEL, method, text_of(n)), seed, value)

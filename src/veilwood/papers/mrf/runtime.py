@@ -11,8 +11,8 @@ import numpy as np
 
 from veilwood.estimators import MatrixForestClassifier, MatrixForestPredictor
 from veilwood.papers.exhibit import Cell, Experiment, Job, Row
-from veilwood.papers.mrf.methods import NO_NOISE, PREDICT, TRAIN, WEIGHT, Split, load, split
-from veilwood.papers.tables import Tables
+from veilwood.papers.mrf.methods import NO_NOISE, PREDICT, TRAIN, WEIGHT, SplitData, load, split
+from veilwood.papers.tables import PublicTables
 from veilwood.privacy.ledger import MemoryLedger
 
 OPTIMISE, FIT, ASK = "trees and strategy", "fit", "predict"
@@ -40,7 +40,7 @@ def jobs(quick: bool) -> list[Job]:
     ]
 
 
-def measure(job: Job, tables: Tables) -> Iterator[Row]:
+def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
     """The phases of every method at one size, after a first small fit has loaded compiled code."""
     panel, seed = job.settings["panel"], job.settings["seed"]
     table, q, dbar, tau, h = SIZES[panel]
@@ -53,7 +53,7 @@ def measure(job: Job, tables: Tables) -> Iterator[Row]:
             yield Row(Cell(panel, method, x, measure_name), seed, value)
 
 
-def _phases(method: str, data: Split, trees: dict[str, Any], seed: int) -> Iterator[tuple[str, str, float]]:
+def _phases(method: str, data: SplitData, trees: dict[str, Any], seed: int) -> Iterator[tuple[str, str, float]]:
     given: dict[str, Any] = {"random_state": seed, "n_jobs": 1, "ledger": MemoryLedger(), **trees}
     if method in (PREDICT, WEIGHT):
         predictor = MatrixForestPredictor(data.schema, mode="batch" if method == PREDICT else "subsample", **given)

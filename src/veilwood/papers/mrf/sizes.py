@@ -12,7 +12,7 @@ from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, 
 from veilwood.papers.mrf import methods
 from veilwood.papers.mrf.methods import EXISTING, EXTRA, FLOATING, LAPLACE, PREDICT, PUBLISHED_AS, TRAIN
 from veilwood.papers.published import mrf_values, read
-from veilwood.papers.tables import Tables
+from veilwood.papers.tables import PublicTables
 
 DEPTHS, COUNTS, EPSILON = (2, 3, 4, 5), (1, 4, 8, 16, 32, 64, 128), 2.0
 BY_DEPTH, BY_TREES = "a) against depth, 16 trees", "b) against trees, depth 3"
@@ -30,7 +30,7 @@ def by_trees(quick: bool, weight: float) -> list[Job]:
 
 
 def measure(
-    job: Job, tables: Tables, names: Sequence[str], *, trees: dict[str, int], depth: dict[str, int]
+    job: Job, tables: PublicTables, names: Sequence[str], *, trees: dict[str, int], depth: dict[str, int]
 ) -> Iterator[Row]:
     """All methods along one axis or both, with one forest each: panels of so many trees, or of one depth."""
     seed = job.settings["seed"]

@@ -18,7 +18,7 @@ from veilwood.papers.mrf.methods import (
     USUAL,
     WEIGHT,
     WEIGHT_EACH,
-    Setting,
+    PublishedSetting,
     against_epsilon,
     load,
     repeats,
@@ -26,14 +26,14 @@ from veilwood.papers.mrf.methods import (
     why,
 )  # fmt: skip
 from veilwood.papers.published import mrf_values
-from veilwood.papers.tables import Tables
+from veilwood.papers.tables import PublicTables
 
 SETTINGS = {
     setting.panel: setting
     for setting in (
-        Setting("Car", "car", 1, 6, 16, 3, USUAL),
-        Setting("Iris", "iris", 1, 4, 16, 2, USUAL),
-        Setting("Balance", "balance-scale", 1, 4, 16, 2, USUAL),
+        PublishedSetting("Car", "car", 1, 6, 16, 3, USUAL),
+        PublishedSetting("Iris", "iris", 1, 4, 16, 2, USUAL),
+        PublishedSetting("Balance", "balance-scale", 1, 4, 16, 2, USUAL),
     )
 }
 
@@ -54,7 +54,7 @@ def jobs(quick: bool) -> list[Job]:
     ]
 
 
-def measure(job: Job, tables: Tables) -> Iterator[Row]:
+def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
     """All methods with one forest each."""
     setting, seed = SETTINGS[job.settings["panel"]], job.settings["seed"]
     data = split(load(tables, setting.table), seed)

@@ -17,13 +17,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from veilwood.data.encoding import Encoding
-from veilwood.papers.tables import Table, Tables
+from veilwood.papers.tables import PublicTable, PublicTables
 from veilwood.trees.forest import LEAF, Forest
 from veilwood.trees.random import Thresholds, grow_binary
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-Noise = Literal["none", "printed", "proven"]
+NoiseKind = Literal["none", "printed", "proven"]
 RULES = ("RFMV", "RFTA", "RFPA")
 """Majority voting, threshold averaging and probabilistic averaging."""
 
@@ -39,7 +39,7 @@ TABLES = {
 """The paper's names of its data sets; Quantum cannot be had, and of Covertype a tenth."""
 
 
-def load(tables: Tables, panel: str) -> Table:
+def load(tables: PublicTables, panel: str) -> PublicTable:
     """Read a data set as the paper does: an attribute is binary or a number, where it can be."""
     table = tables.load(TABLES[panel])
     X = table.X.copy()
@@ -52,10 +52,10 @@ def load(tables: Tables, panel: str) -> Table:
         column.update(kind="numeric", lower=min(levels), upper=max(levels), nullable=True)
         X[column["name"]] = pd.to_numeric(X[column["name"]], errors="coerce")
     texts = {name: "category" for name in X.columns if X[name].dtype == object}  # much faster to encode
-    return Table(table.facts, X.astype(texts), table.y)
+    return PublicTable(table.facts, X.astype(texts), table.y)
 
 
-class Parts(NamedTuple):
+class SplitRows(NamedTuple):
     """Codes and classes of the rows to train on, to choose sizes by and to test on."""
 
     codes: NDArray[np.uint16]
@@ -65,13 +65,13 @@ class Parts(NamedTuple):
     test: Ints
 
 
-def split(encoding: Encoding, table: Table, seed: int) -> Parts:
+def split(encoding: Encoding, table: PublicTable, seed: int) -> SplitRows:
     """Cut off a tenth for testing, and a tenth of the rest to choose sizes by."""
     order = np.random.default_rng(seed).permutation(len(table.X))
     n_train = round(0.9 * len(order))
     n_own = round(0.9 * n_train)
     codes, classes = encoding.encode(table.X), encoding.encode_target(table.y).astype(np.int64)
-    return Parts(codes, classes, order[:n_own], order[n_own:n_train], order[n_train:])
+    return SplitRows(codes, classes, order[:n_own], order[n_own:n_train], order[n_train:])
 
 
 def levels(forest: Forest, codes: NDArray[np.uint16]) -> Iterator[Ints]:
@@ -100,10 +100,9 @@ class Reading(NamedTuple):
 
 
 def readings(
-    parts: Parts, encoding: Encoding, heights: Sequence[int], counts: Sequence[int], noises: Sequence[tuple[Noise,
-    float]],
-    thresholds: Thresholds, seed: int,
-) -> dict[tuple[Noise, float], list[Reading]]:  # fmt: skip
+    parts: SplitRows, encoding: Encoding, heights: Sequence[int], counts: Sequence[int],
+    noises: Sequence[tuple[NoiseKind, float]], thresholds: Thresholds, seed: int,
+) -> dict[tuple[NoiseKind, float], list[Reading]]:  # fmt: skip
     """Grow one forest, walk it once, and read it at every size with every noise.
 
     ``noises`` are pairs of a kind and the paper's eta: no noise, noise of the printed scale eta/k,
@@ -112,7 +111,7 @@ def readings(
     """
     forest = grow_binary(encoding.columns, max(counts), max(heights), seed, thresholds=thresholds)
     rng = np.random.default_rng([seed, 1])
-    found: dict[tuple[Noise, float], list[Reading]] = {noise: [] for noise in noises}
+    found: dict[tuple[NoiseKind, float], list[Reading]] = {noise: [] for noise in noises}
     asked = np.concatenate([parts.validation, parts.test])
     truth, n_validation = parts.classes[asked], len(parts.validation)
     walks = zip(levels(forest, parts.codes[parts.train]), levels(forest, parts.codes[asked]), strict=False)

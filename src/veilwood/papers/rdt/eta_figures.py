@@ -9,9 +9,9 @@ from veilwood.data.encoding import Encoding
 from veilwood.papers.claims import above, rises
 from veilwood.papers.drawing import lines, marked
 from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Values, text_of
-from veilwood.papers.rdt.all_sizes import RULES, TABLES, Noise, best, load, readings, split
+from veilwood.papers.rdt.all_sizes import RULES, TABLES, NoiseKind, best, load, readings, split
 from veilwood.papers.rdt.sizes import ERROR, LARGE, PANELS, PRINTED, PROVEN
-from veilwood.papers.tables import Tables
+from veilwood.papers.tables import PublicTables
 from veilwood.trees.random import Thresholds
 
 ETAS, HEIGHTS = (0.001, 0.01, 0.1, 1.0, 10.0), (5, 10)
@@ -31,14 +31,14 @@ def jobs(quick: bool) -> list[Job]:
     ]
 
 
-def measure(job: Job, tables: Tables) -> Iterator[Row]:
+def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
     """One split: a forest of 101 trees read at two heights with noise for every eta."""
     panel, seed = job.settings["panel"], job.settings["seed"]
     table = load(tables, panel)
     encoding = Encoding(table.schema, "grid")
     parts = split(encoding, table, seed)
     counts = QUICK_COUNTS if job.settings["quick"] else COUNTS
-    kinds: tuple[tuple[Noise, Thresholds, dict[str, str]], ...] = (
+    kinds: tuple[tuple[NoiseKind, Thresholds, dict[str, str]], ...] = (
         ("printed", "range", PRINTED),
         ("proven", "path", PROVEN),
     )

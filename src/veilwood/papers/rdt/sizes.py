@@ -12,8 +12,8 @@ from veilwood.data.encoding import Encoding
 from veilwood.estimators import RandomTreesClassifier
 from veilwood.papers.drawing import marked
 from veilwood.papers.exhibit import Cell, Experiment, Job, Row
-from veilwood.papers.rdt.all_sizes import RULES, TABLES, Parts, best, load, readings, split
-from veilwood.papers.tables import Table, Tables
+from veilwood.papers.rdt.all_sizes import RULES, TABLES, SplitRows, best, load, readings, split
+from veilwood.papers.tables import PublicTable, PublicTables
 from veilwood.privacy.ledger import MemoryLedger
 
 ERROR = "error (%)"
@@ -51,7 +51,7 @@ def size(k: int, h: int) -> str:
     return f"k={k} h={h}"
 
 
-def measure(job: Job, tables: Tables) -> Iterator[Row]:
+def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
     """One split: two forests read at all sizes, CART, and sound forests of one public size."""
     panel, seed, quick = job.settings["panel"], job.settings["seed"], job.settings["quick"]
     table = load(tables, panel)
@@ -84,7 +84,7 @@ def measure(job: Job, tables: Tables) -> Iterator[Row]:
         yield row(SOUND[rule], CHOSEN, error)
 
 
-def _cart_error(parts: Parts) -> float:
+def _cart_error(parts: SplitRows) -> float:
     """A stand-in for rpart with its defaults: 20 rows to split, 7 in a leaf, and a complexity of 0.01."""
     rows = np.concatenate([parts.train, parts.validation])
     classes = parts.classes[rows]
@@ -94,7 +94,7 @@ def _cart_error(parts: Parts) -> float:
     return 100 * float(np.mean(tree.predict(parts.codes[parts.test]) != parts.classes[parts.test]))
 
 
-def _sound_errors(table: Table, parts: Parts, seed: int) -> dict[str, float]:
+def _sound_errors(table: PublicTable, parts: SplitRows, seed: int) -> dict[str, float]:
     """A private forest for each rule, fitted on all training rows."""
     rows = np.concatenate([parts.train, parts.validation])
     X, y = table.X.iloc[rows], table.y.iloc[rows]

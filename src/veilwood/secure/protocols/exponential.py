@@ -18,7 +18,7 @@ import numpy as np
 from veilwood.errors import MechanismError
 from veilwood.secure.mpc.engine import Engine, Ints, Shared, concatenate
 from veilwood.secure.protocols.choose import maximum
-from veilwood.secure.protocols.public_tree import Label, Level, Select
+from veilwood.secure.protocols.public_tree import ChooseLabel, Select, WaitingLevel
 
 WEIGHT_BITS = 28  # of the largest weight
 COIN_BITS = 29  # of the uniform number; weight times number must fit 63 bits
@@ -84,13 +84,13 @@ def exponential_opened(engine: Engine, scores: Shared, epsilon: Fraction, allowe
 def exponential_feature(epsilon: Fraction) -> Select:
     """Return the paper's choice of splits (Algorithm 8)."""
 
-    def select(engine: Engine, level: Level) -> Ints:
+    def select(engine: Engine, level: WaitingLevel) -> Ints:
         return exponential_opened(engine, level.scores(engine), epsilon, level.free.astype(np.int64))
 
     return select
 
 
-def exponential_class(epsilon: Fraction) -> Label:
+def exponential_class(epsilon: Fraction) -> ChooseLabel:
     """Return the paper's choice of classes of leaves (Algorithm 10)."""
 
     def label(engine: Engine, totals: Shared) -> Ints:

@@ -53,7 +53,7 @@ class PlainTree:
 
 
 @dataclass(frozen=True)
-class Level:
+class WaitingLevel:
     """The choice of splits that a level of a public tree waits for."""
 
     depth: int
@@ -61,15 +61,15 @@ class Level:
     scores: Callable[[Engine], Shared]  # (m, nodes): the max operator plus 1, and 0 where a feature was used
 
 
-Select = Callable[[Engine, Level], Ints]
+Select = Callable[[Engine, WaitingLevel], Ints]
 """Chooses the feature of each node of a level, in the open."""
 
-Label = Callable[[Engine, Shared], Ints]
+ChooseLabel = Callable[[Engine, Shared], Ints]
 """Chooses the class of each leaf, in the open, from shared class counts of shape (u, leaves)."""
 
 
 def grow_public(
-    engine: Engine, records: Records, domain: Domain, depth: int, select: Select, label: Label
+    engine: Engine, records: Records, domain: Domain, depth: int, select: Select, label: ChooseLabel
 ) -> PlainTree:
     """Train a tree whose choices are opened level by level, all nodes of a level in the same rounds.
 
@@ -91,7 +91,7 @@ def grow_public(
             branch = records.features[feature, value]
             rows_in = branch if rows_in is None else engine.mul(rows_in[parent], branch)
             counts = engine.matmul(cells.reshape(u * m * w, n), rows_in.transpose()).reshape(u, m, w, -1)
-        waiting = Level(level, free, _scores(counts, free))
+        waiting = WaitingLevel(level, free, _scores(counts, free))
         chosen = select(engine, waiting)
         splits.append(chosen)
         parent = np.repeat(np.arange(len(chosen)), sizes[chosen])
@@ -112,7 +112,7 @@ def _scores(counts: Shared, free: Bools) -> Callable[[Engine], Shared]:
 # -- choices of features ---------------------------------------------------------------------------------------
 
 
-def best_feature(engine: Engine, level: Level) -> Ints:
+def best_feature(engine: Engine, level: WaitingLevel) -> Ints:
     """Open the feature with the largest score: MPC-ID3, which is not private."""
     return _opened(engine, argmax(engine, level.scores(engine)))
 
@@ -120,7 +120,7 @@ def best_feature(engine: Engine, level: Level) -> Ints:
 def noisy_feature(scale: Fraction) -> Select:
     """Return the choice by geometric noise of a scale: one level costs score range / scale (proofs/secure.md)."""
 
-    def select(engine: Engine, level: Level) -> Ints:
+    def select(engine: Engine, level: WaitingLevel) -> Ints:
         drawn = noise.geometric(engine, scale, level.free.shape)
         return _opened(engine, argmax(engine, level.scores(engine) + drawn * level.free.astype(np.int64)))
 
@@ -130,7 +130,7 @@ def noisy_feature(scale: Fraction) -> Select:
 def random_feature(rng: np.random.Generator) -> Select:
     """Return the choice without data: a free feature, uniformly, from public randomness (extra trees, appendix D)."""
 
-    def select(engine: Engine, level: Level) -> Ints:
+    def select(engine: Engine, level: WaitingLevel) -> Ints:
         return np.asarray(np.where(level.free, rng.random(level.free.shape), -1.0).argmax(axis=0))
 
     return select
@@ -144,7 +144,7 @@ def best_class(engine: Engine, totals: Shared) -> Ints:
     return _opened(engine, argmax(engine, totals))
 
 
-def class_of_noisy_counts(scale: Fraction) -> Label:
+def class_of_noisy_counts(scale: Fraction) -> ChooseLabel:
     """Return the label by discrete Laplace noise on counts, opened and compared in the clear (Algorithm 9)."""
 
     def label(engine: Engine, totals: Shared) -> Ints:
@@ -153,7 +153,7 @@ def class_of_noisy_counts(scale: Fraction) -> Label:
     return label
 
 
-def noisy_class(scale: Fraction) -> Label:
+def noisy_class(scale: Fraction) -> ChooseLabel:
     """Return the label by a noisy maximum, of which the winner alone is opened."""
 
     def label(engine: Engine, totals: Shared) -> Ints:
@@ -172,7 +172,7 @@ def _opened(engine: Engine, one_hot: Shared) -> Ints:
 
 
 def grow_public_forest(
-    engine: Engine, records: Records, domain: Domain, depth: int, ways: Sequence[tuple[Select, Label]]
+    engine: Engine, records: Records, domain: Domain, depth: int, ways: Sequence[tuple[Select, ChooseLabel]]
 ) -> list[PlainTree]:
     """Train a tree for each way to choose, each on records of its own, all in the same rounds."""
     if len(ways) == 1:

@@ -25,7 +25,7 @@ from veilwood.secure.roles.storage import Stored
 from veilwood.secure.roles.studies import Study
 from veilwood.secure.roles.transport import Channel, TlsLinks
 
-__all__ = ["Answering", "number_of_rows"]
+__all__ = ["AnswersUsers", "number_of_rows"]
 
 IDLE_SECONDS: Final = 900.0
 """How long a user may think between two questions before its session ends."""
@@ -33,7 +33,7 @@ IDLE_SECONDS: Final = 900.0
 Pairs = dict[str, Pair]
 
 
-class Answering:
+class AnswersUsers:
     """The part of ``Server`` that users talk to."""
 
     config: Config

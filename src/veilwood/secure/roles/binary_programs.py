@@ -21,7 +21,7 @@ from veilwood.secure.protocols.hidden_tree import HiddenTree, draw_noise
 from veilwood.secure.protocols.plans import HiddenPlan, plan_hidden_forest
 from veilwood.secure.protocols.records import Records, are_classes
 from veilwood.secure.roles.hidden_programs import HiddenForest, refused_questions
-from veilwood.secure.roles.program import NOBODY, Arrays, Outcome, Shapes, Shares, Voices, completed
+from veilwood.secure.roles.program import NOBODY, Arrays, Shapes, Shares, Trained, Voices, completed
 
 
 class BinaryForest(HiddenForest):
@@ -66,7 +66,7 @@ class BinaryForest(HiddenForest):
         (classes,) = (part["classes"] for part in rows.values() if "classes" in part)
         return Records(concatenate([columns[place] for place in range(len(columns))]), classes)
 
-    def train(self, engine: Engine, rows: Mapping[str, Shares], present: Voices = NOBODY) -> Outcome:
+    def train(self, engine: Engine, rows: Mapping[str, Shares], present: Voices = NOBODY) -> Trained:
         """Grow the trees, all in the same rounds; nothing of them is opened."""
         records, recipe, n_trees = self.joined(engine, rows), self._planned.recipe, self._planned.n_trees
         tree_of_row = trees_of_rows(engine, records.n_rows, n_trees) if n_trees > 1 else None

@@ -28,7 +28,7 @@ from veilwood.secure.protocols.hidden_tree import HiddenTree, Recipe, predict, t
 from veilwood.secure.protocols.plans import HiddenPlan, layout_of, plan_hidden_forest, sampling_delta
 from veilwood.secure.roles.config import Task
 from veilwood.secure.roles.one_hot_rows import OneHotRows
-from veilwood.secure.roles.program import NOBODY, Arrays, Outcome, Shapes, Shares, Voices, completed
+from veilwood.secure.roles.program import NOBODY, Arrays, Shapes, Shares, Trained, Voices, completed
 
 WANTED: Final = 0.95
 """Of the questions on which all trees agree, what private votes answer rightly by default."""
@@ -52,18 +52,18 @@ class HiddenForest(OneHotRows):
 
     # -- servers -------------------------------------------------------------------------------------------------
 
-    def train(self, engine: Engine, rows: Mapping[str, Shares], present: Voices = NOBODY) -> Outcome:
+    def train(self, engine: Engine, rows: Mapping[str, Shares], present: Voices = NOBODY) -> Trained:
         """Grow the forest; nothing is opened."""
         trees = grow_hidden_forest(engine, self.joined(engine, rows), self._planned)
         return self.stored(trees)
 
-    def stored(self, trees: Sequence[HiddenTree]) -> Outcome:
+    def stored(self, trees: Sequence[HiddenTree]) -> Trained:
         """Return what stays at the servers."""
         hidden: dict[str, Shared] = {}
         for number, tree in enumerate(trees):
             hidden |= {f"{number}.{level}": part for level, part in enumerate(tree.splits)}
             hidden[f"{number}.leaves"] = tree.leaves
-        return Outcome(hidden)
+        return Trained(hidden)
 
     # -- users ---------------------------------------------------------------------------------------------------
 

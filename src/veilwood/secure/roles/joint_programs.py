@@ -24,7 +24,7 @@ from veilwood.secure.protocols import circuits
 from veilwood.secure.protocols import joint_forest as joint
 from veilwood.secure.protocols.rows_on_shares import BitRows
 from veilwood.secure.roles.config import Task
-from veilwood.secure.roles.program import NOBODY, Arrays, Outcome, Program, Shapes, Shares, Voices, completed
+from veilwood.secure.roles.program import NOBODY, Arrays, Program, Shapes, Shares, Trained, Voices, completed
 
 
 class JointForest(Program):
@@ -90,7 +90,7 @@ class JointForest(Program):
         """Answer the servers, at an owner, until the training has ended."""
         joint.take_part(self.estimator, self.plan, X, y, voices)
 
-    def train(self, engine: Engine, rows: Mapping[str, Shares], present: Voices = NOBODY) -> Outcome:
+    def train(self, engine: Engine, rows: Mapping[str, Shares], present: Voices = NOBODY) -> Trained:
         """Carry the estimator's method out on the owners' sums."""
         if self.attended:
             owners = joint.Owners(engine, present, self.estimator)
@@ -100,7 +100,7 @@ class JointForest(Program):
             sums = joint.sum_of([part["sums"] for part in rows.values()])
             source = joint.SharedSums.of(engine, lambda shape: sums.reshape(*shape))
             opened = joint.serve(engine, self.estimator, self.plan, self.law, source)
-        return Outcome(released={"opened": opened})
+        return Trained(released={"opened": opened})
 
 
 class ForestOnShares(JointForest):
@@ -170,7 +170,7 @@ class ForestOnShares(JointForest):
             return "cells or classes that the schema does not have"
         return None
 
-    def train(self, engine: Engine, rows: Mapping[str, Shares], present: Voices = NOBODY) -> Outcome:
+    def train(self, engine: Engine, rows: Mapping[str, Shares], present: Voices = NOBODY) -> Trained:
         """Carry PrivateForest out on the shared rows."""
         cells: dict[int, Bits] = {}
         if self.task.by_columns:
@@ -184,7 +184,7 @@ class ForestOnShares(JointForest):
             cells = dict(enumerate(self._cut(circuits.bits_of(engine, joined), next(iter(rows)))))
         planes = circuits.bits_of(engine, target)
         source = BitRows.of(engine, [cells[place] for place in range(len(cells))], planes[:-1], planes[-1])
-        return Outcome(released={"opened": joint.serve(engine, self.estimator, self.plan, self.law, source)})
+        return Trained(released={"opened": joint.serve(engine, self.estimator, self.plan, self.law, source)})
 
     def _cut(self, planes: Bits, owner: str) -> list[Bits]:
         """Return the digits of each of an owner's columns."""

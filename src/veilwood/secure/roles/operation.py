@@ -42,7 +42,7 @@ _HELP: Final = {
     "veilwood_secure_certificate_expires_seconds": ("gauge", "When the certificate ends, in seconds since 1970."),
 }
 
-Values = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+MetricValues = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 class Figures:
@@ -68,10 +68,10 @@ class Figures:
         with self._lock:
             self._counts[name, tuple(sorted(labels.items()))] += 1
 
-    def text(self, now: Values) -> str:
+    def text(self, now: MetricValues) -> str:
         """Return all counts, and the given values of this moment, as Prometheus reads them."""
         with self._lock:
-            values: Values = {**now, **self._counts}
+            values: MetricValues = {**now, **self._counts}
         lines = []
         for name, (kind, words) in _HELP.items():
             found = sorted((labels, value) for (of, labels), value in values.items() if of == name)
@@ -174,7 +174,7 @@ class Operated:
         phases.update(study.phase for study in list(self._studies.values()))
         spent, budget = self._ledger.spent.epsilon, self._ledger.budget
         certificate = x509.load_pem_x509_certificate(self.config.identity.certificate.read_bytes())
-        now: Values = {
+        now: MetricValues = {
             ("veilwood_secure_info", (("version", __version__),)): 1,
             ("veilwood_secure_epsilon_spent", ()): float("inf") if spent is None else float(spent),
             ("veilwood_secure_certificate_expires_seconds", ()): certificate.not_valid_after_utc.timestamp(),

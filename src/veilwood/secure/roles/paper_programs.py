@@ -36,11 +36,11 @@ from veilwood.secure.mpc.engine import Engine, Ints
 from veilwood.secure.protocols import exponential, public_tree
 from veilwood.secure.protocols.hidden_tree import Recipe
 from veilwood.secure.protocols.plans import HiddenPlan, layout_of, level_epsilons, sampling_delta
-from veilwood.secure.protocols.public_tree import Label, PlainTree, Select, grow_public_forest
+from veilwood.secure.protocols.public_tree import ChooseLabel, PlainTree, Select, grow_public_forest
 from veilwood.secure.roles.config import Task
 from veilwood.secure.roles.hidden_programs import HiddenForest
 from veilwood.secure.roles.one_hot_rows import OneHotRows
-from veilwood.secure.roles.program import NOBODY, Outcome, Shares, Voices, completed
+from veilwood.secure.roles.program import NOBODY, Shares, Trained, Voices, completed
 
 EXACT_TREE: Final = "splits and classes of leaves are opened as they are, without noise"
 EXACT_SPLITS: Final = (
@@ -89,7 +89,7 @@ class PublicTrees(OneHotRows):
         """Return what is opened, and what it costs."""
 
     @abstractmethod
-    def ways(self) -> list[tuple[Select, Label]]:
+    def ways(self) -> list[tuple[Select, ChooseLabel]]:
         """Return how each tree chooses its splits and classes."""
 
     def most_nodes(self, level: int) -> int:
@@ -105,10 +105,10 @@ class PublicTrees(OneHotRows):
             layout=Layout(self.n_trees, self.most_nodes(self.depth), self.depth, records), expected_leaf_mse=0.0,
         )  # fmt: skip
 
-    def train(self, engine: Engine, rows: Mapping[str, Shares], present: Voices = NOBODY) -> Outcome:
+    def train(self, engine: Engine, rows: Mapping[str, Shares], present: Voices = NOBODY) -> Trained:
         """Grow the trees; what is chosen is opened."""
         trees = grow_public_forest(engine, self.joined(engine, rows), self.domain, self.depth, self.ways())
-        return Outcome(
+        return Trained(
             released={"trees": np.concatenate([part for tree in trees for part in (*tree.splits, tree.leaves)])}
         )
 
@@ -148,7 +148,7 @@ class ExactTreesNotPrivate(PublicTrees):
         leaves = Step("classes of leaves", loss, None, 1, (self.most_nodes(self.depth), self.domain.n_classes))
         return self.planned(loss, [*levels, leaves], "a tree as it is, without noise")
 
-    def ways(self) -> list[tuple[Select, Label]]:
+    def ways(self) -> list[tuple[Select, ChooseLabel]]:
         """The best."""
         return [(public_tree.best_feature, public_tree.best_class)] * self.n_trees
 
@@ -202,7 +202,7 @@ class NoisyPublicTrees(PublicTrees):
     def _divided(self) -> tuple[Fraction, ...]:
         return level_epsilons(self.task.loss, self.depth)
 
-    def ways(self) -> list[tuple[Select, Label]]:
+    def ways(self) -> list[tuple[Select, ChooseLabel]]:
         """Choices with noise, level by level."""
         *levels, last = self._budgets
         chosen = [
@@ -212,12 +212,12 @@ class NoisyPublicTrees(PublicTrees):
             for budget in levels
         ]
 
-        def select(engine: Engine, level: public_tree.Level) -> Ints:
+        def select(engine: Engine, level: public_tree.WaitingLevel) -> Ints:
             return chosen[level.depth](engine, level)
 
         return [(select, self._label(last))] * self.n_trees
 
-    def _label(self, budget: Fraction) -> Label:
+    def _label(self, budget: Fraction) -> ChooseLabel:
         leaves = self.chosen["leaves"]
         if leaves == "laplace":
             return public_tree.class_of_noisy_counts(Neighbours().l1(1) / budget)
@@ -243,7 +243,7 @@ class ExtraTrees(NoisyPublicTrees):
     def _divided(self) -> tuple[Fraction, ...]:
         return (self.task.loss,)
 
-    def ways(self) -> list[tuple[Select, Label]]:
+    def ways(self) -> list[tuple[Select, ChooseLabel]]:
         """Random features, the same for everybody who knows the seed."""
         seeds = np.random.SeedSequence(self._seed).spawn(self.n_trees)
         label = self._label(self.task.loss)

@@ -31,7 +31,7 @@ NOBODY: Final[Voices] = {}
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Trained:
     """What training leaves at a server: arrays in shares, and arrays that were released to everybody."""
 
     hidden: dict[str, Shared] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Program(ABC):
         """What is wrong with consistent shares of an owner, found in shares; None if nothing is."""
 
     @abstractmethod
-    def train(self, engine: Engine, rows: Mapping[str, Shares], present: Voices = NOBODY) -> Outcome:
+    def train(self, engine: Engine, rows: Mapping[str, Shares], present: Voices = NOBODY) -> Trained:
         """Train on the rows of all owners, of which some may be present to answer."""
 
     def statement(self, ledger: str, entry: int) -> PrivacyStatement:

@@ -18,11 +18,20 @@ from veilwood.secure.roles.paper_programs import (
     NoisyPublicTrees,
     PublicTrees,
 )
-from veilwood.secure.roles.program import Outcome, Program, Shapes
+from veilwood.secure.roles.program import Program, Shapes, Trained
 
 __all__ = [
-    "PROTOCOLS", "ForestOnShares", "HiddenForest", "JointForest", "Outcome", "PrivateVotes", "Program", "PublicTrees",
-    "Shapes",    "program_of", "refused_questions",
+    "PROTOCOLS",
+    "ForestOnShares",
+    "HiddenForest",
+    "JointForest",
+    "PrivateVotes",
+    "Program",
+    "PublicTrees",
+    "Shapes",
+    "Trained",
+    "program_of",
+    "refused_questions",
 ]  # fmt: skip
 
 PROTOCOLS: Final[dict[str, Callable[[Task], Program]]] = {

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from veilwood.errors import PartyError, UseError, VeilwoodError
 from veilwood.secure.mpc.replicated import ReplicatedEngine
-from veilwood.secure.roles.answers import Answering, number_of_rows
+from veilwood.secure.roles.answers import AnswersUsers, number_of_rows
 from veilwood.secure.roles.books import own_ledger
 from veilwood.secure.roles.checkpoints import Checkpoint, Safe
 from veilwood.secure.roles.config import CONFIG, Config, Task
@@ -43,7 +43,7 @@ WATCH_SECONDS: Final = 0.5
 """How often a server looks for a new configuration and certificate."""
 
 
-class Server(Training, Answering, Operated):
+class Server(Training, AnswersUsers, Operated):
     """Runs until closed; ``start`` returns at once.
 
     Parameters

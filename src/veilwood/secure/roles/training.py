@@ -20,7 +20,7 @@ from veilwood.secure.roles.books import Books
 from veilwood.secure.roles.checkpoints import RecordedEngine, level_openings
 from veilwood.secure.roles.config import Config
 from veilwood.secure.roles.operation import Figures
-from veilwood.secure.roles.programs import JointForest, Outcome
+from veilwood.secure.roles.programs import JointForest, Trained
 from veilwood.secure.roles.sessions import Meetings, agree
 from veilwood.secure.roles.storage import Stored, Vault
 from veilwood.secure.roles.studies import Study
@@ -278,7 +278,7 @@ class Training:
                 self._books(study).cancel(state.attempt["training"])
         state.end()
 
-    def _computed(self, study: Study, engine: ReplicatedEngine) -> Outcome:
+    def _computed(self, study: Study, engine: ReplicatedEngine) -> Trained:
         """Run the protocol on all rows; what goes wrong inside may speak of their number, and is not told to others."""
         rows = study.shares(engine, self.party)
         try:
@@ -292,7 +292,7 @@ class Training:
                 f"the protocol failed at server {self.party}. Hint: with --verbose its log says why."
             ) from error
 
-    def _stored(self, study: Study, links: TlsLinks, engine: ReplicatedEngine, outcome: Outcome, entry: int) -> Stored:
+    def _stored(self, study: Study, links: TlsLinks, engine: ReplicatedEngine, outcome: Trained, entry: int) -> Stored:
         """This server's part of a trained model, under a name for this training that all three share."""
         training = agree(links, {}, also=secrets.token_hex(8))[0]  # the one server 0 drew
         statement = study.program.statement(f"server {self.party}, {self._ledger.name}", entry)
