@@ -20,8 +20,8 @@ from veilwood.data.dialect import DIALECT, ENCODINGS, Dialect, detect, header_of
 from veilwood.data.draft import draft
 from veilwood.data.encoding import Encoding
 from veilwood.data.excel import excel_dataset
+from veilwood.data.files import place_of
 from veilwood.data.open_rows import open_rows
-from veilwood.data.places import place_of
 from veilwood.data.schema import Schema
 from veilwood.data.tables import read_features, read_table
 from veilwood.errors import OutOfSchemaError, SchemaError, UseError

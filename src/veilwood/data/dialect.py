@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -137,7 +137,7 @@ class Dialect:
             if value != getattr(DIALECT, key)
         }
 
-    @property
+    @cached_property
     def plain_numbers(self) -> bool:
         """Whether numbers are written as programs write them."""
         return self.decimal == "." and not self.thousands and not self.money and not self.decimals
@@ -147,7 +147,7 @@ class Dialect:
         sign = self.decimals.get(column, self.decimal)
         return replace(self, decimal=sign, thousands="" if self.thousands == sign else self.thousands, decimals={})
 
-    @property
+    @cached_property
     def codec(self) -> str:
         """The name by which Python decodes the file, whatever its bytes: one cell must not stop the others."""
         return _total_codec(self.encoding)

@@ -16,10 +16,9 @@ from typing import Any, Final
 from veilwood.data.canonical import PARTS
 from veilwood.data.columns import closest
 from veilwood.data.dialect import DIALECT, Dialect, detect
-from veilwood.data.files import find_files
+from veilwood.data.files import find_files, find_places
 from veilwood.data.frames import Table
 from veilwood.data.guess import FEWEST_UNITS, Look, column_of, look_at, unit_among
-from veilwood.data.places import find_places
 from veilwood.data.relations import Relation
 from veilwood.data.schema import UNREVIEWED
 from veilwood.errors import OutOfSchemaError, SchemaError

@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import pyarrow as pa
 
-from veilwood.data.arrow_datasets import arrow_datasets
 from veilwood.data.canonical import text_of
-from veilwood.data.places import Place
 from veilwood.errors import OutOfSchemaError, SetupError
 
 __all__ = ["excel_dataset"]
@@ -19,27 +17,29 @@ __all__ = ["excel_dataset"]
 _UNREAD: Final = "a row that cannot be read"
 
 
-def excel_dataset(place: Place, nulls: Collection[str] = ()) -> Any:
+def excel_dataset(where: str, opened: Callable[[], Any], nulls: Collection[str] = ()) -> Any:
     """Read the first sheet of a workbook whole; each cell becomes its text, whatever stands in other rows."""
     try:
         from python_calamine import CalamineError, CalamineWorkbook
     except ImportError:
         raise SetupError("spreadsheets need an extra. Hint: pip install 'veilwood[excel]', or save as CSV.") from None
     try:
-        with place.open() as file, CalamineWorkbook.from_filelike(io.BytesIO(file.read())) as book:
+        with opened() as file, CalamineWorkbook.from_filelike(io.BytesIO(file.read())) as book:
             rows = _rows(book.get_sheet_by_index(0))
     except CalamineError:  # its words may hold cells
-        raise OutOfSchemaError(f"cannot read {place.where!r}: it is damaged or of another format.") from None
+        raise OutOfSchemaError(f"cannot read {where!r}: it is damaged or of another format.") from None
     names = [str(name) for name in rows[0]] if rows else []
     while names and not names[-1]:  # cells beside the table, in any row, are not part of it
         names.pop()
     if not any(names):
-        raise OutOfSchemaError(f"cannot read {place.where!r}: the first row of its first sheet must name the columns.")
+        raise OutOfSchemaError(f"cannot read {where!r}: the first row of its first sheet must name the columns.")
     if len(set(names)) < len(names):
-        raise OutOfSchemaError(f"cannot read {place.where!r}: two columns share a name, or have none.")
+        raise OutOfSchemaError(f"cannot read {where!r}: two columns share a name, or have none.")
     columns = [[_text(row[place], nulls) for row in rows[1:]] for place in range(len(names))]
     table = pa.table([pa.array(cells, pa.string()) for cells in columns], names=names)
-    return arrow_datasets().dataset(table)
+    import pyarrow.dataset as datasets  # slow to load
+
+    return datasets.dataset(table)
 
 
 def _rows(sheet: Any) -> list[list[Any]]:

@@ -1,32 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The partitions a user means, each read in batches of bounded memory, again in each pass: mostly files.
+"""The files a user means: found on this computer or behind an address (``s3://``, ``https://``, ...), opened, and read.
 
-Where files are is found in ``places``; what another library hands over comes from ``relations`` and ``lakes``.
+Each is a partition, read in batches of bounded memory, again in each pass; so is what another library hands over, which
+comes from ``relations`` and ``lakes``. Why one cannot be read is said in ``unreadable``.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import re
+import glob
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
-from os import PathLike
-from typing import Any, NamedTuple
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.csv
 
-from veilwood.data.arrow_datasets import arrow_datasets, is_dataset
-from veilwood.data.dialect import DIALECT, SEPARATORS, Dialect, header_of
+from veilwood.data.dialect import DIALECT, Dialect, header_of
 from veilwood.data.encoding import check_names
 from veilwood.data.excel import excel_dataset
-from veilwood.data.frames import Table
+from veilwood.data.frames import Table, is_dataset
+from veilwood.data.lakes import lake_of, open_kind, open_lake, refuse_inside_lakes
 from veilwood.data.long_rows import GROWTH, MOST_ROW_BYTES, CsvRows
 from veilwood.data.numbers import numbers_of
-from veilwood.data.places import ENDINGS, Place, find_places, place_of
-from veilwood.data.private_text import failed, may_show_values
+from veilwood.data.private_text import failed
 from veilwood.data.problems import Problem
 from veilwood.data.relations import (
     Relation,
@@ -37,10 +37,183 @@ from veilwood.data.relations import (
     types_from_rows,
 )
 from veilwood.data.schema import Schema
-from veilwood.errors import FileError, OutOfSchemaError, VeilwoodError
-from veilwood.wording import shorten
+from veilwood.data.unreadable import unreadable, written_otherwise
+from veilwood.errors import FileError, OutOfSchemaError, SetupError, VeilwoodError
+from veilwood.wording import without_secrets
 
-__all__ = ["File", "are_files", "find_files"]
+__all__ = ["File", "Place", "are_files", "find_files", "find_paths", "find_places", "is_address", "place_of"]
+
+# -- where files are -------------------------------------------------------------------------------------------------
+
+FORMATS: Final = {
+    ".csv": "csv",
+    ".csv.gz": "csv",
+    ".tsv": "csv",
+    ".tsv.gz": "csv",
+    ".parquet": "parquet",
+    ".arrow": "ipc",
+    ".feather": "ipc",
+    ".ipc": "ipc",
+    ".xlsx": "excel",
+    ".xls": "excel",
+    ".ods": "excel",
+}
+ENDINGS: Final = ", ".join(FORMATS)
+_MARKS: Final = ("size", "mtime", "created", "modified", "LastModified", "ETag", "etag", "md5", "generation", "crc32c")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A file."""
+
+    where: str
+    """What it is called in messages: no password or token of an address."""
+    path: str
+    """Where its file system finds it."""
+    filesystem: Any = None
+    """None for this computer's."""
+
+    @property
+    def name(self) -> str:
+        """The last part of the path, in small letters, without what a web address may have behind it."""
+        return self.path.replace("\\", "/").split("?")[0].rstrip("/").rsplit("/", 1)[-1].lower()
+
+    @property
+    def format(self) -> str | None:
+        """What kind of table it is, by its name."""
+        return next((FORMATS[end] for end in FORMATS if self.name.endswith(end)), None)
+
+    @property
+    def is_tsv(self) -> bool:
+        """Whether cells are separated by tabs, by its name."""
+        return self.name.endswith((".tsv", ".tsv.gz"))
+
+    def open(self) -> Any:
+        """Open it for reading, decompressed."""
+        if self.filesystem is None:
+            return pa.input_stream(self.path)
+        file = pa.PythonFile(self.filesystem.open(self.path, "rb"), mode="r")
+        return pa.CompressedInputStream(file, "gzip") if self.name.endswith(".gz") else file
+
+    def dataset(self, form: Any) -> Any:
+        """Open it as an Arrow dataset."""
+        import pyarrow.dataset as datasets  # slow to load
+
+        return datasets.dataset(self.path, format=form, filesystem=self.filesystem)
+
+    def stamp(self) -> tuple[tuple[Any, ...], ...]:
+        """Return what changes when the file does: its size, and when it was changed."""
+        if self.filesystem is None:
+            try:
+                state = Path(self.path).stat()
+            except OSError:  # it is gone
+                return ()
+            return ((state.st_size, state.st_mtime_ns),)
+        self.filesystem.invalidate_cache()
+        told = self.filesystem.info(self.path)
+        return (tuple(str(told.get(mark)) for mark in _MARKS),)
+
+
+def place_of(path: str | PathLike[str]) -> Place:
+    """Return the place of a path on this computer."""
+    return Place(fspath(path), fspath(path))
+
+
+def is_address(X: Any) -> bool:
+    """Whether a text is the address of a file or folder elsewhere.
+
+    >>> is_address("s3://bucket/visits"), is_address("C:/visits.csv")
+    (True, False)
+    """
+    return isinstance(X, str) and "://" in X
+
+
+def find_places(X: str | PathLike[str]) -> list[Place] | Relation:
+    """Find the files behind a path, folder, glob or address; a table of Delta Lake or Iceberg is read by its log."""
+    if isinstance(X, str) and is_address(X):
+        if X.startswith("file://"):
+            return find_places(X.removeprefix("file://"))
+        with _telling(X):
+            return _behind(X)
+    if Path(X).is_dir() and (lake := open_lake(fspath(X))) is not None:
+        return lake
+    return [place_of(path) for path in find_paths(X)]
+
+
+def find_paths(X: str | PathLike[str]) -> list[Path]:
+    """Find the files behind a path, folder or glob on this computer."""
+    path = Path(X)
+    if path.is_dir():
+        paths = sorted(p for p in path.rglob("*") if p.is_file() and place_of(p).format)
+    elif path.exists():
+        paths = [path]
+    else:
+        paths = sorted(map(Path, glob.glob(str(X), recursive=True)))
+    if not paths:
+        raise _nothing(str(X))
+    for path in paths:
+        if not path.is_file():
+            raise OutOfSchemaError(f"cannot read {str(path)!r}: it is not an ordinary file, and may have no end.")
+    refuse_inside_lakes(paths)
+    return paths
+
+
+def _behind(address: str) -> list[Place] | Relation:
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError:
+        raise SetupError("addresses need an extra. Hint: pip install 'veilwood[remote]'.") from None
+    filesystem, path = url_to_fs(address)
+    if address.startswith(("http://", "https://")):  # what lies beside a file cannot be told
+        return [Place(without_secrets(address), path, filesystem)]
+    if filesystem.isdir(path):
+        names = filesystem.find(path)
+        below = [name.removeprefix(path.rstrip("/") + "/") for name in names]
+        if (kind := lake_of(below)) is not None:
+            return open_kind(kind, address, [name.removeprefix("metadata/") for name in below])
+        found = sorted(name for name in names if Place("", name).format)
+    elif filesystem.isfile(path):
+        found = [path]
+    else:
+        found = sorted(filesystem.glob(path))
+    if not found:
+        raise _nothing(without_secrets(address))
+    _refuse_in_lakes(filesystem, found)
+    scheme = address.split("://")[0]
+    return [Place(without_secrets(f"{scheme}://{name.lstrip('/')}"), name, filesystem) for name in found]
+
+
+def _refuse_in_lakes(filesystem: Any, names: list[str]) -> None:
+    """Refuse files of a table that keeps a log, where it lies in one of the folders above them."""
+    folders = {"/".join(name.split("/")[:depth]) for name in names for depth in range(1, name.count("/") + 1)}
+    for folder in sorted(filter(None, folders)):
+        metadata = filesystem.glob(f"{folder}/metadata/*.metadata.json")
+        logs = [log for log in ("_delta_log", ".hoodie") if filesystem.isdir(f"{folder}/{log}")]
+        if lake_of([*logs, *(f"metadata/{name.rsplit('/', 1)[-1]}" for name in metadata)]):
+            raise OutOfSchemaError(
+                f"the files in {folder!r} belong to a table that keeps a log of deleted rows. Hint: pass its folder."
+            )
+
+
+@contextmanager
+def _telling(address: str) -> Iterator[None]:
+    """Say in one line that an address cannot be reached; the words of others may hold tokens."""
+    try:
+        yield
+    except VeilwoodError:
+        raise
+    except Exception as error:
+        extra = " Hint: is its package installed (s3fs, gcsfs, aiohttp)?" if isinstance(error, ImportError) else ""
+        raise OutOfSchemaError(
+            f"cannot read {without_secrets(address)!r} ({type(error).__name__}).{extra or ' Hint: check the address.'}"
+        ) from None
+
+
+def _nothing(where: str) -> OutOfSchemaError:
+    return OutOfSchemaError(f"there is no table at {where!r}. Hint: give a file, folder or glob ({ENDINGS}).")
+
+
+# -- what stands in them ---------------------------------------------------------------------------------------------
 
 
 class File(NamedTuple):
@@ -56,37 +229,26 @@ class File(NamedTuple):
     numeric: frozenset[str] = frozenset()  # columns whose numbers stand in the file as texts of the dialect
     keep_text: bool = False  # they stay texts, for someone who reads each cell by itself
     is_text: bool = False  # cells are texts, of which some are numbers
-
-    @property
-    def settled(self) -> bool:
-        """Whether its stamp tells every change: then its rows need not be compared between passes."""
-        return bool(self.stamp) and (self.place is None or self.place.filesystem is None)
+    settled: bool = False  # its stamp tells every change: its rows need not be compared between passes
 
     def check(self, schema: Schema, extra: Collection[str] = (), *, target: bool = True) -> None:
         """Refuse a file with other columns than the schema's."""
         try:
             check_names(schema, self.names, allowed_extra=extra, target=target)
         except OutOfSchemaError as error:
-            hint = self._written_otherwise(schema)
+            place, hint = self.place, None
+            if place is not None and place.format == "csv":
+                hint = written_otherwise(self.where, place.open, self.dialect, schema.sources)
             raise OutOfSchemaError(f"{self.where}: {hint or error}", column=error.column) from None
-
-    def _written_otherwise(self, schema: Schema) -> str | None:
-        """Tell by the header alone, which is public, that a file has another separator or encoding than was said."""
-        if self.place is None or self.place.format != "csv":
-            return None
-        if any("\ufffd" in name for name in header_of(self.place.open, self.where, self.dialect)):
-            return (
-                "the names of its columns are not in UTF-8. Hint: say how the file is written, as "
-                '"dialect": {"encoding": "latin-1"} in the schema or as --encoding latin-1.'
-            )
-        return _other_separator(self.place, self.dialect, schema.sources)
 
     def batches(self, columns: list[str], batch_rows: int) -> Iterator[Table]:
         """Read some columns, a bounded number of rows at a time."""
         bounded: dict[str, Any] = {"batch_size": batch_rows, "batch_readahead": 2, "fragment_readahead": 1}
-        if isinstance(getattr(self.dataset, "format", None), arrow_datasets().ParquetFileFormat):
+        import pyarrow.dataset as datasets  # slow to load
+
+        if isinstance(getattr(self.dataset, "format", None), datasets.ParquetFileFormat):
             # By default memory grows with the file.
-            bounded["fragment_scan_options"] = arrow_datasets().ParquetFragmentScanOptions(
+            bounded["fragment_scan_options"] = datasets.ParquetFragmentScanOptions(
                 pre_buffer=False, use_buffered_stream=True
             )
         try:
@@ -105,7 +267,7 @@ class File(NamedTuple):
 
     def _unreadable(self, error: Exception) -> VeilwoodError:
         if isinstance(error, pa.ArrowException | OSError):
-            return _unreadable(self.where, self.place, error, self.dialect)
+            return unreadable(self.where, None if self.place is None else self.place.open, error, self.dialect)
         return failed(self.where, error)
 
     def _with_numbers(self, table: pa.Table) -> pa.Table:
@@ -157,10 +319,11 @@ def find_files(
     they stand in the file, to be read each by itself, and rows with more or fewer cells than the header are skipped,
     or refused without ``skip_rows``. CSV is read by ``dialect``, or else by that of the schema.
     """
-    if is_dataset(X):
+    if not isinstance(X, str | PathLike) and is_dataset(X):
         if takes_types_from_rows(X):
             raise types_from_rows("a dataset")
-        return [File("the dataset", X, tuple(X.schema.names), partial(_stamp, X), _stamp(X))]
+        stamp = _stamp(X)
+        return [File("the dataset", X, tuple(X.schema.names), partial(_stamp, X), stamp, settled=bool(stamp))]
     dialect = dialect or (DIALECT if schema is None else schema.dialect)
     found: list[File] = []
     for each in X if isinstance(X, list | tuple) else [X]:
@@ -195,6 +358,8 @@ def _stamp(dataset: Any) -> tuple[tuple[Any, ...], ...]:
 
 
 def _open_file(place: Place, schema: Schema | None, texts: Collection[str], dialect: Dialect, mode: _Mode) -> File:
+    import pyarrow.dataset as datasets  # slow to load
+
     form: Any = (kind := place.format)
     if kind is None:
         raise OutOfSchemaError(f"{place.where!r} is not a table. Hint: its name must end in one of {ENDINGS}.")
@@ -205,7 +370,7 @@ def _open_file(place: Place, schema: Schema | None, texts: Collection[str], dial
     try:
         stamp = place.stamp()
         if form == "excel":
-            dataset: Any = excel_dataset(place, dialect.nulls)
+            dataset: Any = excel_dataset(place.where, place.open, dialect.nulls)
         elif form == "csv":
             named = [*texts, *(() if schema is None else schema.sources)]
             if schema is None or mode.as_bytes:
@@ -215,12 +380,12 @@ def _open_file(place: Place, schema: Schema | None, texts: Collection[str], dial
             if (mode.as_bytes and mode.skip_rows) or place.filesystem is not None:
                 dataset = CsvRows(place.open, options, short=mode.as_bytes and mode.skip_rows)
             else:
-                dataset = place.dataset(arrow_datasets().CsvFileFormat(**options))
+                dataset = place.dataset(datasets.CsvFileFormat(**options))
         else:
             numeric = frozenset()
             if form == "parquet":
                 coded = [column.source for column in columns if column.values]
-                form = arrow_datasets().ParquetFileFormat(dictionary_columns=coded)  # a text stored once stays so
+                form = datasets.ParquetFileFormat(dictionary_columns=coded)  # a text stored once stays so
             dataset = place.dataset(form)
         return File(
             place.where,
@@ -233,11 +398,12 @@ def _open_file(place: Place, schema: Schema | None, texts: Collection[str], dial
             numeric,
             keep_text=mode.as_bytes,
             is_text=kind in ("csv", "excel"),
+            settled=bool(stamp) and place.filesystem is None,
         )
     except VeilwoodError:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise _unreadable(place.where, place, error, dialect) from None
+        raise unreadable(place.where, place.open, error, dialect) from None
     except Exception as error:  # of a file system elsewhere
         raise failed(place.where, error) from None
 
@@ -263,55 +429,3 @@ def _csv_options(names: Collection[str], numeric: Collection[str], dialect: Dial
 
 def _skip(row: object) -> str:
     return "skip"
-
-
-def _other_separator(place: Place, dialect: Dialect, wanted: Collection[str] = ()) -> str | None:
-    """Say by the header alone that a file has another separator: it gives more names, those that are wanted."""
-    names = header_of(place.open, place.where, dialect)
-    for sep in SEPARATORS:
-        others = header_of(place.open, place.where, replace(dialect, sep=sep))
-        better = len(set(wanted).intersection(others)) > len(set(wanted).intersection(names)) or not wanted
-        if better and len(others) > len(names):
-            return (
-                f"its header is separated by {sep!r} and not by {dialect.sep!r}. Hint: say so, as "
-                f'"dialect": {{"sep": {json.dumps(sep)}}} in the schema or as --sep {json.dumps(sep)}.'
-            )
-    return None
-
-
-def _unreadable(where: str, place: Place | None, error: Exception, dialect: Dialect) -> OutOfSchemaError:
-    """Say in one line why a file cannot be read; Arrow's own words may hold whole records."""
-    text = str(error)
-    detail = f" ({shorten(text)})" if may_show_values() else ""
-    if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in text:
-        return OutOfSchemaError(
-            f"cannot read {where!r}: it is not in UTF-8{detail}. Hint: say how the file is written, as "
-            '"dialect": {"encoding": "latin-1"} in the schema or as --encoding latin-1.'
-        )
-    number = re.search(r"In CSV column #(\d+): ", text)
-    if number:
-        # A damaged header is shorter, and a dataset has none.
-        names = [] if place is None else header_of(place.open, where, dialect)
-        name = dict(enumerate(names)).get(int(number[1]))
-        return OutOfSchemaError(
-            f"cannot read {where!r}: column {name!r} has a cell that is not a number or not text{detail}. "
-            "Hint: numbers have a decimal point and missing cells are empty, unless the schema's dialect says else.",
-            column=name,
-            problems=() if name is None else ((name, Problem.NO_NUMBER.in_short),),
-        )
-    if re.search(r"Expected \d+ columns, got \d+", text):
-        if place is not None and (other := _other_separator(place, dialect)):
-            return OutOfSchemaError(f"cannot read {where!r}: {other}")
-        problem = (
-            f"a row has more or fewer cells than the header. Hint: cells are separated by {dialect.sep!r}; one that "
-            "holds it stands in quotation marks"
-        )
-    elif re.search("multiple (?:matches|columns)", text, re.I):
-        problem = "two of its columns have the same name. Hint: rename one"
-    elif "Empty CSV file" in text:
-        problem = "the file is empty. Hint: its first line must name the columns"
-    elif isinstance(error, OSError) and error.errno:
-        problem = os.strerror(error.errno)
-    else:
-        problem = "it is damaged or of another format"
-    return OutOfSchemaError(f"cannot read {where!r}: {problem}{detail}.")

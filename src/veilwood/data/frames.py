@@ -7,6 +7,7 @@ category has is decided in ``canonical``, what number a cell has in ``numbers``.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
@@ -21,7 +22,17 @@ from scipy import sparse
 from veilwood.data.canonical import Nothing, Read, text_of, texts_of
 from veilwood.errors import OutOfSchemaError
 
-__all__ = ["NO_CELL", "Table", "category_codes", "cells_of", "is_frame", "series_of", "to_pandas"]
+__all__ = [
+    "NO_CELL",
+    "Table",
+    "category_codes",
+    "cells_of",
+    "is_dataset",
+    "is_frame",
+    "is_scanner",
+    "series_of",
+    "to_pandas",
+]
 
 Floats = npt.NDArray[np.float64]
 Cells: TypeAlias = "pd.Series[Any] | pa.ChunkedArray"
@@ -86,6 +97,27 @@ class Table:
 def is_frame(X: Any) -> bool:
     """Whether this is a dataframe in memory, of whatever library."""
     return isinstance(nw.from_native(X, eager_only=True, pass_through=True), nw.DataFrame)
+
+
+def is_dataset(X: Any) -> bool:
+    """Whether rows are given as a dataset of Arrow.
+
+    >>> import pyarrow.dataset
+    >>> is_dataset("visits.csv"), is_dataset(pyarrow.dataset.dataset([pa.table({"age": [1]})]))
+    (False, True)
+    """
+    return _is_arrows("Dataset", X)
+
+
+def is_scanner(X: Any) -> bool:
+    """Whether rows are given as a scanner of Arrow."""
+    return _is_arrows("Scanner", X)
+
+
+def _is_arrows(kind: str, X: Any) -> bool:
+    """Compare with a class of ``pyarrow.dataset``; where nobody loaded that, nothing can be of it."""
+    loaded = sys.modules.get("pyarrow.dataset")
+    return loaded is not None and isinstance(X, getattr(loaded, kind))
 
 
 def _of_frame(native: Any, frame: nw.DataFrame[Any]) -> Table:

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from veilwood.data.batches import Batch, Source
-from veilwood.data.encode_rows import encode_rows, kept_of, view
+from veilwood.data.batches import Batch, Source, encode_rows, kept_of, view
 from veilwood.data.encoding import Encoding
 from veilwood.data.problems import Invalid
 from veilwood.data.row_cap import Keeps, choose_rows, no_id

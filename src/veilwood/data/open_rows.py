@@ -7,16 +7,16 @@ message may hold one.
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import Any, get_args
 
-from veilwood.data.batches import Source
+from veilwood.data.batches import Source, open_files
 from veilwood.data.cluster.engines import engine_of
 from veilwood.data.cluster.source import open_frame
 from veilwood.data.encoding import Encoding
 from veilwood.data.files import are_files
 from veilwood.data.frames import is_frame
 from veilwood.data.memory import open_memory
-from veilwood.data.partitions import open_files
 from veilwood.data.problems import Invalid
 from veilwood.data.relations import stream_of
 from veilwood.data.row_cap import Keeps
@@ -95,8 +95,9 @@ def open_rows(
     if not isinstance(invalid, str) or invalid not in get_args(Invalid):
         raise ParameterError("invalid", invalid, "is not known", "'refuse' or 'drop'")
     cap = unit if isinstance(unit, RowsOf) else None
-    in_database = is_address(X) or is_ibis(X)
-    in_files = not in_database and are_files(X)
+    is_path = isinstance(X, PathLike) or (isinstance(X, str) and "://" not in X)
+    in_database = not is_path and (is_address(X) or is_ibis(X))
+    in_files = is_path or (not in_database and are_files(X))
     engine = None if in_database or in_files else engine_of(X)
     elsewhere = in_database or in_files or engine is not None or isinstance(X, Spool)
     if weights is not None and (elsewhere or not (is_frame(X) or stream_of(X) is None)):

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 import pandas as pd
 import pyarrow as pa
 
-from veilwood.data.arrow_datasets import arrow_datasets, is_scanner
+from veilwood.data.frames import is_scanner
 from veilwood.data.private_text import failed, without_words_of
 from veilwood.errors import OutOfSchemaError, UseError, VeilwoodError
 
@@ -250,7 +250,8 @@ def of_iceberg(table: Any) -> Relation:
 
 def takes_types_from_rows(files: Any) -> bool:
     """Whether one row can change how others are read, here or in a part of a union of datasets."""
-    known = arrow_datasets()
+    import pyarrow.dataset as known  # slow to load
+
     texts = (known.CsvFileFormat, getattr(known, "JsonFileFormat", known.CsvFileFormat))
     own = isinstance(getattr(files, "format", None), texts)
     return own or any(takes_types_from_rows(child) for child in getattr(files, "children", ()))

@@ -17,8 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from veilwood.bounded import is_whole
-from veilwood.data.batches import Batch, Source
-from veilwood.data.encode_rows import encode_rows, kept_of, view
+from veilwood.data.batches import Batch, Source, encode_rows, kept_of, view
 from veilwood.data.encoding import Encoding
 from veilwood.data.frames import Cells, is_frame
 from veilwood.data.problems import Invalid

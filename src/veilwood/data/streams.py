@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from veilwood.data.batches import Batch, Source
-from veilwood.data.encode_rows import encode_rows, kept_of, view
+from veilwood.data.batches import Batch, Source, encode_rows, kept_of, view
 from veilwood.data.encoding import Encoding
 from veilwood.data.frames import Table
 from veilwood.data.problems import Invalid

@@ -16,8 +16,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from veilwood.data.batches import Batch, Count, Sums
-from veilwood.data.encode_rows import encode_rows, kept_of, view
+from veilwood.data.batches import Batch, Count, Sums, encode_rows, kept_of, view
 from veilwood.data.encoding import Encoding
 from veilwood.data.problems import Invalid
 from veilwood.data.row_cap import first_rows, id_codes, no_id

@@ -11,10 +11,9 @@ import pytest
 
 import veilwood as vw
 from data.test_relations import CAP, ENCODING, SCHEMA, N, as_sqlite, contents, restless, without_people
-from veilwood.data.batches import Batch, Source
+from veilwood.data.batches import Batch, Source, Watch
 from veilwood.data.files import File
 from veilwood.data.open_rows import open_rows
-from veilwood.data.partitions import Watch
 from veilwood.errors import FileError, OutOfSchemaError
 from veilwood.privacy.ledger import MemoryLedger
 

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset
 import pyarrow.parquet
 import pytest
 
 import veilwood as vw
 from data.test_relations import ENCODING, SCHEMA, as_delta, contents, table, without_people
-from veilwood.data.arrow_datasets import arrow_datasets, is_dataset, is_scanner
 from veilwood.data.draft import draft
+from veilwood.data.frames import is_dataset, is_scanner
 from veilwood.data.open_rows import open_rows
 from veilwood.errors import FileError, OutOfSchemaError, VeilwoodError
 from veilwood.privacy.neighbours import RowsOf
@@ -166,7 +167,7 @@ def test_a_lake_elsewhere_is_not_read_file_by_file(memory: Any, tmp_path: Path) 
 
 
 def test_datasets_are_known_once_somebody_loaded_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset = arrow_datasets().dataset([pa.table({"age": [1]})])
+    dataset = pyarrow.dataset.dataset([pa.table({"age": [1]})])
     things = [dataset, dataset.scanner(), "visits.csv"]
     assert [(is_dataset(each), is_scanner(each)) for each in things] == [(True, False), (False, True), (False, False)]
     monkeypatch.delitem(sys.modules, "pyarrow.dataset")
