@@ -24,10 +24,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import veilwood as vw
-from veilwood.data.canonical import Nothing, id_of, text_of, texts_of
+from veilwood.data.canonical import Nothing, category_codes, id_of, text_of, texts_of
 from veilwood.data.columns import Column
 from veilwood.data.encoding import Encoding
-from veilwood.data.frames import category_codes
 from veilwood.data.open_rows import open_rows
 from veilwood.data.schema import Schema
 from veilwood.errors import OutOfSchemaError

@@ -17,8 +17,8 @@ from sklearn.metrics import accuracy_score
 
 import veilwood as vw
 from veilwood import estimators
-from veilwood.data.encoding import target_cells
-from veilwood.data.frames import category_codes
+from veilwood.data.canonical import category_codes
+from veilwood.data.frames import target_cells
 from veilwood.models import file as model_file
 from veilwood.privacy.entropy import seeded_for_tests
 

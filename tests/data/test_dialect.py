@@ -77,7 +77,8 @@ def test_excel_gives_the_same_codes(tmp_path: Path, files: tuple[Path, Path]) ->
     for invalid in ("refuse", "drop"):
         assert codes_of(tmp_path / "t.xlsx", SCHEMA, invalid) == codes_of(files[0], SCHEMA, invalid)
     assert check_files(tmp_path / "t.xlsx", SCHEMA).misfits == []
-    sheet = excel_dataset(place_of(tmp_path / "t.xlsx"), nulls=["Bonn"]).to_table()
+    place = place_of(tmp_path / "t.xlsx")
+    sheet = excel_dataset(place.where, place.open, nulls=["Bonn"]).to_table()
     assert sheet["ort"].to_pylist() == ["Köln", None, None]
     frame.assign(kosten="viel").to_excel(tmp_path / "odd.xlsx", index=False)
     with pytest.raises(OutOfSchemaError, match="'kosten' should hold numbers") as caught:

@@ -26,6 +26,7 @@ TESTED_BY = {
     "data.weights": "estimators/test_weights.py",
     "privacy.covered": "forests/test_aside.py",
     "data.guess": "data/test_draft.py",
+    "data.unreadable": "data/test_dialect.py",
     "data.sql.writing": "data/test_sql_rows.py",
     "estimators.in_sql": "data/test_sql_rows.py",
     "trees.ways": "data/test_sql.py",

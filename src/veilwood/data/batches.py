@@ -22,9 +22,10 @@ import numpy as np
 import numpy.typing as npt
 from joblib import effective_n_jobs
 
-from veilwood.data.encoding import Encoding, target_cells
+from veilwood.data.canonical import Cells
+from veilwood.data.encoding import Encoding
 from veilwood.data.files import File, find_files
-from veilwood.data.frames import Cells, Table
+from veilwood.data.frames import Table, target_cells
 from veilwood.data.problems import Invalid, Problem, Told, refuse
 from veilwood.data.row_cap import Keeps, choose_rows, id_codes, no_id
 from veilwood.data.schema import Schema
@@ -186,23 +187,13 @@ def encode_rows(
     With "refuse", a row that does not fit makes all of them refused, with every column and kind of problem named. With
     "drop", whether a row fits is a function of that row alone, and nothing is raised or told about rows.
     """
-    name, drop = encoding.schema.target.name, invalid == "drop"
-    y = table.named(encoding.schema.target.source) if y is None else y
-    if y is None:
-        raise OutOfSchemaError(
-            "fit requires y to be passed, but the target y is None. "
-            f"Hint: pass y, or a table with the target column {name!r}.",
-            column=name,
-        )
-    codes, problems = encoding.read(table, parse=drop, allowed_extra=allowed_extra, estimator=estimator)
-    cells = target_cells(y, total=drop)
-    target, kinds = encoding.read_target(cells, parse=drop)
+    drop = invalid == "drop"
+    codes, target, problems = encoding.read_rows(table, y, parse=drop, allowed_extra=allowed_extra, estimator=estimator)
     if len(codes) != len(target):
         raise OutOfSchemaError("X and y have inconsistent numbers of samples. Hint: pass one target for each row.")
-    if kinds is not None:
-        problems.add(name, kinds)
     if problems.found and not drop:
-        problems.refuse(lambda column: cells if column == name else encoding.cells(table, column), first_row)
+        name = encoding.schema.target.name if y is not None else None
+        problems.refuse(lambda column: target_cells(y) if column == name else encoding.cells(table, column), first_row)
     return Batch(codes, target, partition, first_row), problems.kept(len(codes)) if problems.found else None
 
 
@@ -353,14 +344,13 @@ def _as_text(X: Any, schema: Schema) -> Iterator[File]:
 
 def _refuse_all(X: Any, encoding: Encoding, extra: Collection[str], batch_rows: int) -> None:
     """Read all rows once more and tell every column and kind of problem, wherever it is; the order is the schema's."""
-    wanted, target = list(encoding.schema.sources), encoding.schema.target.name
+    wanted = list(encoding.schema.sources)
     told: dict[tuple[str, Problem], Told] = {}
     for file in _as_text(X, encoding.schema):
         file.check(encoding.schema, extra)
         row = 0
         for table in file.batches(wanted, batch_rows):
-            _, problems = encoding.read(table, parse=file.is_text)
-            problems.add(target, encoding.read_target(encoding.cells(table, target), parse=file.is_text)[1])
+            _, _, problems = encoding.read_rows(table, parse=file.is_text)
             for each in problems.told(partial(encoding.cells, table), row):
                 told.setdefault((each.column, each.kind), each)
             row += table.n_rows

@@ -33,16 +33,25 @@ from __future__ import annotations
 import datetime
 import re
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from enum import Enum
 from functools import cache
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
 
-__all__ = ["PARTS", "Nothing", "Read", "id_of", "part_reader", "prefix_reader", "text_of", "texts_of"]
+__all__ = [
+    "NO_CELL", "PARTS", "Categories", "Cells", "Nothing", "Read", "category_codes", "cells_of", "id_of", "part_reader",
+    "prefix_reader", "text_of", "texts_of", "write_categories",
+]  # fmt: skip
+
+Cells: TypeAlias = "pd.Series[Any] | pa.ChunkedArray"
+
+NO_CELL: Final = object()  # stands where there is no cell: neither text, nor number, nor missing
 
 _MOST_ZEROS: Final = 400  # enough for every float of 64 bits
 _LONG: Final = 10**_MOST_ZEROS
@@ -302,3 +311,126 @@ def _of_duration(duration: Any) -> str | Nothing:
         return Nothing.MISSING if pd.isna(duration) else str(pd.Timedelta(duration))
     except (ValueError, OverflowError):  # months have no length
         return Nothing.UNUSABLE
+
+
+# -- columns of cells --------------------------------------------------------------------------------------------------
+
+
+class Categories(NamedTuple):
+    """What each text of a column counts as; a number below 0 says what is wrong with a cell."""
+
+    read: Read
+    known: Mapping[str, int]
+    unknown: int
+    unusable: int
+    missing: int
+
+
+def write_categories(
+    columns: Iterable[tuple[Categories, Cells, npt.NDArray[Any]]],
+) -> list[npt.NDArray[np.uint8] | None]:
+    """Write what the cells of columns count as into arrays; return, for each column, what is wrong where anything is.
+
+    Examples
+    --------
+    >>> out = np.zeros(3, int)
+    >>> write_categories([(Categories(text_of, {"7": 0}, -1, -2, -3), pd.Series([7, "7.0", None], dtype=object), out)])
+    [array([0, 0, 3], dtype=uint8)]
+    """
+    return [_write(categories, values, out) for categories, values, out in columns]
+
+
+def _write(categories: Categories, values: Cells, out: npt.NDArray[Any]) -> npt.NDArray[np.uint8] | None:
+    codes, texts = category_codes(values, categories.read)
+    numbers = [categories.known.get(text, categories.unknown) for text in texts]
+    numbers += [categories.unusable, categories.missing]  # these serve the codes -2 and -1
+    found: npt.NDArray[np.int32] = np.array(numbers, np.int32).take(codes)
+    if not found.size or found.min() >= 0:
+        out[:] = found
+        return None
+    out[:] = np.maximum(found, 0)
+    return np.maximum(-found, 0).astype(np.uint8)
+
+
+def cells_of(values: Cells) -> Iterable[Any]:
+    """Return the cells of a column one by one; one that its library cannot hand over is an object of no use."""
+    try:
+        if isinstance(values, pa.ChunkedArray):
+            return [cell for chunk in values.chunks for cell in _arrow_cells(chunk)]
+        return values.to_numpy(dtype=object)
+    except Exception:
+        return [_cell(values, row) for row in range(len(values))]
+
+
+def _cell(values: Cells, row: int) -> Any:
+    try:
+        return values[row].as_py() if isinstance(values, pa.ChunkedArray) else values.iloc[row]
+    except Exception:
+        return NO_CELL
+
+
+def category_codes(values: Cells, read: Read = text_of) -> tuple[npt.NDArray[np.intp], list[str]]:
+    """Number the categories of a column: a code for each row, and the text of each code.
+
+    The code is -1 where a value is missing and -2 where it is unusable. Several codes may have the same text.
+
+    Examples
+    --------
+    >>> category_codes(pd.Series([7, "7.0", None, [7]], dtype=object))
+    (array([ 0,  0, -1, -2]), ['7'])
+    """
+    try:
+        return _codes_at_once(values, read)
+    except Exception:  # a cell that its column cannot convert or compare: then each by itself, with the same result
+        return _codes_of_each(cells_of(values), read)
+
+
+def _codes_at_once(values: Cells, read: Read) -> tuple[npt.NDArray[np.intp], list[str]]:
+    if not isinstance(values, pa.ChunkedArray) and isinstance(values.dtype, pd.ArrowDtype):
+        values = pa.chunked_array(pa.array(values.array))
+    if isinstance(values, pa.ChunkedArray):
+        return _arrow_codes(values, read)
+    # True == 1 == 1.0 to a hash table, so which text such a value gets would depend on the rows before it.
+    mixed = values.dtype == object and pd.api.types.infer_dtype(values, skipna=True) not in ("string", "integer")
+    if mixed or values.dtype in (np.float16, np.longdouble):  # of which pandas changes the precision
+        return _codes_of_each(values.to_numpy(), read)
+    codes, uniques = pd.factorize(values)
+    return _checked(codes, texts_of(np.asarray(uniques), read))
+
+
+def _arrow_codes(values: pa.ChunkedArray, read: Read) -> tuple[npt.NDArray[np.intp], list[str]]:
+    try:
+        coded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+        coded = coded.chunk(0) if coded.num_chunks == 1 else coded.combine_chunks()
+        codes = coded.indices.cast(pa.int64()).fill_null(-1).to_numpy()  # they may be unsigned
+    except (pa.ArrowException, AttributeError):  # a type that cannot be numbered, or one that holds nulls alone
+        return _codes_of_each((cell for chunk in values.chunks for cell in _arrow_cells(chunk)), read)
+    return _checked(codes.astype(np.intp), texts_of(_arrow_cells(coded.dictionary), read))
+
+
+def _arrow_cells(values: Any) -> Any:
+    """Return Arrow's cells without losing their precision, their nanoseconds or their time zone."""
+    types, kind = pa.types, values.type
+    if types.is_timestamp(kind) and kind.tz is not None:
+        return [None if np.isnat(moment) else f"{moment}+00:00" for moment in values.to_numpy(zero_copy_only=False)]
+    if types.is_floating(kind) or types.is_timestamp(kind) or types.is_date(kind) or types.is_duration(kind):
+        return values.to_numpy(zero_copy_only=False)
+    if types.is_time(kind):
+        return values.cast(pa.string()).to_pylist()
+    return values.to_pylist()
+
+
+def _codes_of_each(cells: Iterable[Any], read: Read) -> tuple[npt.NDArray[np.intp], list[str]]:
+    numbering: dict[str | Nothing, int] = {}
+    codes = np.array([numbering.setdefault(read(cell), len(numbering)) for cell in cells], np.intp)
+    return _checked(codes, list(numbering))
+
+
+def _checked(codes: npt.NDArray[np.intp], texts: list[str | Nothing]) -> tuple[npt.NDArray[np.intp], list[str]]:
+    """Give what has no text the code of its reason."""
+    kept = [text for text in texts if isinstance(text, str)]
+    if len(kept) < len(texts):
+        place = iter(range(len(kept)))
+        moved = [text.value if isinstance(text, Nothing) else next(place) for text in texts]
+        codes = np.array([*moved, Nothing.MISSING.value], np.intp)[codes]
+    return codes, kept

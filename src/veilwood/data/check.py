@@ -66,11 +66,9 @@ def check_files(path: str | PathLike[str], schema: Schema) -> Checked:
         file.check(schema)
         first_row = 0
         for table in file.batches(wanted, _BATCH_ROWS):
-            codes, problems = encoding.read(table, parse=file.is_text)
+            codes, _, problems = encoding.read_rows(table, parse=file.is_text)
             for feature, name, other in places:
                 others[name] += int((codes[:, feature] == other).sum())
-            target = encoding.cells(table, schema.target.name)
-            problems.add(schema.target.name, encoding.read_target(target, parse=file.is_text)[1])
             for column, kind, rows in problems.each():
                 misfit = found.setdefault((column.name, kind), Misfit(column.name, kind))
                 misfit.rows += len(rows)

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from veilwood.data.canonical import PARTS, Nothing, Read, part_reader, prefix_reader, text_of
+from veilwood.data.canonical import PARTS, Nothing, text_of
 from veilwood.data.frames import Floats
 from veilwood.errors import SchemaError
 from veilwood.wording import shown
@@ -135,13 +135,6 @@ class Column:
     def source(self) -> str:
         """Name of the table's column that is read."""
         return self.name if self.of is None else self.of
-
-    @property
-    def read(self) -> Read:
-        """What turns a cell into the text that is compared: all of it, its beginning, or a part of a date."""
-        if self.part is not None:
-            return part_reader(self.part)
-        return text_of if self.prefix is None else prefix_reader(self.prefix)
 
     @cached_property
     def bounds(self) -> tuple[float, float]:

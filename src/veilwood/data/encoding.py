@@ -15,13 +15,21 @@ from typing import Any, Final, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
-from sklearn.utils.validation import column_or_1d
 
-from veilwood.data.canonical import Nothing
+from veilwood.data.canonical import (
+    Categories,
+    Cells,
+    Nothing,
+    Read,
+    category_codes,
+    part_reader,
+    prefix_reader,
+    text_of,
+    write_categories,
+)
 from veilwood.data.columns import TRANSFORMS, Column, closest
-from veilwood.data.frames import Cells, Floats, Table, category_codes, series_of
+from veilwood.data.frames import Floats, Table, target_cells
 from veilwood.data.numbers import numbers_of
 from veilwood.data.problems import Kinds, Problem, Problems
 from veilwood.data.schema import Schema
@@ -66,6 +74,7 @@ class _Coder:
         # Raw values where the code goes up by one. None: cells of equal width, found by arithmetic.
         self.edges: Floats | None = None
         self.n_cells = len(column.values)
+        self.categories = _categories(column) if column.kind == "categorical" else None
         if column.kind == "numeric":
             self.n_cells = GRID_CELLS if numeric == "grid" else (column.bins or DEFAULT_BINS)
             if numeric == "bins" and column.cutoffs:
@@ -81,10 +90,7 @@ class _Coder:
         return EncodedColumn(name, self.column.kind == "numeric", self.n_cells + nullable, missing_code)
 
     def read(self, values: Cells, codes: Codes, parse: bool) -> Kinds | None:
-        """Write the codes of one column of a table; return what is wrong with it, if anything is."""
-        if self.column.kind == "categorical":
-            codes[:], kinds = _category_places(self.column, values)
-            return kinds
+        """Write the codes of one column of numbers; return what is wrong with it, if anything is."""
         if self.column.part is not None:
             found, kinds = _parts(self.column, values)
             codes[:] = self.encode_numbers(found)
@@ -197,6 +203,7 @@ class Encoding:
     ...     ],
     ... })
     >>> encoding = Encoding(schema, numeric="bins")
+    >>> import pandas as pd
     >>> encoding.encode(pd.DataFrame({"ward": ["C", "A"], "age": [35.0, None]}))
     array([[1, 2],
            [5, 0]], dtype=uint16)
@@ -262,17 +269,46 @@ class Encoding:
             np.zeros((len(self.columns), table.n_rows), dtype=np.uint16).T,
             Problems(self.schema.features, self.schema.target),
         )
+        texts, named = [], []  # columns of categories, which are read together
         for feature, (coder, place) in enumerate(zip(self._coders, places, strict=True)):
-            column = coder.column
-            if table.array is None or column.kind == "categorical" or column.part is not None:
-                cells = table.column(place) if table.arrow is None else table.arrow.column(place)
-                kinds = coder.read(cells, codes[:, feature], parse)
+            if coder.categories is not None:
+                texts.append((coder.categories, _cells_at(table, place), codes[:, feature]))
+                named.append(coder.column.name)
+            elif table.array is None or coder.column.part is not None:
+                kinds = coder.read(_cells_at(table, place), codes[:, feature], parse)
                 if kinds is not None:
-                    problems.add(column.name, kinds)
+                    problems.add(coder.column.name, kinds)
+        for name, kinds in zip(named, write_categories(texts) if texts else (), strict=True):
+            if kinds is not None:
+                problems.add(name, kinds)
         if table.array is not None:
             in_order = table.array if table.names is None else table.array[:, places]
             self._read_array(in_order, codes, problems)
         return codes, problems
+
+    def read_rows(
+        self,
+        table: Table,
+        y: Any = None,
+        *,
+        parse: bool = False,
+        allowed_extra: Collection[str] = (),
+        estimator: str = "the schema",
+    ) -> tuple[Codes, npt.NDArray[np.int32], Problems]:
+        """Encode features and target as ``read`` does; where ``y`` is None, the table has the target."""
+        column, names = self.schema.target, table.names or ()
+        if y is None and column.source not in names:
+            raise OutOfSchemaError(
+                "fit requires y to be passed, but the target y is None. "
+                f"Hint: pass y, or a table with the target column {column.name!r}.",
+                column=column.name,
+            )
+        codes, problems = self.read(table, parse=parse, allowed_extra=allowed_extra, estimator=estimator)
+        cells = _cells_at(table, names.index(column.source)) if y is None else target_cells(y, total=parse)
+        target, kinds = self.read_target(cells, parse=parse)
+        if kinds is not None:
+            problems.add(column.name, kinds)
+        return codes, target, problems
 
     def _read_array(self, array: npt.NDArray[Any], codes: Codes, problems: Problems) -> None:
         numeric = [i for i, each in enumerate(self._coders) if each.column.kind == "numeric" and not each.column.part]
@@ -336,7 +372,9 @@ class Encoding:
         """Encode the target as far as it can be, and say what is wrong with it."""
         column = self.schema.target
         if column.kind == "categorical":
-            return _category_places(column, values)
+            places = np.empty(len(values), np.int32)
+            (kinds,) = write_categories([(_categories(column), values, places)])
+            return places, kinds
         found, kinds = numbers_of(values, parse)
         finite = np.isfinite(found)
         if not finite.all():
@@ -419,45 +457,28 @@ def class_labels(schema: Schema) -> npt.NDArray[Any]:
     return np.array(schema.target.labels, dtype=_LABEL_TYPES[schema.target.label_type])
 
 
-def target_cells(y: Any, *, total: bool = False) -> Cells:
-    """Return the target as a column in which no row decides how another is read.
-
-    With ``total`` every entry of a list is a label, whatever it is; otherwise a list of lists is taken for a table.
-    """
-    if isinstance(y, pd.Series | pa.ChunkedArray):
-        return y
-    if isinstance(y, pa.Array):
-        return pa.chunked_array([y])
-    if isinstance(y, np.ma.MaskedArray):
-        raise OutOfSchemaError("y is a masked array. Hint: drop the masked rows and pass y.data.")
-    if (column := series_of(y)) is not None:
-        return column
-    if isinstance(y, list | tuple) and (total or not (len(y) and isinstance(y[0], list | tuple | np.ndarray))):
-        return pd.Series(list(y), dtype=object)  # numpy would turn all of them into one type
-    try:
-        values = column_or_1d(y, warn=True)
-        return pd.Series(values, dtype=object if values.dtype.kind in "OU" else values.dtype)
-    except (TypeError, ValueError):
-        raise OutOfSchemaError("y should be a 1d array: one value for each row.") from None
+def _reader(column: Column) -> Read:
+    """Return what turns a cell into the text that is compared: all of it, its beginning, or a part of a date."""
+    if column.part is not None:
+        return part_reader(column.part)
+    return text_of if column.prefix is None else prefix_reader(column.prefix)
 
 
-def _category_places(column: Column, values: Cells) -> tuple[npt.NDArray[np.int32], Kinds | None]:
-    """Return the place of each value among the column's categories, missing values after the last, and problems."""
-    codes, texts = category_codes(values, column.read)
+def _categories(column: Column) -> Categories:
+    """Return the places of a column's categories; missing values come after the last."""
     known = {text: place for place, text in enumerate(column.values)}
-    default = -Problem.UNKNOWN if column.other is None else known[column.other]
-    places = [known.get(text, default) for text in texts]
-    # These serve the codes -2 (unusable) and -1 (missing).
-    places += [-Problem.UNUSABLE, len(known) if column.nullable else -Problem.MISSING]
-    out: npt.NDArray[np.int32] = np.array(places, np.int32).take(codes)
-    if not out.size or out.min() >= 0:
-        return out, None
-    return np.maximum(out, 0), np.maximum(-out, 0).astype(np.uint8)
+    unknown = -Problem.UNKNOWN if column.other is None else known[column.other]
+    missing = len(known) if column.nullable else -Problem.MISSING
+    return Categories(_reader(column), known, unknown, -Problem.UNUSABLE, missing)
+
+
+def _cells_at(table: Table, place: int) -> Cells:
+    return table.column(place) if table.arrow is None else table.arrow.column(place)
 
 
 def _parts(column: Column, values: Cells) -> tuple[Floats, Kinds | None]:
     """Return the part of each date as a number, NaN where there is none, and what is wrong where it is not missing."""
-    codes, texts = category_codes(values, column.read)
+    codes, texts = category_codes(values, _reader(column))
     numbers = np.array([*map(float, texts), np.nan, np.nan])  # the last two serve the codes -2 and -1
     unusable = codes == Nothing.UNUSABLE.value
     return numbers[codes], unusable.astype(np.uint8) * np.uint8(Problem.UNUSABLE) if unusable.any() else None

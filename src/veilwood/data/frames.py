@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One view of whatever table a user holds: named columns, their cells, and the texts of categories.
+"""One view of whatever table a user holds: named columns and their cells.
 
 Nothing here knows a schema; every value is read by itself, never in the light of other rows. What text an id or a
 category has is decided in ``canonical``, what number a cell has in ``numbers``.
@@ -8,9 +8,9 @@ category has is decided in ``canonical``, what number a cell has in ``numbers``.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import narwhals as nw
 import numpy as np
@@ -18,27 +18,14 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 from scipy import sparse
+from sklearn.utils.validation import column_or_1d
 
-from veilwood.data.canonical import Nothing, Read, text_of, texts_of
+from veilwood.data.canonical import NO_CELL, Cells
 from veilwood.errors import OutOfSchemaError
 
-__all__ = [
-    "NO_CELL",
-    "Table",
-    "category_codes",
-    "cells_of",
-    "is_dataset",
-    "is_frame",
-    "is_scanner",
-    "series_of",
-    "to_pandas",
-]
+__all__ = ["Table", "is_dataset", "is_frame", "is_scanner", "series_of", "target_cells", "to_pandas"]
 
 Floats = npt.NDArray[np.float64]
-Cells: TypeAlias = "pd.Series[Any] | pa.ChunkedArray"
-
-NO_CELL: Final = object()  # stands where there is no cell: neither text, nor number, nor missing
-
 _FEW_ROWS: Final = 1024  # so many may be copied at once
 
 
@@ -192,85 +179,23 @@ def _series(values: npt.NDArray[Any]) -> pd.Series[Any]:
     return pd.Series(values, dtype=object if values.dtype.kind in "OU" else values.dtype)
 
 
-def cells_of(values: Cells) -> Iterable[Any]:
-    """Return the cells of a column one by one; one that its library cannot hand over is an object of no use."""
-    try:
-        if isinstance(values, pa.ChunkedArray):
-            return [cell for chunk in values.chunks for cell in _arrow_cells(chunk)]
-        return values.to_numpy(dtype=object)
-    except Exception:
-        return [_cell(values, row) for row in range(len(values))]
+def target_cells(y: Any, *, total: bool = False) -> Cells:
+    """Return the target as a column in which no row decides how another is read.
 
-
-def _cell(values: Cells, row: int) -> Any:
-    try:
-        return values[row].as_py() if isinstance(values, pa.ChunkedArray) else values.iloc[row]
-    except Exception:
-        return NO_CELL
-
-
-def category_codes(values: Cells, read: Read = text_of) -> tuple[npt.NDArray[np.intp], list[str]]:
-    """Number the categories of a column: a code for each row, and the text of each code.
-
-    The code is -1 where a value is missing and -2 where it is unusable. Several codes may have the same text.
-
-    Examples
-    --------
-    >>> category_codes(pd.Series([7, "7.0", None, [7]], dtype=object))
-    (array([ 0,  0, -1, -2]), ['7'])
+    With ``total`` every entry of a list is a label, whatever it is; otherwise a list of lists is taken for a table.
     """
+    if isinstance(y, pd.Series | pa.ChunkedArray):
+        return y
+    if isinstance(y, pa.Array):
+        return pa.chunked_array([y])
+    if isinstance(y, np.ma.MaskedArray):
+        raise OutOfSchemaError("y is a masked array. Hint: drop the masked rows and pass y.data.")
+    if (column := series_of(y)) is not None:
+        return column
+    if isinstance(y, list | tuple) and (total or not (len(y) and isinstance(y[0], list | tuple | np.ndarray))):
+        return pd.Series(list(y), dtype=object)  # numpy would turn all of them into one type
     try:
-        return _codes_at_once(values, read)
-    except Exception:  # a cell that its column cannot convert or compare: then each by itself, with the same result
-        return _codes_of_each(cells_of(values), read)
-
-
-def _codes_at_once(values: Cells, read: Read) -> tuple[npt.NDArray[np.intp], list[str]]:
-    if not isinstance(values, pa.ChunkedArray) and isinstance(values.dtype, pd.ArrowDtype):
-        values = pa.chunked_array(pa.array(values.array))
-    if isinstance(values, pa.ChunkedArray):
-        return _arrow_codes(values, read)
-    # True == 1 == 1.0 to a hash table, so which text such a value gets would depend on the rows before it.
-    mixed = values.dtype == object and pd.api.types.infer_dtype(values, skipna=True) not in ("string", "integer")
-    if mixed or values.dtype in (np.float16, np.longdouble):  # of which pandas changes the precision
-        return _codes_of_each(values.to_numpy(), read)
-    codes, uniques = pd.factorize(values)
-    return _checked(codes, texts_of(np.asarray(uniques), read))
-
-
-def _arrow_codes(values: pa.ChunkedArray, read: Read) -> tuple[npt.NDArray[np.intp], list[str]]:
-    try:
-        coded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-        coded = coded.chunk(0) if coded.num_chunks == 1 else coded.combine_chunks()
-        codes = coded.indices.cast(pa.int64()).fill_null(-1).to_numpy()  # they may be unsigned
-    except (pa.ArrowException, AttributeError):  # a type that cannot be numbered, or one that holds nulls alone
-        return _codes_of_each((cell for chunk in values.chunks for cell in _arrow_cells(chunk)), read)
-    return _checked(codes.astype(np.intp), texts_of(_arrow_cells(coded.dictionary), read))
-
-
-def _arrow_cells(values: Any) -> Any:
-    """Return Arrow's cells without losing their precision, their nanoseconds or their time zone."""
-    types, kind = pa.types, values.type
-    if types.is_timestamp(kind) and kind.tz is not None:
-        return [None if np.isnat(moment) else f"{moment}+00:00" for moment in values.to_numpy(zero_copy_only=False)]
-    if types.is_floating(kind) or types.is_timestamp(kind) or types.is_date(kind) or types.is_duration(kind):
-        return values.to_numpy(zero_copy_only=False)
-    if types.is_time(kind):
-        return values.cast(pa.string()).to_pylist()
-    return values.to_pylist()
-
-
-def _codes_of_each(cells: Iterable[Any], read: Read) -> tuple[npt.NDArray[np.intp], list[str]]:
-    numbering: dict[str | Nothing, int] = {}
-    codes = np.array([numbering.setdefault(read(cell), len(numbering)) for cell in cells], np.intp)
-    return _checked(codes, list(numbering))
-
-
-def _checked(codes: npt.NDArray[np.intp], texts: list[str | Nothing]) -> tuple[npt.NDArray[np.intp], list[str]]:
-    """Give what has no text the code of its reason."""
-    kept = [text for text in texts if isinstance(text, str)]
-    if len(kept) < len(texts):
-        place = iter(range(len(kept)))
-        moved = [text.value if isinstance(text, Nothing) else next(place) for text in texts]
-        codes = np.array([*moved, Nothing.MISSING.value], np.intp)[codes]
-    return codes, kept
+        values = column_or_1d(y, warn=True)
+        return pd.Series(values, dtype=object if values.dtype.kind in "OU" else values.dtype)
+    except (TypeError, ValueError):
+        raise OutOfSchemaError("y should be a 1d array: one value for each row.") from None

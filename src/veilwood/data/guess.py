@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from veilwood.data.canonical import Nothing, part_reader
+from veilwood.data.canonical import Cells, Nothing, category_codes, part_reader
 from veilwood.data.catalogue import usual_numbers, usual_values
 from veilwood.data.dialect import Dialect
-from veilwood.data.frames import Cells, Table, category_codes
+from veilwood.data.frames import Table
 from veilwood.data.numbers import Floats, numbers_of
 from veilwood.data.schema import UNREVIEWED
 

@@ -25,8 +25,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from veilwood.data.canonical import Nothing, text_of
-from veilwood.data.frames import Cells, cells_of
+from veilwood.data.canonical import Cells, Nothing, cells_of, text_of
 from veilwood.data.problems import Kinds, Problem
 
 __all__ = ["number_of", "numbers_of"]

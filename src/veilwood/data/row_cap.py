@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import numpy.typing as npt
 
-from veilwood.data.canonical import Nothing, id_of
-from veilwood.data.frames import Cells, category_codes
+from veilwood.data.canonical import Cells, Nothing, category_codes, id_of
 from veilwood.data.problems import Invalid, Problem
 from veilwood.errors import OutOfSchemaError
 from veilwood.privacy import entropy

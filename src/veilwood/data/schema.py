@@ -26,10 +26,10 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import column_or_1d
 
 from veilwood.bounded import read_json, read_text
-from veilwood.data.canonical import texts_of
+from veilwood.data.canonical import category_codes, texts_of
 from veilwood.data.columns import COLUMN_KEYS, Column, closest
 from veilwood.data.dialect import DIALECT, Dialect
-from veilwood.data.frames import Table, category_codes
+from veilwood.data.frames import Table
 from veilwood.data.numbers import numbers_of
 from veilwood.errors import SchemaError, UndeclaredSchemaError, VeilwoodError
 from veilwood.privacy.neighbours import RowsOf, Unit, unit_of

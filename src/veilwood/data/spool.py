@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from veilwood.bounded import is_whole
 from veilwood.data.batches import Batch, Source, encode_rows, kept_of, view
+from veilwood.data.canonical import Cells
 from veilwood.data.encoding import Encoding
-from veilwood.data.frames import Cells, is_frame
+from veilwood.data.frames import is_frame
 from veilwood.data.problems import Invalid
 from veilwood.data.relations import is_relation, relation_of, stream_of
 from veilwood.data.row_cap import Keeps, choose_rows, no_id

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from veilwood.data.canonical import Nothing
+from veilwood.data.canonical import Cells, Nothing, category_codes
 from veilwood.data.columns import closest
 from veilwood.data.encoding import class_labels
 from veilwood.data.files import find_files
-from veilwood.data.frames import Cells, Table, category_codes
+from veilwood.data.frames import Table
 from veilwood.data.numbers import numbers_of
 from veilwood.data.problems import Kinds, Problem, Problems
 from veilwood.data.schema import Schema

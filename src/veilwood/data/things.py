@@ -19,9 +19,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from veilwood.data.canonical import Cells, category_codes
 from veilwood.data.dialect import DIALECT, Dialect
 from veilwood.data.files import find_files
-from veilwood.data.frames import Cells, Table, category_codes
+from veilwood.data.frames import Table
 from veilwood.data.numbers import numbers_of
 from veilwood.data.row_cap import choose_rows
 from veilwood.errors import OutOfSchemaError

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.bounded import is_whole
-from veilwood.data.encoding import target_cells
+from veilwood.data.frames import target_cells
 from veilwood.data.numbers import numbers_of
 from veilwood.data.problems import Invalid
 from veilwood.errors import OutOfSchemaError, ParameterError, UseError
