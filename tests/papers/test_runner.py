@@ -48,7 +48,7 @@ def test_a_killed_process_loses_at_most_what_it_was_doing(tmp_path: Path) -> Non
         def slow(job, tables):
             time.sleep(60 if job.settings["i"] == 3 else 0.01)
             yield from toy.measure(job, tables)
-        run([toy.exhibit(slow)], toy.Tables(), Path({str(tmp_path)!r}))
+        run([toy.exhibit(slow)], toy.PublicTables(), Path({str(tmp_path)!r}))
     """)
     process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
     path, deadline = tmp_path / "full" / "cells" / "toy.csv", time.monotonic() + 60
