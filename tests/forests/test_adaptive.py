@@ -24,8 +24,9 @@ from veilwood.forests.adaptive import merging, shrinking
 from veilwood.forests.adaptive import questions as asked
 from veilwood.forests.adaptive.cell_tables import CellTable, grow_tables
 from veilwood.forests.adaptive.columns import divided
+from veilwood.forests.adaptive.estimates import Seen
+from veilwood.forests.adaptive.estimates import Step as Taken
 from veilwood.forests.adaptive.layouts import Laid
-from veilwood.forests.adaptive.loop import Learned
 from veilwood.forests.adaptive.planning import chosen_loss
 from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.adaptive.rows import GRADIENT_UNITS, LEVEL_UNITS, SCORE_UNITS, ScoredRows, gradients, reach
@@ -298,13 +299,13 @@ def test_steps_with_other_borders_add_up_to_the_same_scores(most: int, monkeypat
     axes = [COLUMNS[0].of_mass(COLUMNS[0].prior, 4, shift) for shift in (0.0, 0.4, 0.0, -0.4)]
     other = COLUMNS[1].values()
     tables = [CellTable((axes[0], other)), *(CellTable((other, axis)) for axis in axes[1:]), CellTable((other,))]
-    learned = Learned(np.zeros(3, np.int32), tables)
-    learned.values = [rng.integers(-9, 9, (table.n_cells, 3)).astype(np.int32) for table in tables]
-    found = merging.merged(learned)
+    values = [rng.integers(-9, 9, (table.n_cells, 3)).astype(np.int32) for table in tables]
+    seen = Seen(np.zeros((1, 3)), 0.0)
+    found = merging.merged([Taken(*step, seen) for step in zip(tables, values, strict=True)])
     assert len(found) == (5 if most == 1 else 2)
     apart, together = (
         sum(values[table.cells(rows.cells)] for table, values in steps)
-        for steps in (zip(tables, learned.values, strict=True), found)
+        for steps in (zip(tables, values, strict=True), found)
     )
     assert np.array_equal(apart, together)
 

@@ -8,6 +8,7 @@ import signal
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,8 @@ def partition(n_rows: int, number: int = 3) -> PartitionRows:
 
 
 def coins(key: bytes, number: int, what_for: bytes = b"x") -> NDArray[np.bool_]:
-    rows = partition(5000, number).with_coins(Coins(key), what_for)
+    rows = partition(5000, number)
+    rows._key = key + what_for
     return rows._drawn(rows._parts[0], 0.3)
 
 
@@ -122,15 +124,15 @@ def test_coins_are_tossed_alike_by_whoever_has_the_key() -> None:
 
 def test_rows_that_were_set_apart_are_asked_apart_and_stay_as_they_are() -> None:
     rows = partition(5000)
-    apart = rows.after([partial(cluster_rows._hold_back, Coins(b"k"), 0.1)])
-    judged = apart.after([partial(cluster_rows._draw_judges, Coins(b"k"), 0.2)])
+    apart = rows.after([methodcaller("hold_back_by", Coins(b"k"), 0.1)])
+    judged = apart.after([methodcaller("draw_judges_by", Coins(b"k"), 0.2)])
     (held,), (left,) = judged.ask_held_back(RowCount()), judged.ask(RowCount())
     assert (rows.ask(RowCount()), held + left) == (np.array([5000]), 5000)
     assert 400 < held < 600
     (judges,) = judged.ask_some(RowCount(), 0.2)[0]
     assert 750 < judges < 1050
     step = np.array([[7]], np.int32)
-    later = judged.after([partial(cluster_rows._add, CellTable(()), step)])
+    later = judged.after([methodcaller("add", CellTable(()), step)])
     for name in ("_parts", "_held_back", "_judges"):
         assert {int(part.scores.min()) for part in getattr(later, name)} == {7}
         assert {int(np.abs(part.scores).max()) for part in getattr(judged, name)} == {0}

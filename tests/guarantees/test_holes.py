@@ -10,6 +10,7 @@ import math
 import os
 from fractions import Fraction
 from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -258,7 +259,7 @@ class TestClusters:
         count = 12_345_678_901  # of so many digits that no address in memory, which a plain repr shows, has them all
         assert str(count) not in repr(Part(np.array([count])))
         assert "secret" not in repr(partial(leaf_totals, assignment=Assignment(b"secret", 3)))
-        assert "secret" not in repr(partial(cluster_rows._hold_back, cluster_rows.Coins(b"secret"), 0.1))
+        assert "secret" not in repr(methodcaller("hold_back_by", cluster_rows.Coins(b"secret"), 0.1))
 
     def test_an_unfinished_fit_does_not_travel_with_a_model(self, car: vw.datasets.Dataset) -> None:
         cloudpickle = pytest.importorskip("cloudpickle")

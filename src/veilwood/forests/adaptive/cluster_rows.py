@@ -9,8 +9,10 @@ dead one comes to the same. Here come sums alone; their size does not grow with 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import methodcaller
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -29,89 +31,14 @@ __all__ = ["ClusterRows", "PartitionRows"]
 _COINS: Final = 1 << 30  # a secret coin is a whole number below
 _APART, _JUDGES, _CELLS = b"apart  ", b"judges ", b"cells  "  # what a row's coins are for: it has one for each
 
+Move = Callable[["PartitionRows"], None]  # what changes rows where they are: public numbers, and a secret key
+
 
 @dataclass(frozen=True, repr=False)  # workers log what fails with its arguments
 class Coins:
     """The secret key of all coins of a fit."""
 
     key: bytes
-
-
-class PartitionRows(HeldRows):
-    """What a worker holds of one partition. Coins follow from a key and a row's place, whoever tosses them. Private."""
-
-    def __init__(self, columns: Sequence[CellColumn], n_outputs: int, batches: Sequence[Batch]) -> None:
-        self._n_jobs, self._others = 1, None
-        read = list(together(batches, PART_ROWS))
-        self._parts = [ScoredRows.of(columns, some, n_outputs) for some in read]
-        self._places = [[(b.partition, b.first_row, len(b.target)) for b in some] for some in read]
-        self._left: list[NDArray[np.bool_]] = []  # which rows of each part were not set apart
-        self._held_back: list[ScoredRows] = []
-        self._judges: list[ScoredRows] = []
-        self._key = b""
-
-    def after(self, moves: Sequence[Move]) -> PartitionRows:
-        """Return what becomes of the rows, and leave these as they are: an engine may need them once more."""
-        later = object.__new__(PartitionRows)
-        vars(later).update(vars(self))
-        later._left = list(self._left)
-        for name in ("_parts", "_held_back", "_judges"):
-            copies = [replace(rows, scores=rows.scores.copy()) for rows in getattr(self, name)]
-            setattr(later, name, copies)
-        for move in moves:
-            move(later)
-        return later
-
-    def with_coins(self, coins: Coins, what_for: bytes) -> PartitionRows:
-        """Take the coins of one purpose."""
-        self._key = coins.key + what_for
-        return self
-
-    def hold_back(self, share: float) -> None:
-        """Set rows apart."""
-        left = [~self._drawn(rows, share) for rows in self._parts]
-        super().hold_back(share)
-        self._left = left
-
-    def _drawn(self, rows: ScoredRows, share: float) -> NDArray[np.bool_]:
-        """Draw each row by its place."""
-        part = next(place for place, each in enumerate(self._parts) if each is rows)
-        coins = Assignment(self._key, _COINS)
-        tossed = np.concatenate([np.empty(0, np.int32), *(coins.trees(*place) for place in self._places[part])])
-        return np.asarray((tossed[self._left[part]] if self._left else tossed) < int(share * _COINS))
-
-
-# -- what is sent to workers: public numbers, and a secret key -----------------------------------------------------
-
-Move = Callable[[PartitionRows], None]
-
-
-def _add(table: CellTable, values: NDArray[np.int32], rows: PartitionRows) -> None:
-    rows.add(table, values)
-
-
-def _hold_back(coins: Coins, share: float, rows: PartitionRows) -> None:
-    rows.with_coins(coins, _APART).hold_back(share)
-
-
-def _draw_judges(coins: Coins, share: float, rows: PartitionRows) -> None:
-    rows.with_coins(coins, _JUDGES).draw_judges(share)
-
-
-def _after(moves: Sequence[Move], rows: PartitionRows) -> PartitionRows:
-    return rows.after(moves)
-
-
-def _ask(question: Question, rows: PartitionRows) -> Ints:
-    return rows.ask(question)
-
-
-def _ask_some(question: Question, share: float, rows: PartitionRows) -> Ints:
-    return rows.ask_some(question, share)[0]
-
-
-def _ask_held_back(question: Question, rows: PartitionRows) -> Ints:
-    return rows.ask_held_back(question)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -129,9 +56,58 @@ class CountedCells:
         return self
 
 
-def _occupied(axes: Sequence[Axis], n_classes: int, share: float, coins: Coins, rows: PartitionRows) -> CountedCells:
-    coined = rows.after(()).with_coins(coins, _CELLS) if share < 1 else rows
-    return CountedCells(*coined.occupied(axes, n_classes, share))
+class PartitionRows(HeldRows):
+    """What a worker holds of one partition. Coins follow from a key and a row's place, whoever tosses them. Private."""
+
+    def __init__(self, columns: Sequence[CellColumn], n_outputs: int, batches: Sequence[Batch]) -> None:
+        self._n_jobs, self._others = 1, None
+        read = list(together(batches, PART_ROWS))
+        self._parts = [ScoredRows.of(columns, some, n_outputs) for some in read]
+        self._places = [[(b.partition, b.first_row, len(b.target)) for b in some] for some in read]
+        self._left: list[NDArray[np.bool_]] = []  # which rows of each part were not set apart
+        self._held_back: list[ScoredRows] = []
+        self._judges: list[ScoredRows] = []
+        self._key = b""
+
+    def after(self, moves: Sequence[Move]) -> PartitionRows:
+        """Return what becomes of the rows, and leave these as they are: an engine may need them once more."""
+        later = copy(self)
+        later._left = list(self._left)
+        for name in ("_parts", "_held_back", "_judges"):
+            copies = [replace(rows, scores=rows.scores.copy()) for rows in getattr(self, name)]
+            setattr(later, name, copies)
+        for move in moves:
+            move(later)
+        return later
+
+    def hold_back_by(self, coins: Coins, share: float) -> None:
+        """Set rows apart."""
+        self._key = coins.key + _APART
+        left = [~self._drawn(rows, share) for rows in self._parts]
+        self.hold_back(share)
+        self._left = left
+
+    def draw_judges_by(self, coins: Coins, share: float) -> None:
+        """Draw the rows that judge."""
+        self._key = coins.key + _JUDGES
+        self.draw_judges(share)
+
+    def ask_judges(self, question: Question) -> Ints:
+        """Return the answer of the rows that were drawn to judge."""
+        return self.ask_some(question, 0.0)[0]
+
+    def occupied_by(self, coins: Coins, axes: Sequence[Axis], n_classes: int, share: float) -> CountedCells:
+        """Return the cells that hold rows."""
+        coined = copy(self)
+        coined._key = coins.key + _CELLS
+        return CountedCells(*coined.occupied(axes, n_classes, share))
+
+    def _drawn(self, rows: ScoredRows, share: float) -> NDArray[np.bool_]:
+        """Draw each row by its place."""
+        part = next(place for place, each in enumerate(self._parts) if each is rows)
+        coins = Assignment(self._key, _COINS)
+        tossed = np.concatenate([np.empty(0, np.int32), *(coins.trees(*place) for place in self._places[part])])
+        return np.asarray((tossed[self._left[part]] if self._left else tossed) < int(share * _COINS))
 
 
 class ClusterRows:
@@ -153,39 +129,39 @@ class ClusterRows:
 
     def _answer(self, question: Callable[[PartitionRows], Any]) -> Any:
         if self._moves:
-            self._rows.change(partial(_after, tuple(self._moves)))
+            self._rows.change(methodcaller("after", tuple(self._moves)))
             self._moves = []
         answer = self._rows.ask(question)
         return question(self._none) if answer is None else answer
 
     def ask(self, question: Question) -> Ints:
         """Return the answer, added up over all rows that were not set apart."""
-        sums: Ints = self._answer(partial(_ask, question))
+        sums: Ints = self._answer(methodcaller("ask", question))
         return sums
 
     def ask_some(self, question: Question, share: float) -> tuple[Ints, float]:
         """Ask about a share of the rows, drawn once by secret coins; return the share too."""
         if not self._judges_drawn:
-            self._moves.append(partial(_draw_judges, self._secret(), share))
+            self._moves.append(methodcaller("draw_judges_by", self._secret(), share))
             self._judges_drawn = True
-        return self._answer(partial(_ask_some, question, share)), share
+        return self._answer(methodcaller("ask_judges", question)), share
 
     def add(self, table: CellTable, values: NDArray[np.int32]) -> None:
         """Take a step; it is sent with the next question."""
-        self._moves.append(partial(_add, table, values))
+        self._moves.append(methodcaller("add", table, values))
 
     def hold_back(self, share: float) -> None:
         """Set rows apart by secret coins, one for each row: no question reaches them but the last one."""
-        self._moves.append(partial(_hold_back, self._secret(), share))
+        self._moves.append(methodcaller("hold_back_by", self._secret(), share))
 
     def ask_held_back(self, question: Question) -> Ints:
         """Return the answer of the rows that were set apart."""
-        sums: Ints = self._answer(partial(_ask_held_back, question))
+        sums: Ints = self._answer(methodcaller("ask_held_back", question))
         return sums
 
     def occupied(self, axes: Sequence[Axis], n_classes: int, share: float = 1.0) -> tuple[Ints, Ints]:
         """Return the cells of columns and classes that hold rows, ascending, and how many each."""
-        found = self._answer(partial(_occupied, tuple(axes), n_classes, share, self._secret()))
+        found = self._answer(methodcaller("occupied_by", self._secret(), tuple(axes), n_classes, share))
         return found.cells, found.counts
 
     def close(self) -> None:

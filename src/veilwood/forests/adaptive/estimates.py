@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,10 +74,10 @@ class Seen(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A table, the scores that were added in its cells, and what had been seen of it."""
+    """A table, the scores that were added in its cells (whole numbers in ``loop``), and what had been seen of it."""
 
     table: CellTable
-    values: Floats
+    values: NDArray[Any]
     seen: Seen
 
 

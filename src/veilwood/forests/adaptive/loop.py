@@ -24,7 +24,7 @@ from veilwood.forests.adaptive import cell_forests, shapes
 from veilwood.forests.adaptive import questions as asked
 from veilwood.forests.adaptive.cell_tables import Axis, CellTable
 from veilwood.forests.adaptive.columns import TINY, CellColumn, divided
-from veilwood.forests.adaptive.estimates import Seen
+from veilwood.forests.adaptive.estimates import Seen, Step
 from veilwood.forests.adaptive.fine_cells import CELL_SHARE, may_win
 from veilwood.forests.adaptive.fine_cells import measure as measure_cells
 from veilwood.forests.adaptive.planning import LEAST_START, first_step, mean_step, schedule, settled, target_step
@@ -87,14 +87,12 @@ class Learned:
     """What came out; public. Scores are whole numbers (``rows``)."""
 
     start: NDArray[np.int32]
-    tables: list[CellTable] = field(default_factory=list)
-    values: list[NDArray[np.int32]] = field(default_factory=list)
-    seen: list[Seen] = field(default_factory=list)  # what each was made of
+    steps: list[Step] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
     rows: float = 0.0
     limit: int = GRADIENT_UNITS
     first_limit: int = GRADIENT_UNITS
-    n_counted: int = 0  # tables of class counts
+    n_counted: int = 0  # of the steps, those that are tables of class counts
     cells: cell_forests.Grown | None = None
     weight: float = 0.0
 
@@ -287,9 +285,7 @@ class Loop:
     def _take(self, table: CellTable, values: Floats, seen: Seen, units: int) -> None:
         whole = np.rint(values * units).astype(np.int32)
         self._rows.add(table, whole)
-        self._learned.tables.append(table)
-        self._learned.values.append(whole)
-        self._learned.seen.append(seen)
+        self._learned.steps.append(Step(table, whole, seen))
 
     # -- tables ------------------------------------------------------------------------------------------------------
 
@@ -373,7 +369,7 @@ class Loop:
 
     def _rounds(self) -> None:
         purse, outputs = self._purse, 2 if self._k > 2 else 1
-        least = LEAST_ROUNDS if self._learned.tables else LEAST_ALONE
+        least = LEAST_ROUNDS if self._learned.steps else LEAST_ALONE
         if purse.left <= 0 or self._n * purse.price(purse.left) < least * outputs:
             return
         n_rounds, bins = schedule(self._n, purse, purse.left, outputs)
@@ -386,7 +382,7 @@ class Loop:
                 self._shift = self._rng.uniform(-MOVED, MOVED, len(self._columns))
             drawn = self._drawn(pairs, MOST_PAIRS) if number >= min(2, n_rounds // 3) else []
             if self._n * purse.price(budget) / outputs >= TRIPLE_NEEDS:
-                chosen = (table.features for table in self._learned.tables[self._learned.n_counted :])
+                chosen = (step.table.features for step in self._learned.steps[self._learned.n_counted :])
                 drawn += self._drawn(shapes.triples(chosen, len(self._columns)), MOST_TRIPLES)
                 if number % CHANCE_EVERY == CHANCE_EVERY - 1:
                     drawn += by_chance(3, len(self._columns), MOST_TRIPLES, self._rng)

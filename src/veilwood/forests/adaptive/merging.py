@@ -13,54 +13,50 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.forests.adaptive.cell_tables import Axis, CellTable
-from veilwood.forests.adaptive.loop import Learned
+from veilwood.forests.adaptive.estimates import Step
 
 MOST_MERGED: Final = 1 << 10  # cells of a table that several steps make together, at most
 
 Floats = NDArray[np.float64]
 
 
-def merged(learned: Learned) -> list[tuple[CellTable, Floats]]:
+def merged(steps: Sequence[Step]) -> list[tuple[CellTable, Floats]]:
     """Add up steps about the same columns, as far as cells that all of them tell apart are few: tables and values."""
     found: dict[tuple[int, ...], list[list[int]]] = {}
-    for number, table in enumerate(learned.tables):
-        parts = found.setdefault(tuple(sorted(table.features)), [[]])
-        together = _told_apart(learned, [*parts[-1], number])[0].n_cells
-        if parts[-1] and together > max(MOST_MERGED, _told_apart(learned, parts[-1])[0].n_cells):
+    for number, step in enumerate(steps):
+        parts = found.setdefault(tuple(sorted(step.table.features)), [[]])
+        together = _told_apart([steps[i] for i in (*parts[-1], number)]).n_cells
+        if parts[-1] and together > max(MOST_MERGED, _told_apart([steps[i] for i in parts[-1]]).n_cells):
             parts.append([])
         parts[-1].append(number)
-    return [_added_up(learned, part) for part in sorted(part for parts in found.values() for part in parts)]
+    return [_added_up([steps[i] for i in part]) for part in sorted(part for parts in found.values() for part in parts)]
 
 
-def _told_apart(learned: Learned, numbers: Sequence[int]) -> tuple[CellTable, list[list[NDArray[np.int64]]]]:
-    """Return the cells that steps about the same columns tell apart, and each step's group in them, by column."""
-    features = sorted(learned.tables[numbers[0]].features)
-    parts = [[_axis_of(learned.tables[i], feature) for i in numbers] for feature in features]
-    joined = [_joined(part) for part in parts]
-    return CellTable(tuple(axis for axis, _ in joined)), [places for _, places in joined]
+def _told_apart(steps: Sequence[Step]) -> CellTable:
+    """Return the cells that steps about the same columns tell apart."""
+    axes = [[_axis_of(step, feature) for step in steps] for feature in sorted(steps[0].table.features)]
+    return CellTable(tuple(_joined(same) for same in axes))
 
 
-def _added_up(learned: Learned, numbers: Sequence[int]) -> tuple[CellTable, Floats]:
-    table, places = _told_apart(learned, numbers)
-    values = np.zeros((table.n_cells, len(learned.start)))
-    for at, number in enumerate(numbers):
-        group = {feature: place[at] for feature, place in zip(table.features, places, strict=True)}
+def _added_up(steps: Sequence[Step]) -> tuple[CellTable, Floats]:
+    table = _told_apart(steps)
+    firsts = [np.unique(axis.groups, return_index=True)[1] for axis in table.axes]  # a cell of each group
+    places = dict(zip(table.features, np.meshgrid(*firsts, indexing="ij"), strict=True))
+    values = np.zeros((table.n_cells, steps[0].values.shape[1]))
+    for step in steps:
         cell = np.zeros(table.shape, np.int64)
-        for axis in learned.tables[number].axes:
-            shape = [len(group[feature]) if feature == axis.feature else 1 for feature in table.features]
-            cell = cell * axis.size + group[axis.feature].reshape(shape)
-        values += learned.values[number][cell.ravel()]
+        for axis in step.table.axes:
+            cell = cell * axis.size + axis.groups[places[axis.feature]]
+        values += step.values[cell.ravel()]
     return table, values
 
 
-def _axis_of(table: CellTable, feature: int) -> Axis:
-    return next(axis for axis in table.axes if axis.feature == feature)
+def _axis_of(step: Step, feature: int) -> Axis:
+    return next(axis for axis in step.table.axes if axis.feature == feature)
 
 
-def _joined(axes: Sequence[Axis]) -> tuple[Axis, list[NDArray[np.int64]]]:
-    """Return groups that all axes of one column tell apart, and each axis's group of each of them."""
-    told = np.stack([axis.groups.astype(np.int64) for axis in axes])
-    groups, group = np.unique(told, axis=1, return_inverse=True)
-    one = axes[0]
-    joined = Axis(one.feature, group.ravel().astype(np.uint16), one.ordered, groups.shape[1], one.starts)
-    return joined, list(groups)
+def _joined(axes: Sequence[Axis]) -> Axis:
+    """Return groups that all axes of one column tell apart."""
+    told = np.stack([axis.groups for axis in axes])
+    group, one = np.unique(told, axis=1, return_inverse=True)[1].ravel(), axes[0]
+    return Axis(one.feature, group.astype(np.uint16), one.ordered, int(group.max()) + 1, one.starts)

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.forests.adaptive.columns import CellColumn
 from veilwood.forests.adaptive.purse import Purse
@@ -52,12 +55,9 @@ def target_step(purse: Purse, n_rows: float) -> Step:
 
 def schedule(n_rows: float, purse: Purse, share: float, outputs: int) -> tuple[int, int]:
     """Return how many rounds a share of the budget is for, and groups of a numeric column in them."""
-    n_rounds = 1
-    while n_rounds < MOST_ROUNDS:
-        t = n_rounds + 0.5
-        if n_rows * purse.price(share / t) / outputs < ROUND_NEEDS * t ** (1 / ROUND_POWER - 1):
-            break
-        n_rounds += 1
+    t: NDArray[np.float64] = np.arange(1.5, MOST_ROUNDS)
+    paid = n_rows * purse.price(share / t) / outputs >= ROUND_NEEDS * t ** (1 / ROUND_POWER - 1)
+    n_rounds = 1 + int(paid.sum())  # what a round gets falls with their number, and what it needs grows
     power, fewest, most = ROUND_BINS
     return n_rounds, min(max(round((n_rows * purse.price(share / n_rounds) / outputs) ** power), fewest), most)
 

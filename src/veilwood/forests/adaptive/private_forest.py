@@ -29,7 +29,6 @@ from veilwood.forests.adaptive.cluster_rows import ClusterRows
 from veilwood.forests.adaptive.columns import CellColumn, columns_of
 from veilwood.forests.adaptive.effects import Effects, Told, effects_of
 from veilwood.forests.adaptive.estimates import MOST_PAIRS, estimates
-from veilwood.forests.adaptive.estimates import Step as Taken
 from veilwood.forests.adaptive.gpu_rows import DeviceRows
 from veilwood.forests.adaptive.loop import WEIGHTS, Learned, Loop
 from veilwood.forests.adaptive.merging import merged
@@ -208,7 +207,7 @@ class PrivateForest(Method[PrivateForestParameters]):
             purse = settled(design.columns, n_classes, float(design.n_rows), purse)
         (rng,) = public_generators(design.plan.public_seed, 1)
         learned = Loop(design.columns, n_classes, rows, purse, design.n_rows, rng, n_jobs).run()
-        tables = merged(learned)
+        tables = merged(learned.steps)
         layout = Layout(
             max(len(tables), 1),
             max(sum(table.n_cells for table, _ in tables), 1),
@@ -220,7 +219,7 @@ class PrivateForest(Method[PrivateForestParameters]):
             released=_released(door.plan), layout=layout,
             choices={
                 "method": "adaptive", "learned": found,
-                "tables": [list(table.features) for table in learned.tables[: learned.n_counted]],
+                "tables": [list(step.table.features) for step in learned.steps[: learned.n_counted]],
                 "limits": [learned.first_limit, learned.limit],
             },
         ))  # fmt: skip
@@ -230,7 +229,7 @@ class PrivateForest(Method[PrivateForestParameters]):
         self, design: PrivateForestDesign, plan: Plan, released: Learned, n_jobs: int | None = None
     ) -> PrivateForestModel:
         """Add up steps that are about the same columns, and write each sum as a tree."""
-        tables = merged(released)
+        tables = merged(released.steps)
         units = SCORE_UNITS if design.encoding.schema.classes else TARGET_LEVELS * LEVEL_UNITS
         forest, cells = grow_tables([table for table, _ in tables] or [CellTable(())])
         width = len(released.start)
@@ -239,10 +238,7 @@ class PrivateForest(Method[PrivateForestParameters]):
         for (first, last), (_, value) in zip(bounds, tables, strict=False):
             values[first:last] = value[cells[first:last]] / units
         start = released.start / units
-        steps = [
-            Taken(table, value / units, seen)
-            for table, value, seen in zip(released.tables, released.values, released.seen, strict=True)
-        ]
+        steps = [step._replace(values=step.values / units) for step in released.steps]
         told = Told.of(estimates(steps, start, len(design.encoding.schema.classes)), width)
         return PrivateForestModel(design.encoding, forest, values, start, told, released.cells, released.weight)
 

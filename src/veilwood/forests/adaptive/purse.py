@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ NO_NOISE: Final = 1e6  # the e of an infinite epsilon
 _GRAIN: Final = 1 << 40  # parts of the budget: shares are whole numbers of them
 
 Ints = NDArray[np.int64]
+Number = TypeVar("Number", float, NDArray[np.float64])
 
 
 class Purse:
@@ -67,8 +68,8 @@ class Purse:
         """Keep a share for later; 0 gives back what was kept before."""
         self._aside = Fraction(int(share * _GRAIN), _GRAIN)
 
-    def price(self, share: float) -> float:
-        """What a share of the budget is worth."""
+    def price(self, share: Number) -> Number:
+        """What a share of the budget, or each of several, is worth."""
         return self.whole * (share**0.5 if self.gaussian else share)
 
     def share(self, price: float) -> float:

@@ -139,15 +139,15 @@ def division(
     effects = strengths.effects(len(columns)) if strengths else None
     shapes, left = Shapes(columns, n_classes, n_rows, purse.gaussian, effects), purse.left
 
-    def best(part: float) -> Shape:
-        return shapes.best(purse.price(left * part), purse.price(left * part * (1 - SELECT)))
-
-    # As much as is needed for nearly all of the worth.
-    wanted = ENOUGH * best(1.0).worth
-    part = float(next(part for part in SHARES if part == 1 or best(part).worth >= wanted))
+    prices = np.stack([purse.price(left * SHARES), purse.price(left * SHARES * (1 - SELECT))], axis=1)
+    # As much as is needed for nearly all of the worth; the last share is all of it.
+    all_of_it = shapes.best(*prices[-1])
+    tried = ((part, shapes.best(*price)) for part, price in zip(SHARES[:-1], prices[:-1], strict=True))
+    enough = ENOUGH * all_of_it.worth
+    part, shape = next(((part, shape) for part, shape in tried if shape.worth >= enough), (1.0, all_of_it))
     if n_rows * purse.price(left * (1 - part)) < LEAST_ROUNDS * (2 if n_classes > 2 else 1):
-        part = 1.0
-    return best(part), part
+        return all_of_it, 1.0
+    return shape, float(part)
 
 
 def triples(chosen: Iterable[tuple[int, ...]], n_columns: int) -> list[tuple[int, ...]]:
