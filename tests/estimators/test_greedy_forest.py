@@ -11,7 +11,7 @@ import pytest
 
 import veilwood as vw
 from fixtures.laws import prefer_zcdp
-from forests.test_greedy import SCHEMA
+from forests.grown.test_greedy import SCHEMA
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),

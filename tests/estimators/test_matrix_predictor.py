@@ -18,7 +18,7 @@ from fixtures.matrix_forests import (
     PLAYED,
     TENNIS,
 )
-from forests.test_matrix_answering import predictor_on
+from forests.matrix.test_answering import predictor_on
 from veilwood.models import file as model_file
 
 pytestmark = [

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import veilwood as vw
-from forests.test_medians import SCHEMAS, table
+from forests.grown.test_medians import SCHEMAS, table
 from veilwood.privacy.ledger import MemoryLedger
 
 pytestmark = [

@@ -4,18 +4,14 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.base import clone
 
 import veilwood as vw
-from veilwood.audit.model_file import check_file
 from veilwood.data.encoding import Encoding
 from veilwood.forests.leaves import shrunken_means, shrunken_shares
-from veilwood.forests.noisy_leaves import POOLED
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.trees.random import grow_binary
 
@@ -47,39 +43,6 @@ def test_a_size_that_is_none_is_refused_beside_one_that_is_chosen(Forest: Any, n
             Forest(schema, **{name: size}).plan()
 
 
-@pytest.mark.parametrize("Forest", CLASSIFIERS)
-def test_a_size_is_chosen_told_and_kept(Forest: Any, tmp_path: Path) -> None:
-    forest = Forest(CAR.schema, epsilon=2.0, random_state=0)
-    planned = forest.plan()
-    assert [step.name for step in planned.steps] == [POOLED]
-    assert "rows" in planned.explain()
-    fitted = forest.fit(CAR.X, CAR.y)
-    plan = fitted.plan_
-    assert plan.steps[0].name == POOLED
-    assert plan.layout.trees == plan.choices["n_estimators"]
-    assert "n_estimators=" in plan.explain()
-    assert sum(step.loss.epsilon or 0 for step in plan.steps) == 2
-    assert (fitted.privacy_.is_private, fitted.privacy_.epsilon) == (True, 2.0)
-    assert fitted.predict_proba(CAR.X).min() > 0
-    vw.save(fitted, tmp_path / "model")
-    loaded = vw.load(tmp_path / "model")
-    np.testing.assert_array_equal(loaded.predict_proba(CAR.X), fitted.predict_proba(CAR.X))
-    assert all(check.holds for check in check_file(tmp_path / "model"))
-
-
-@pytest.mark.parametrize("Forest", CLASSIFIERS)
-def test_with_declared_rows_all_is_planned_before_the_data(Forest: Any, tmp_path: Path) -> None:
-    forest = Forest(CAR.schema, epsilon=1.0, n_rows=1728, random_state=0)
-    plan = forest.plan()
-    assert plan.steps[0].name == POOLED
-    assert len(plan.steps) > 1
-    plan.save(tmp_path / "plan.json")
-    carried_out = clone(forest).fit(CAR.X, CAR.y, plan=tmp_path / "plan.json")
-    assert carried_out.plan_ == plan
-    small, large = (clone(forest).set_params(epsilon=epsilon).plan() for epsilon in (0.1, 10.0))
-    assert small.n_leaves < large.n_leaves
-
-
 @pytest.mark.parametrize("Forest", REGRESSORS)
 def test_numbers_are_learned_and_never_worse_than_their_mean_by_much(Forest: Any) -> None:
     y = X[:, 0]
@@ -87,49 +50,6 @@ def test_numbers_are_learned_and_never_worse_than_their_mean_by_much(Forest: Any
         assert Forest(LINE, epsilon=5.0, random_state=0).fit(X, y).score(X, y) > 0.5
         scores = [Forest(LINE, epsilon=0.1, random_state=seed).fit(X[:300], y[:300]).score(X, y) for seed in range(5)]
     assert np.mean(scores) > -0.2
-
-
-@pytest.mark.parametrize("Forest", CLASSIFIERS)
-def test_under_much_noise_the_majority_is_predicted(Forest: Any) -> None:
-    seeds = range(1 if Forest is vw.MatrixForestClassifier else 5)  # which searches for seconds
-    with seeded_for_tests(2):
-        scores = [
-            Forest(CAR.schema, epsilon=0.1, random_state=seed).fit(CAR.X, CAR.y).score(CAR.X, CAR.y) for seed in seeds
-        ]
-    assert np.mean(scores) > 0.70 - 0.05
-
-
-def test_without_noise_random_trees_grow_where_rows_are(tmp_path: Path) -> None:
-    forest = vw.RandomTreesClassifier(CAR.schema, epsilon=math.inf, random_state=0)
-    plan = forest.plan()
-    fitted = forest.fit(CAR.X, CAR.y, plan=plan)
-    assert fitted.score(CAR.X, CAR.y) > 0.99
-    assert fitted.forest_.depth < plan.choices["max_depth"]  # all rows are told apart
-    assert fitted.leaf_counts_.sum() == len(CAR.X) * fitted.forest_.n_trees
-    vw.save(fitted, tmp_path / "model")
-    loaded = vw.load(tmp_path / "model")
-    np.testing.assert_array_equal(loaded.predict_proba(CAR.X), fitted.predict_proba(CAR.X))
-
-
-def test_without_noise_labels_by_chance_do_not_count() -> None:
-    """Half of all labels are coins: a leaf of one row must not repeat its coin."""
-    rng = np.random.default_rng(0)
-    points = rng.random((800, 2))
-    labels = np.where(rng.random(800) < 0.5, points[:, 0] > 0.5, rng.random(800) < 0.5).astype(int)
-    schema = vw.Schema.numeric((0, 1), classes=[0, 1], n_features=2)
-    forest = vw.RandomTreesClassifier(schema, epsilon=math.inf, random_state=0).fit(points[:400], labels[:400])
-    truth = (points[400:, 0] > 0.5).astype(int)
-    assert forest.score(points[400:], truth) > 0.93  # .91 where what is above always counts as one row
-
-
-def test_without_noise_few_rows_in_a_corner_of_their_bounds_are_told_apart() -> None:
-    """Complete trees would need a leaf for each of the cells that all these rows share."""
-    schema = vw.Schema.numeric((0, 1000), target_bounds=(0, 1), n_features=2)
-    corner = np.random.default_rng(0).random((300, 2))
-    forest = vw.RandomTreesRegressor(schema, epsilon=math.inf, random_state=0).fit(corner[:200], corner[:200, 0])
-    assert forest.score(corner[200:], corner[200:, 0]) > 0.7
-    complete = vw.RandomTreesRegressor(schema, epsilon=math.inf, n_rows=200, random_state=0)
-    assert complete.fit(corner[:200], corner[:200, 0]).score(corner[200:], corner[200:, 0]) < 0.5
 
 
 def test_without_noise_a_node_that_no_split_makes_purer_is_a_leaf() -> None:

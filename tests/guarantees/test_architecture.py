@@ -33,7 +33,7 @@ TESTED_BY = {
     "trees.table_kernels": "trees/test_tabulated.py",
     "data.memory": "data/test_sources.py",
     "data.streams": "data/test_sources.py",
-    "forests.grown.base": "forests/test_medians.py",
+    "forests.grown.base": "forests/grown/test_medians.py",
     "service.migrations.env": "service/test_accounts.py",
 }
 MOST_LINES = 600

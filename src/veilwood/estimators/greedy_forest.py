@@ -58,7 +58,7 @@ class GreedyForestClassifier(Classifier, GreedyForestClassifierParameters, Class
     Guarantee
 
     All choices and leaves together cost (epsilon, delta), for the unit and adjacency asked for:
-    proofs/greedy-forest.md, attacked by tests/forests/test_greedy.py.
+    proofs/greedy-forest.md, attacked by tests/forests/grown/test_greedy.py.
 
     Examples
     --------
@@ -88,7 +88,7 @@ class GreedyForestRegressor(Regressor, GreedyForestParameters, SharedParameters)
     Guarantee
 
     All choices and leaves together cost (epsilon, delta), as in ``GreedyForestClassifier``: proofs/greedy-forest.md,
-    attacked by tests/forests/test_greedy.py.
+    attacked by tests/forests/grown/test_greedy.py.
 
     Examples
     --------

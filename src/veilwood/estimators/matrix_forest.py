@@ -63,7 +63,7 @@ class MatrixForestClassifier(Classifier, OnePassForest, MatrixForestParameters, 
     Guarantee
 
     (epsilon, delta)-differential privacy for the unit and adjacency asked for: proofs/matrix-forest.md, attacked
-    by tests/forests/test_matrix_training.py.
+    by tests/forests/matrix/test_training.py.
 
     Examples
     --------

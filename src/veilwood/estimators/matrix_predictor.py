@@ -65,7 +65,7 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
     Guarantee
 
     Each answer is (epsilon, delta)-private, and answers compose in the ledger (proofs/matrix-forest.md, attacked by
-    tests/forests/test_matrix_answering.py). The queries must be public: nothing protects the people in them.
+    tests/forests/matrix/test_answering.py). The queries must be public: nothing protects the people in them.
 
     Examples
     --------

@@ -58,7 +58,7 @@ class MedianForestClassifier(Classifier, MedianForestClassifierParameters, Class
     Guarantee
 
     All medians, choices and leaves together cost (epsilon, delta): proofs/median-forest.md, attacked by
-    tests/forests/test_medians.py.
+    tests/forests/grown/test_medians.py.
 
     Examples
     --------
@@ -88,7 +88,7 @@ class MedianForestRegressor(Regressor, MedianForestParameters, SharedParameters)
     Guarantee
 
     Medians, choices and leaves together cost (epsilon, delta): proofs/median-forest.md, attacked by
-    tests/forests/test_medians.py.
+    tests/forests/grown/test_medians.py.
 
     Examples
     --------

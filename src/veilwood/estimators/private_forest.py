@@ -68,8 +68,8 @@ class PrivateForestClassifier(Classifier, _PrivateForest, PrivateForestParameter
     Guarantee
 
     Everything in the fitted model is computed from steps of the plan, whose losses add up to at most (epsilon, delta)
-    (proofs/private-forest.md, attacked by tests/forests/test_adaptive.py, tests/forests/test_adaptive_attacks.py and
-    tests/audit/test_attacks.py).
+    (proofs/private-forest.md, attacked by tests/forests/adaptive/test_rows.py,
+    tests/forests/adaptive/test_attacks.py and tests/audit/test_attacks.py).
 
     Examples
     --------
@@ -91,7 +91,7 @@ class PrivateForestRegressor(Regressor, _PrivateForest, PrivateForestParameters,
     -----
     Guarantee
 
-    As for ``PrivateForestClassifier`` (proofs/private-forest.md, attacked by tests/forests/test_adaptive.py).
+    As for ``PrivateForestClassifier`` (proofs/private-forest.md, attacked by tests/forests/adaptive/test_rows.py).
 
     Examples
     --------

@@ -68,7 +68,7 @@ def quality_of_children(totals: Counts, quality: Quality) -> Counts:
 
     A row added to a child changes its quality by a whole number in a range of length ``quality_range``, which is the
     same for all children and splits (proofs/greedy-forest.md, checked by
-    tests/forests/test_greedy.py::test_quality_range_by_enumeration).
+    tests/forests/grown/test_greedy.py::test_quality_range_by_enumeration).
 
     >>> children = np.array([[3, 1], [0, 4]])
     >>> quality_of_children(children, "max").tolist()
@@ -129,7 +129,7 @@ def plan_level(nodes: LevelNodes, quality: Quality, branching: Branching, *, sto
     Guarantee
 
     A row is in one node of each tree that sees it, so the level costs no more (proofs/greedy-forest.md, attacked by
-    tests/forests/test_greedy.py).
+    tests/forests/grown/test_greedy.py).
     """
     splits = 1 if branching == "multiway" else BINS - 1
     return Level(

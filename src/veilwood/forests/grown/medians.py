@@ -54,7 +54,7 @@ def plan_level(nodes: LevelNodes, variant: Variant, *, moments: bool) -> Level:
     Guarantee
 
     A row is in one node of each tree that sees it, so the level costs no more (proofs/median-forest.md, attacked by
-    tests/forests/test_medians.py).
+    tests/forests/grown/test_medians.py).
     """
     select = partial(selecting_step, neighbours=nodes.neighbours, by=nodes.by)
     median = f"medians at depth {nodes.depth}"

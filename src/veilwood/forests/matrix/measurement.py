@@ -78,7 +78,7 @@ def plan_measurement(
     Weighted marginals, and leaves of trees, are plain counts released one after the other, each at its share of the
     budget; an explicit strategy A is one release of the integers A D. One row adds one column of A in one class; or it
     takes a leaf's vote from one class to another, two columns of A (one where a single class is measured, the other
-    being its complement) (proofs/matrix-forest.md, attacked by tests/forests/test_matrix_training.py).
+    being its complement) (proofs/matrix-forest.md, attacked by tests/forests/matrix/test_training.py).
     """
     noise, budget = budget_of(loss, neighbours, n_columns, votes=votes)
     strategy = (

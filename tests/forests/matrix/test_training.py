@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import math
 import pickle
-import tracemalloc
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -38,8 +36,7 @@ from veilwood.audit import leaks
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.forests import noisy_leaves as counted
-from veilwood.forests.matrix import ensembles, measurement
-from veilwood.forests.matrix.measurement import plan_measurement
+from veilwood.forests.matrix import measurement
 from veilwood.forests.matrix.mixtures import Mixture
 from veilwood.forests.matrix.strategies import Factors, Marginals
 from veilwood.forests.matrix.training import MatrixForest
@@ -49,9 +46,9 @@ from veilwood.privacy import entropy
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
-from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
+from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Plan
-from veilwood.trees.counting import leaf_totals, route
+from veilwood.trees.counting import leaf_totals
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
@@ -164,19 +161,6 @@ def test_an_explicit_strategy_is_charged_by_its_columns(
     assert cost > 2 * budget(plan)
 
 
-def test_the_search_measures_no_table_twice_and_covers_the_leaves() -> None:
-    """Whatever is chosen, noise-free reconstruction gives the exact leaves: W A^+ A = W."""
-    car = vw.datasets.car()
-    for parameters in ({"max_depth": 1}, {"max_depth": 3}, {"max_depth": 2, "branching": "binary"}):
-        forest = vw.MatrixForestClassifier(
-            car.schema, epsilon=math.inf, n_estimators=6, random_state=0, **parameters
-        ).fit(car.X, car.y)
-        source = open_rows(car.X, car.y, Encoding(car.schema, "bins"))
-        exact = leaf_totals(forest.forest_, source.batches(), n_classes=4)
-        np.testing.assert_allclose(forest.leaf_counts_, exact, atol=1e-6)
-        assert not forest.privacy_.is_private
-
-
 # -- distinguishers -----------------------------------------------------------------------------------------
 
 
@@ -266,40 +250,6 @@ def forest_on(car: Any, **parameters: Any) -> vw.MatrixForestClassifier:
     return vw.MatrixForestClassifier(car.schema, **{**usual, **parameters})
 
 
-def test_ensembles_have_their_own_features_trees_and_depths(car: Any) -> None:
-    forest = forest_on(car, n_ensembles=3, max_features=4, n_estimators=[2, 3, 4], max_depth=[1, 2, 3])
-    forest.fit(car.X, car.y)
-    assert forest.forest_.n_trees == 9
-    assert forest.plan_.notes["ensembles"] == 3
-    depth_of_tree = [forest.forest_.level[start:end].max() for start, end in tree_spans(forest)]
-    assert depth_of_tree == [1] * 2 + [2] * 3 + [3] * 4
-    for group in (slice(0, 2), slice(2, 5), slice(5, 9)):
-        used = {f for start, end in tree_spans(forest)[group] for f in forest.forest_.feature[start:end] if f >= 0}
-        assert len(used) <= 4
-
-
-def tree_spans(forest: Any) -> list[tuple[int, int]]:
-    starts = [*forest.forest_.roots.tolist(), forest.forest_.n_nodes]
-    return list(pairwise(starts))
-
-
-def test_features_are_cut_into_disjoint_parts(car: Any) -> None:
-    encoding = Encoding(car.schema, "bins")
-    wanted = ensembles.EnsembleParameters(n_ensembles=4, n_estimators=8, max_depth=1, feature_subsets="disjoint")
-    seen = set()
-    for seed in range(20):
-        grown, whole = ensembles.grow_ensembles(encoding, wanted, seed)
-        parts = [each.features for each in grown]
-        assert sorted(f for part in parts for f in part) == list(range(6))  # each feature once
-        assert sorted(map(len, parts)) == [1, 1, 2, 2]
-        assert whole.n_trees == 8
-        seen.add(tuple(parts))
-    assert len(seen) > 15  # at random
-    forest = forest_on(car, n_ensembles=3, n_estimators=6, max_depth=2, feature_subsets="disjoint").fit(car.X, car.y)
-    assert forest.plan_.choices["division"] == 3
-    assert len(forest.plan_.steps) == 3  # trees of depth 2 over two features: one table each
-
-
 def test_a_wide_table_gets_ensembles_over_parts_of_its_features() -> None:
     """One ensemble stays where it answers its leaves well, gives way where it is drowned, and the plan says both."""
     wide = schema([4] * 12, 2, "wide")
@@ -332,13 +282,6 @@ def test_a_plan_that_says_nothing_of_its_division_is_refused(car: Any) -> None:
             forest.prepare(car.schema, forged)
 
 
-def test_a_total_of_trees_is_shared_out(car: Any) -> None:
-    forest = forest_on(car, n_ensembles=3, max_features=4, n_estimators=8)
-    wanted = ensembles.EnsembleParameters(n_ensembles=3, max_features=4, n_estimators=8, max_depth=2)
-    _, whole = ensembles.grow_ensembles(Encoding(car.schema, "bins"), wanted, 0)
-    assert whole.n_trees == forest.plan().layout.trees == 8
-
-
 @pytest.mark.parametrize(
     "parameters",
     [
@@ -359,23 +302,6 @@ def test_forests_learn(car: Any, parameters: dict[str, Any]) -> None:
     assert forest.score(car.X, car.y) > 0.7  # the majority class has 0.70
     shares = forest.predict_proba(car.X)
     np.testing.assert_allclose(shares.sum(axis=1), 1)
-
-
-def test_a_large_domain_needs_no_table_of_all_cells() -> None:
-    wide = schema([8] * 10, 2, "wide")  # 1.1e9 cells
-    X = np.random.default_rng(0).integers(0, 8, (400, 10))
-    y = np.where(X[:, 0] > 3, "c1", "c0")
-    forest = vw.MatrixForestClassifier(wide, epsilon=math.inf, n_estimators=4, max_depth=2, random_state=0)
-    tracemalloc.start()
-    forest.fit(X, y)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 200e6
-    leaves = route(forest.forest_, X.astype(np.uint16))
-    exact = np.zeros((forest.forest_.n_leaves, 2))
-    for tree in leaves.T:
-        np.add.at(exact, (tree, (y == "c1").astype(int)), 1)
-    np.testing.assert_allclose(forest.leaf_counts_, exact, atol=1e-6)
 
 
 def test_the_budget_is_charged_once_and_refused_when_spent(car: Any) -> None:
@@ -452,11 +378,3 @@ def test_optimised_noise_is_never_above_the_identity_and_far_below_equal_shares(
         assert plan.expected_leaf_mse <= most * identity * (1 + 1e-9)
         baseline = paths.set_params(mechanism="laplace").plan()
         assert plan.expected_leaf_mse < baseline.expected_leaf_mse / 3
-
-
-def test_gaussian_noise_is_planned_by_rho() -> None:
-    workload = PathWorkload.from_leaves((3, 2), [[0]] * 3 + [[1]] * 2, [[0], [1], [2], [0], [1]])
-    loss = Loss(Fraction(1), Fraction(1, 10**6), Fraction(1, 50))
-    measurement = plan_measurement("leaves", workload, loss, Neighbours(), 2)
-    assert all(isinstance(step.mechanism, DiscreteGaussian) for step in measurement.steps)
-    assert sum(step.loss.rho for step in measurement.steps) == Fraction(1, 50)  # type: ignore[misc]

@@ -13,10 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from veilwood.data.encoding import EncodedColumn
-from veilwood.errors import MechanismError, PlanError
-from veilwood.forests.matrix.choices import strategy_from_choice, strategy_to_choice
 from veilwood.forests.matrix.marginal_search import search_marginals
-from veilwood.forests.matrix.measurement import alternatives, divide, errors_of
 from veilwood.forests.matrix.mixtures import Mixture, direct_error, errors_by_tree, mixtures
 from veilwood.forests.matrix.search import SMALL, candidates, optimize
 from veilwood.forests.matrix.strategies import Marginals, NoiseName, expected_error, noise_variance
@@ -152,23 +149,6 @@ def test_costs_of_trees_add_up_as_the_search_says(noise: NoiseName) -> None:
     assert direct_error(workload, noise) <= len(errors) ** (2 if noise == "laplace" else 1) * workload.n_queries
 
 
-def test_a_choice_is_read_back_and_a_forged_one_refused() -> None:
-    workload = leaves_of((3, 2, 4), 4, 2, 5)
-    for strategy in some(workload, np.random.default_rng(0)):
-        again = strategy_from_choice(workload, strategy_to_choice(strategy))
-        assert isinstance(again, Mixture)
-        assert (again.trees, again.weights, again.l1) == (strategy.trees, strategy.weights, strategy.l1)
-    forged: list[Any] = [
-        [[1, [0, 1, 2]]], [[1, [0, 1, 2, 4]]], [[1, [0, 1, 2, -1]]], [[0, [0, 1, 2, 3]]], [[1, [0, 0, 1, 2]]],
-        [[1, []], [2, [0, 1, 2, 3]]], [[1.5, [0, 1, 2, 3]]], [], "trees", [[1, "all"]],
-    ]  # fmt: skip
-    for trees in forged:
-        with pytest.raises(PlanError, match="strategy of the plan"):
-            strategy_from_choice(workload, {"marginals": [], "trees": trees})
-    with pytest.raises(MechanismError, match="from_forest"):
-        Mixture(PathWorkload.from_leaves((3,), [[0]] * 3, [[0], [1], [2]]), {1: (0,)}, {})
-
-
 def test_a_hopeless_search_ends_early_and_others_do_not() -> None:
     workload = leaves_of((4,) * 4, 30, 2, 0)
     counted: list[int] = []
@@ -187,40 +167,3 @@ def test_a_hopeless_search_ends_early_and_others_do_not() -> None:
         return len(counted)
 
     assert starts(1e-9) < starts(math.inf) == starts(direct_error(workload, "laplace"))
-
-
-def never_worse(seed: int, trees: int) -> None:
-    """Optimised noise against every baseline, on a random forest: in the plan of one ensemble, and of several."""
-    rng = np.random.default_rng(seed)
-    budget = Fraction(int(rng.integers(1, 40)), 10)
-    sizes = [tuple(int(n) for n in rng.integers(2, 7, int(rng.integers(2, 6)))) for _ in range(2)]
-    for noise in NOISES:
-        paths = [
-            leaves_of(
-                s, n, int(rng.integers(1, min(len(s), 4))) if len(s) > 1 else 1, seed, multiway=bool(rng.integers(2))
-            )
-            for s, n in zip(sizes, (trees, max(1, trees // 3)), strict=True)
-        ]
-        for chosen in (paths[:1], paths):
-            shares = divide(chosen, noise, budget, 2)
-            assert sum(shares) == 1
-            n_leaves = sum(path.n_queries for path in chosen)
-            error = sum(errors_of(chosen, shares, noise, budget, 2)) / n_leaves
-            told = alternatives(chosen, shares, noise, budget, 2)
-            assert all(error <= cost * 1.001 for cost in told.values())  # told to four digits
-            count = sum(int(path.tree_of_leaf[-1]) + 1 for path in chosen)
-            equal = noise_variance(noise, count / budget if noise == "laplace" else count / (2 * budget))
-            assert error <= equal * (1 + 1e-9)
-            cells = [expected_error(path, Marginals.identity(path), noise, budget / len(chosen)) for path in chosen]
-            assert error <= sum(cells) / n_leaves * (1 + 1e-9)
-
-
-@pytest.mark.parametrize(("seed", "trees"), [*enumerate([1, 2, 5, 16, 128])])
-def test_optimised_noise_is_never_worse_than_a_baseline(seed: int, trees: int) -> None:
-    never_worse(seed, trees)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 140))
-def test_optimised_noise_is_never_worse_than_a_baseline_widely(seed: int) -> None:
-    never_worse(seed, int(np.random.default_rng(seed).choice([1, 2, 3, 4, 8, 16, 32, 64, 128])))

@@ -5,32 +5,28 @@ from __future__ import annotations
 
 import doctest
 import math
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
-from itertools import combinations
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.optimize import approx_fprime
 
 import veilwood as vw
-from fixtures.small_workloads import KINDS, grow, grow_binary, reached_by, small_workloads
+from fixtures.small_workloads import KINDS, grow, reached_by, small_workloads
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import DomainTooLargeError, OutOfSchemaError, VeilwoodError
-from veilwood.forests.matrix import marginal_search, strategies
 from veilwood.forests.matrix import search as strategy_search
+from veilwood.forests.matrix import strategies
 from veilwood.forests.matrix.ensembles import grow_ensembles
-from veilwood.forests.matrix.search import lower_bound, optimize
+from veilwood.forests.matrix.search import optimize
 from veilwood.forests.matrix.strategies import Factors, Marginals, NoiseName, Strategy, expected_error
 from veilwood.forests.matrix.training import MatrixForestParameters
 from veilwood.forests.matrix.votes import LeafVoteWorkload, VoteWorkload
-from veilwood.forests.matrix.workloads import PathWorkload, Workload, features_of
-from veilwood.trees.counting import HAVE_NUMBA
+from veilwood.forests.matrix.workloads import PathWorkload, Workload
 
 NOISES: list[NoiseName] = ["laplace", "gaussian"]
 CAR = (4, 4, 4, 3, 3, 3)
@@ -171,47 +167,9 @@ def test_a_strategy_that_leaves_a_query_out_is_refused() -> None:
     assert not Marginals.identity(other).supports(workload)
 
 
-@pytest.mark.parametrize("budget", [Fraction(1, 10), Fraction(1), Fraction(10), Fraction(1000)])
-@pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("kind", KINDS)
-def test_never_worse_than_identity_nor_better_than_the_bound(kind: str, noise: NoiseName, budget: Fraction) -> None:
-    for seed in range(2):
-        workload = small_workloads(seed)[kind]
-        best = optimize(workload, noise, budget, starts=6)
-        error = expected_error(workload, best, noise, budget)
-        assert error <= expected_error(workload, Marginals.identity(workload), noise, budget)
-        assert error >= lower_bound(workload, noise, budget) * (1 - 1e-9)
-
-
-def test_the_search_is_a_function_of_its_seed() -> None:
-    workload = PathWorkload.from_leaves(CAR, *grow(CAR, 2, 8, np.random.default_rng(0)))
-    one, other = (optimize(workload, seed=3, starts=6) for _ in range(2))
-    assert isinstance(one, Marginals)
-    assert isinstance(other, Marginals)
-    assert one.weights == other.weights
-
-
 def figure(workload: Workload, strategy: Strategy) -> float:
     """Error at epsilon = 1 with continuous noise, as the papers give it."""
     return expected_error(workload, strategy, budget=SMALL) * float(SMALL) ** 2
-
-
-@pytest.mark.parametrize(
-    ("sizes", "depth", "trees", "identity", "known"),
-    [(CAR, 2, 32, 110592, 59500), (CAR, 1, 32, 110592, 5700), ((5,) * 4, 2, 128, 160000, 138800)],
-)
-def test_shallow_forests_beat_the_identity_as_known(
-    sizes: tuple[int, ...], depth: int, trees: int, identity: float, known: float
-) -> None:
-    workload = PathWorkload.from_leaves(sizes, *grow(sizes, depth, trees, np.random.default_rng(0)))
-    assert figure(workload, Marginals.identity(workload)) == pytest.approx(identity, rel=1e-6)
-    assert figure(workload, optimize(workload, budget=SMALL)) < known
-
-
-def test_gaussian_noise_on_car_reaches_the_known_figure() -> None:
-    workload = PathWorkload.from_leaves(CAR, *grow(CAR, 4, 128, np.random.default_rng(0)))
-    error = expected_error(workload, optimize(workload, "gaussian", SMALL), "gaussian", SMALL)
-    assert error / workload.n_queries * 2 * float(SMALL) < 6.6
 
 
 def test_leaf_votes_beat_the_identity_over_all_leaves() -> None:
@@ -224,14 +182,6 @@ def test_leaf_votes_beat_the_identity_over_all_leaves() -> None:
     assert figure(merged, optimize(merged, budget=SMALL)) < 9500
 
 
-def test_ordered_features_of_binary_trees_gain_from_products() -> None:
-    sizes = (48, 48)
-    workload = PathWorkload.from_masks(sizes, grow_binary(sizes, 4, 30, np.random.default_rng(0)))
-    best = optimize(workload, starts=8)
-    assert best.name == "kronecker p-identity"
-    assert expected_error(workload, best) < 0.6 * expected_error(workload, Marginals.identity(workload))
-
-
 def test_batch_prediction_gains_from_explicit_rows() -> None:
     rng = np.random.default_rng(0)
     sizes = (3, 4, 5, 6)
@@ -240,66 +190,6 @@ def test_batch_prediction_gains_from_explicit_rows() -> None:
     best = optimize(votes, budget=SMALL, starts=8)
     assert best.name == "p-identity"
     assert figure(votes, best) < 0.8 * figure(votes, Marginals.identity(votes))
-
-
-def value_of(objective: Any) -> Callable[[NDArray[np.float64]], float]:
-    """The value alone, of what returns it with its gradient."""
-    return lambda x: float(objective(x)[0])
-
-
-@pytest.mark.parametrize("budget", [None, 4])
-@pytest.mark.parametrize("noise", NOISES)
-def test_gradients(noise: NoiseName, budget: int | None) -> None:
-    rng = np.random.default_rng(0)
-    workload = PathWorkload.from_leaves((3, 4, 2), *grow((3, 4, 2), 2, 5, rng))
-    family = marginal_search._Family(np.arange(8))
-    g = np.array([workload.residual_traces.get(mask, 0.0) for mask in range(8)])
-    objective = marginal_search._marginals_objective(family, g, rng.random(8), noise, budget)
-    z = rng.normal(size=8)
-    np.testing.assert_allclose(objective(z)[1], approx_fprime(z, value_of(objective)), atol=1e-5)
-
-
-@pytest.mark.parametrize("noise", NOISES)
-def test_p_identity_descends_to_what_its_inverse_says(noise: NoiseName, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    W = rng.random((5, 6))
-    seen: dict[str, Any] = {}
-
-    def spy(objective: Any, start: NDArray[np.float64], **_: Any) -> Any:
-        seen["objective"] = objective
-        return type("Result", (), {"x": start})
-
-    monkeypatch.setattr(strategy_search, "minimize", spy)
-    start = rng.random((2, 6))
-    strategy_search._p_identity((W.T @ W).__matmul__, (W**2).sum(axis=0), start, noise, 1)
-    value, gradient = seen["objective"](start.ravel())
-    direct = (strategy_search._p_identity_inverse(start, noise) * (W.T @ W)).sum() / (W**2).sum()
-    assert value == pytest.approx(direct)
-    numeric = approx_fprime(start.ravel(), value_of(seen["objective"]), 1e-7)
-    np.testing.assert_allclose(gradient, numeric, atol=1e-5)
-
-
-def test_rounded_p_identity_columns_add_up_exactly() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        b = rng.random((7, 5)) * 10.0 ** rng.integers(-2, 6)
-        rounded = strategy_search._rounded_p_identity(b, "laplace", 1 << 10)
-        np.testing.assert_array_equal(rounded.sum(axis=0), 1 << 10)
-        assert rounded.min() >= 0
-        assert np.diag(rounded[:5]).min() >= 1
-
-
-def test_twenty_features_without_the_domain() -> None:
-    sizes = (4,) * 20  # 10^12 cells
-    rng = np.random.default_rng(0)
-    workload = PathWorkload.from_leaves(sizes, *grow(sizes, 2, 4, rng))
-    best = optimize(workload, starts=2)
-    codes, classes = rng.integers(4, size=(500, 20)), rng.integers(2, size=500)
-    answers = best.reconstruct(best.measure_exact(codes, classes, 2), workload)
-    features, values = grow(sizes, 2, 4, np.random.default_rng(0))
-    for leaf in range(0, workload.n_queries, 7):
-        inside = (codes[:, features[leaf]] == values[leaf]).all(axis=1)
-        np.testing.assert_allclose(answers[leaf], np.bincount(classes[inside], minlength=2), atol=1e-8)
 
 
 def test_batches_add_up() -> None:
@@ -359,18 +249,6 @@ def test_examples(module: ModuleType) -> None:
     assert doctest.testmod(module).failed == 0
 
 
-@pytest.mark.skipif(not HAVE_NUMBA, reason="compares with compiled loops")
-@pytest.mark.parametrize("masks", [np.arange(32), np.flatnonzero(np.bitwise_count(np.arange(512)) <= 3)], ids=len)
-def test_compiled_sums_over_sets_agree_to_the_last_bit(masks: Any) -> None:
-    family, values = marginal_search._Family(masks), np.random.default_rng(0).random(len(masks))
-    above = [values[(masks & mask) == mask].sum() for mask in masks]
-    below = [values[(masks | mask) == mask].sum() for mask in masks]
-    sides: list[tuple[Literal[0, 1], Any]] = [(0, above), (1, below)]
-    for into, expected in sides:
-        assert np.array_equal(family.summed(values, into, fast=True), family.summed(values, into, fast=False))
-        np.testing.assert_allclose(family.summed(values, into), expected, rtol=1e-12)
-
-
 def test_plans_of_one_design_share_what_was_searched() -> None:
     schema = Schema.numeric((0, 1), classes=[0, 1], n_features=4)
     encoding, wanted = Encoding(schema, "bins"), MatrixForestParameters(n_estimators=4, max_depth=2)
@@ -394,31 +272,3 @@ def test_a_forest_that_is_written_to_changes_no_later_fit() -> None:
     again = vw.MatrixForestClassifier(data.schema, **made).fit(data.X, data.y)
     assert len(set(again.forest_.roots.tolist())) == 4
     assert again.plan_ == before
-
-
-@pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("shape", [(5,) * 6, (2,) * 8, (2, 3, 4, 5, 6), (7, 2, 2, 2, 6)], ids=str)
-@pytest.mark.parametrize("depth", [1, 2])
-def test_sets_that_are_left_out_do_not_pay(shape: tuple[int, ...], depth: int, noise: NoiseName) -> None:
-    """Whoever measures one errs no more, at no higher price, with the sets inside it that leaves ask for."""
-    rng = np.random.default_rng(1)
-    workload = PathWorkload.from_leaves(shape, *grow(shape, depth, 200, rng))  # so many that all sets are asked for
-    seen = np.array(list(workload.residual_traces), np.int64)
-    whole, few = (
-        {features_of(int(mask)) for mask in marginal_search._family(workload, seen, 1 << 22, power).masks}
-        for power in (None, 0.5 if noise == "laplace" else 1.0)
-    )
-    assert {features_of(int(space)) for space in seen} <= few
-    assert len(whole) == 2 ** len(shape)
-    assert len(few) < len(whole) or (noise == "laplace" and depth == 2)
-    weight, every = 10**6, Counter({tuple(range(len(shape))): 10**4})  # which answers all leaves
-    for left_out in whole - few:
-        cells = math.prod(shape[i] for i in left_out)
-        parts = {
-            part: math.floor(weight * math.sqrt(math.prod(shape[i] for i in part) / cells))
-            for part in combinations(left_out, depth)
-        }
-        before = Marginals(workload, dict(every + Counter({left_out: weight})))
-        after = Marginals(workload, dict(every + Counter(parts)))
-        assert after.l1 <= before.l1 if noise == "laplace" else after.l2_squared <= before.l2_squared
-        assert expected_error(workload, after, noise, SMALL) <= 1.001 * expected_error(workload, before, noise, SMALL)

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 import veilwood as vw
-from fixtures.clinic import COLUMNS, forest_of, schema_of, small_table, table_of
-from veilwood.data.batches import Batch, Source
-from veilwood.data.encoding import TARGET_LEVELS, Encoding
-from veilwood.forests.adaptive import questions as asked
+from fixtures.clinic import COLUMNS, forest_of, schema_of, table_of
+from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.forests.adaptive.planning import first_step, in_words
 from veilwood.forests.adaptive.purse import Purse
-from veilwood.forests.adaptive.rows import GRADIENT_UNITS, HeldRows, ScoredRows
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.loss import requested_loss
 from veilwood.privacy.neighbours import Neighbours, unit_of
@@ -45,38 +40,6 @@ def test_files_in_batches_equal_a_table_in_memory(task: str, tmp_path: Path) -> 
             fits.append(forest_of(task, epsilon=2.0).fit(given_rows))
     assert np.array_equal(fits[0].leaf_values_, fits[1].leaf_values_)
     assert fits[0].plan_.steps == fits[1].plan_.steps
-
-
-@pytest.mark.parametrize("n_jobs", [1, 2])
-def test_rows_in_parts_answer_as_in_one(n_jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoding = Encoding(schema_of("three"))
-    X, y = table_of("three", 500)
-    codes, target = encoding.encode(X), encoding.encode_target(y)
-    places = [*range(0, 500, 60), 500]
-    source = Source(lambda: (partial(Batch, codes[i:j], target[i:j], 0, i) for i, j in pairwise(places)))
-    whole = ScoredRows.of(COLUMNS, source.batches(), 3)
-    monkeypatch.setattr("veilwood.forests.adaptive.rows.PART_ROWS", 100)
-    held = HeldRows(COLUMNS, source, 3, n_jobs)
-    table = small_table()
-    values = np.random.default_rng(0).integers(-500, 500, (table.n_cells, 3)).astype(np.int32)
-    held.add(table, values)
-    whole.add(table, values)
-    for question in (asked.GradientSums([table], 3, GRADIENT_UNITS), asked.RowsByCell(table), asked.ClassCounts(3)):
-        assert (held.ask(question) == question(whole)).all()
-    cells, counts = held.occupied(table.axes, 3)
-    one_by_one = np.bincount(table.cells(whole.cells) * 3 + whole.target)
-    assert (np.flatnonzero(one_by_one) == cells).all()
-    assert (one_by_one[cells] == counts).all()
-    held.hold_back(0.3)
-    assert held.ask(asked.RowCount()) + held.ask_held_back(asked.RowCount()) == 500
-    judged, share = held.ask_some(asked.RowCount(), 0.5)
-    assert 0 < judged < held.ask(asked.RowCount())
-    assert share == 0.5
-
-
-def test_no_rows_are_one_part() -> None:
-    held = HeldRows(COLUMNS, Source(lambda: iter(())), 1)
-    assert held.ask(asked.RowsByCell(small_table())).tolist() == [0] * small_table().n_cells
 
 
 def test_fine_cells_are_chosen_by_rows_that_were_held_back() -> None:
