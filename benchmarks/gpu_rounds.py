@@ -26,7 +26,7 @@ from gpu import copy_bandwidth
 import veilwood as vw
 from veilwood.data.batches import Batch, Source
 from veilwood.data.encoding import GRID_CELLS
-from veilwood.forests.adaptive.gpu_rows import DeviceRows
+from veilwood.forests.cells.gpu_rows import DeviceRows
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.ledger import open_ledger

@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 
 from veilwood import plots
 from veilwood.errors import VeilwoodError
-from veilwood.forests.adaptive.effects import Effects, Interaction, MainEffect
+from veilwood.forests.explained.effects import Effects, Interaction, MainEffect
 
 
 def test_errors_beside_baselines_and_bounds() -> None:

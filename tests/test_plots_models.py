@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 import veilwood as vw
 from veilwood import plots, plots_models
 from veilwood.errors import VeilwoodError
-from veilwood.forests.adaptive.effects import Effects, Interaction, MainEffect
+from veilwood.forests.explained.effects import Effects, Interaction, MainEffect
 
 EFFECTS = Effects(
     "log-odds",

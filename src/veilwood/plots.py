@@ -29,7 +29,7 @@ from veilwood.plots_models import (
 )
 
 if TYPE_CHECKING:
-    from veilwood.forests.adaptive.effects import Effects
+    from veilwood.forests.explained.effects import Effects
 
 __all__ = [
     "Comparison",

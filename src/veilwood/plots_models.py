@@ -31,7 +31,7 @@ except ImportError as missing:
     raise SetupError("pictures need matplotlib. Hint: pip install 'veilwood[plots]'.") from missing
 
 if TYPE_CHECKING:
-    from veilwood.forests.adaptive.effects import Effects, Interaction, MainEffect
+    from veilwood.forests.explained.effects import Effects, Interaction, MainEffect
     from veilwood.privacy.ledger import Ledger
 
 # After Okabe and Ito (2008), darkened where needed so that each stands out from white by at least 3 to 1.

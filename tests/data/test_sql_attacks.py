@@ -18,9 +18,9 @@ import veilwood as vw
 from fixtures.databases import counts_there, put, rows_of, schema_of, schema_with
 from veilwood.data.sql.source import open_sql
 from veilwood.errors import OutOfSchemaError, UnreadableError
-from veilwood.forests.adaptive.cell_tables import CellTable
-from veilwood.forests.adaptive.questions import GradientSums
-from veilwood.forests.adaptive.sql_rows import SqlRows
+from veilwood.forests.cells.cell_tables import CellTable
+from veilwood.forests.cells.questions import GradientSums
+from veilwood.forests.cells.sql_rows import SqlRows
 from veilwood.privacy.ledger import MemoryLedger
 from veilwood.privacy.neighbours import RowsOf
 

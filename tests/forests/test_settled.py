@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from veilwood.forests import adaptive
+from veilwood.forests import adaptive, cells, explained
 from veilwood.forests.adaptive import planning
 
 FILE = Path(__file__).parents[1] / "fixtures" / "settled.json"
@@ -26,11 +26,12 @@ FILE = Path(__file__).parents[1] / "fixtures" / "settled.json"
 def constants() -> dict[str, Any]:
     """Every number, and every tuple or array of numbers, that a module of the method names in capitals."""
     found = {}
-    for module in pkgutil.iter_modules(adaptive.__path__):
-        home = importlib.import_module(f"{adaptive.__name__}.{module.name}")
+    rooms = [(room.__name__, pkgutil.iter_modules(room.__path__)) for room in (adaptive, cells, explained)]
+    for room, module in [(room, found.name) for room, modules in rooms for found in modules]:
+        home = importlib.import_module(f"{room}.{module}")
         for name, value in vars(home).items():
             if name.isupper() and isinstance(value, int | float | tuple | np.ndarray) and not isinstance(value, bool):
-                found[f"{module.name}.{name}"] = json.loads(json.dumps(_plain(value)))
+                found[f"{module}.{name}"] = json.loads(json.dumps(_plain(value)))
     return found
 
 

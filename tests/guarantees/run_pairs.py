@@ -28,7 +28,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / 
 
 from fixtures.neighbour_pairs import TWO_CLASSES, discovery_of, drawn, pair_of  # noqa: E402
 from veilwood.audit.noninterference import Trace, compare  # noqa: E402
-from veilwood.forests.adaptive.effects import Effects  # noqa: E402
+from veilwood.forests.explained.effects import Effects  # noqa: E402
 
 OF_A_SEED = 10**7  # pairs have numbers: so many belong to a seed
 CHUNK = 20

@@ -19,8 +19,8 @@ MODULES = sorted(path for path in SOURCE.rglob("*.py") if path.name != "__init__
 WORDS = {path: set(re.findall(r"\w+", path.read_text())) for path in TESTS.rglob("test_*.py")}
 
 # Two lines long, or compiled twins: the tests of what they speed up run both.
-UNNAMED = {"__main__", "_version", "data.encoding_kernels", "forests.adaptive.row_kernels",
-           "forests.adaptive.tree_kernels", "forests.matrix.sum_kernels", "trees.histogram_kernels"}  # fmt: skip
+UNNAMED = {"__main__", "_version", "data.encoding_kernels", "forests.cells.row_kernels",
+           "trees.fitting_kernels", "forests.matrix.sum_kernels", "trees.histogram_kernels"}  # fmt: skip
 # Tested through something else: by which file.
 TESTED_BY = {
     "data.weights": "estimators/test_weights.py",

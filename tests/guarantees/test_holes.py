@@ -27,9 +27,9 @@ from veilwood.data.cluster.worker import Part, count_rows, encoded_schema, of_bu
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.errors import PlanError, VeilwoodError
-from veilwood.forests.adaptive import cluster_rows
-from veilwood.forests.adaptive.cell_tables import CellTable, grow_tables
-from veilwood.forests.adaptive.rows import HeldRows
+from veilwood.forests.cells import cluster_rows
+from veilwood.forests.cells.cell_tables import CellTable, grow_tables
+from veilwood.forests.cells.rows import HeldRows
 from veilwood.privacy.certificate import Assumption
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import seeded_for_tests

@@ -15,6 +15,7 @@ from fixtures.layers import LAYERS
 SOURCE = Path(veilwood.__file__).parent
 
 FAMILIES = ("forests.random_trees", "forests.grown", "forests.matrix", "forests.adaptive")
+BELOW_FAMILIES = ("forests.cells", "forests.explained")
 
 
 def module_name(path: Path) -> str:
@@ -60,7 +61,7 @@ def height(module: str) -> int:
 
 def wrong_imports(module: str, text: str) -> list[str]:
     """The imports of a module that go upwards, sideways to an equal room, or from one family to another."""
-    family = next((family for family in FAMILIES if within(module, family)), None)
+    family = next((family for family in (*FAMILIES, *BELOW_FAMILIES) if within(module, family)), None)
     found = []
     for other in imported(text):
         upwards = height(other) > height(module)

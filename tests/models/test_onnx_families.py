@@ -14,8 +14,8 @@ import pytest
 import veilwood as vw
 from veilwood import estimators, not_private
 from veilwood.forests.adaptive.cell_forests import Grown
-from veilwood.forests.adaptive.cell_tables import CellTable, grow_tables
-from veilwood.forests.adaptive.columns import columns_of
+from veilwood.forests.cells.cell_tables import CellTable, grow_tables
+from veilwood.forests.cells.columns import columns_of
 from veilwood.models.onnx import export_onnx
 
 onnx = pytest.importorskip("onnx")

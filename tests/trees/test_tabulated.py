@@ -10,7 +10,7 @@ import pytest
 
 import veilwood as vw
 from veilwood.data.encoding import EncodedColumn
-from veilwood.forests.adaptive.cell_tables import Axis, CellTable, grow_tables
+from veilwood.forests.cells.cell_tables import Axis, CellTable, grow_tables
 from veilwood.trees.counting import sum_over_trees
 from veilwood.trees.random import grow_multiway
 from veilwood.trees.tabulated import Tabulated

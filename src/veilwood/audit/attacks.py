@@ -26,7 +26,7 @@ from veilwood.data.schema import Schema, TaskKind
 from veilwood.errors import PrivacyWarning, UseError, UtilityWarning
 from veilwood.estimators import MatrixForestPredictor, PrivateForestClassifier, PrivateForestRegressor
 from veilwood.estimators.base import BaseForest
-from veilwood.forests.adaptive.rows import gradients
+from veilwood.forests.cells.rows import gradients
 from veilwood.forests.method import ForestDesign
 from veilwood.forests.noisy_leaves import LeafMethod
 from veilwood.privacy.door import Door

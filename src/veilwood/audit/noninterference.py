@@ -41,8 +41,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.audit.leaks import differences, walk
-from veilwood.forests.adaptive.cluster_rows import PartitionRows
-from veilwood.forests.adaptive.rows import HeldRows, ScoredRows
+from veilwood.forests.cells.cluster_rows import PartitionRows
+from veilwood.forests.cells.rows import HeldRows, ScoredRows
 from veilwood.models.file import save
 from veilwood.privacy import entropy, spending
 from veilwood.privacy.door import Door

@@ -15,7 +15,7 @@ import typer
 from veilwood.atomic_file import write_file
 from veilwood.cli.options import AsJson, Force, ModelPath, check_output, say
 from veilwood.errors import UseError
-from veilwood.forests.adaptive.effects import Effects
+from veilwood.forests.explained.effects import Effects
 from veilwood.models import file as model_file
 from veilwood.models.onnx import export_onnx
 

@@ -16,7 +16,7 @@ from veilwood.data.sql.session import Session, is_address, open_session
 from veilwood.data.sql.source import EncodedRows, SqlSource, assumed_types, scratch_tables
 from veilwood.data.sql.words import Engine, Words, kind_of
 from veilwood.forests.adaptive.private_forest import PrivateForest
-from veilwood.forests.adaptive.sql_rows import show_questions
+from veilwood.forests.cells.sql_rows import show_questions
 from veilwood.privacy.neighbours import RowsOf
 
 __all__ = ["statements_of"]

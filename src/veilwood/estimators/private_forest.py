@@ -10,8 +10,8 @@ from sklearn.utils.validation import check_is_fitted
 from veilwood.estimators.base import BaseForest, SharedParameters
 from veilwood.estimators.class_weights import ClassWeights
 from veilwood.estimators.predicting import Classifier, Regressor
-from veilwood.forests.adaptive.effects import Effects
 from veilwood.forests.adaptive.private_forest import PrivateForest, PrivateForestParameters
+from veilwood.forests.explained.effects import Effects
 
 _PARAMETERS = """
     Parameters
@@ -68,7 +68,7 @@ class PrivateForestClassifier(Classifier, _PrivateForest, PrivateForestParameter
     Guarantee
 
     Everything in the fitted model is computed from steps of the plan, whose losses add up to at most (epsilon, delta)
-    (proofs/private-forest.md, attacked by tests/forests/adaptive/test_rows.py,
+    (proofs/private-forest.md, attacked by tests/forests/cells/test_rows.py,
     tests/forests/adaptive/test_attacks.py and tests/audit/test_attacks.py).
 
     Examples
@@ -91,7 +91,7 @@ class PrivateForestRegressor(Regressor, _PrivateForest, PrivateForestParameters,
     -----
     Guarantee
 
-    As for ``PrivateForestClassifier`` (proofs/private-forest.md, attacked by tests/forests/adaptive/test_rows.py).
+    As for ``PrivateForestClassifier`` (proofs/private-forest.md, attacked by tests/forests/cells/test_rows.py).
 
     Examples
     --------

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 import veilwood as vw
 from veilwood import audit
 from veilwood.audit.noninterference import forced, interference
-from veilwood.forests.adaptive import loop, planning, private_forest, questions
-from veilwood.forests.adaptive.cell_tables import CellTable
+from veilwood.forests.adaptive import loop, planning, private_forest
 from veilwood.forests.adaptive.purse import Purse
-from veilwood.forests.adaptive.rows import COINS, GRADIENT_UNITS, HeldRows, ScoredRows, reach
+from veilwood.forests.cells import questions
+from veilwood.forests.cells.cell_tables import CellTable
+from veilwood.forests.cells.rows import COINS, GRADIENT_UNITS, HeldRows, ScoredRows, reach
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.ledger import MemoryLedger

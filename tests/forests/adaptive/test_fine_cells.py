@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 import veilwood as vw
 from veilwood.data.encoding import Encoding
-from veilwood.forests.adaptive.cell_tables import Axis
-from veilwood.forests.adaptive.columns import CellColumn, columns_of
 from veilwood.forests.adaptive.fine_cells import FINEST, FineCells, choose_axes, without_empty_groups
+from veilwood.forests.cells.cell_tables import Axis
+from veilwood.forests.cells.columns import CellColumn, columns_of
 
 Floats = NDArray[np.float64]
 

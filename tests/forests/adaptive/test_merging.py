@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from fixtures.clinic import COLUMNS
-from forests.adaptive.test_rows import random_rows
+from forests.cells.test_rows import random_rows
 from veilwood.forests.adaptive import merging
-from veilwood.forests.adaptive.cell_tables import CellTable
-from veilwood.forests.adaptive.estimates import Seen
-from veilwood.forests.adaptive.estimates import Step as Taken
+from veilwood.forests.cells.cell_tables import CellTable
+from veilwood.forests.explained.estimates import Seen
+from veilwood.forests.explained.estimates import Step as Taken
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),

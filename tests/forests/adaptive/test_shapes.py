@@ -11,9 +11,9 @@ import pytest
 
 import veilwood as vw
 from veilwood.data.encoding import Encoding
-from veilwood.forests.adaptive.columns import columns_of
 from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.adaptive.shapes import MOST_CELLS, Shapes, Strengths, division, groups_in_set
+from veilwood.forests.cells.columns import columns_of
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 

@@ -10,8 +10,8 @@ import pytest
 
 from fixtures.clinic import COLUMNS
 from veilwood.forests.adaptive import shrinking
-from veilwood.forests.adaptive.cell_tables import CellTable
 from veilwood.forests.adaptive.shrinking import components, newton_step, shrunken_evidence, totals_of
+from veilwood.forests.cells.cell_tables import CellTable
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),

@@ -11,10 +11,10 @@ import pytest
 from veilwood.data.batches import Batch, Source
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
-from veilwood.forests.adaptive import questions as asked
-from veilwood.forests.adaptive.cell_tables import CellTable
-from veilwood.forests.adaptive.columns import columns_of
-from veilwood.forests.adaptive.rows import GRADIENT_UNITS, LEVEL_UNITS, SCORE_UNITS, HeldRows, reach
+from veilwood.forests.cells import questions as asked
+from veilwood.forests.cells.cell_tables import CellTable
+from veilwood.forests.cells.columns import columns_of
+from veilwood.forests.cells.rows import GRADIENT_UNITS, LEVEL_UNITS, SCORE_UNITS, HeldRows, reach
 from veilwood.secure.mpc.engine import Bits
 from veilwood.secure.mpc.links import Links, run_threads
 from veilwood.secure.mpc.plain import PlainEngine

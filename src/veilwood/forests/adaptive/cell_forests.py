@@ -2,7 +2,7 @@
 """An ordinary forest, or an additive model, learned by scikit-learn from released cells and written as ours.
 
 Everything here is computed from what was released: which kind it is, how large its leaves, how it is judged. The
-exception is ``RightAnswers``, a question to the rows that were held back. Where numba is installed ``tree_kernels``
+exception is ``RightAnswers``, a question to the rows that were held back. Where numba is installed ``fitting_kernels``
 grows the same trees faster.
 """
 
@@ -20,11 +20,10 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 from threadpoolctl import threadpool_limits
 
-from veilwood.forests.adaptive.cell_tables import Axis, CellTable, grow_tables
-from veilwood.forests.adaptive.columns import CellColumn
 from veilwood.forests.adaptive.fine_cells import MOST_KEPT, FineCells
-from veilwood.forests.adaptive.rows import SCORE_UNITS, Ints, ScoredRows
-from veilwood.forests.adaptive.shrinking import probabilities
+from veilwood.forests.cells.cell_tables import Axis, CellTable, grow_tables
+from veilwood.forests.cells.columns import CellColumn
+from veilwood.forests.cells.rows import SCORE_UNITS, Ints, ScoredRows, probabilities
 from veilwood.progress import track
 from veilwood.trees.counting import HAVE_NUMBA, on_threads, sum_over_trees
 from veilwood.trees.forest import LEAF, Forest, build_forest
@@ -166,9 +165,9 @@ class _Fitted(NamedTuple):
     def ask(self, X: Groups, fast: bool) -> Floats:
         """Return the shares of classes in the leaf of each row."""
         if fast:
-            from veilwood.forests.adaptive import tree_kernels
+            from veilwood.trees import fitting_kernels
 
-            told: Floats = tree_kernels.ask_tree(*self, np.ascontiguousarray(X.T))
+            told: Floats = fitting_kernels.ask_tree(*self, np.ascontiguousarray(X.T))
             return told
         node = np.zeros(len(X), np.int64)
         while (inner := self.left[node] >= 0).any():
@@ -187,12 +186,12 @@ def _fitted_tree(candidate: Candidate, X: Groups, y: NDArray[Any], n_classes: in
         row, times = np.unique(drawn, return_counts=True)
         X, y = X[row], y[row]
     if fast:
-        from veilwood.forests.adaptive import tree_kernels
+        from veilwood.trees import fitting_kernels
 
         first = np.random.RandomState(seed).randint(0, 2**31 - 1)  # as scikit-learn starts its own generator
         tried = max(1, int(candidate.max_features * X.shape[1]))
         return _Fitted(
-            *tree_kernels.grow_tree(
+            *fitting_kernels.grow_tree(
                 np.ascontiguousarray(X.T), y, times, int(X.max()) + 1, n_classes, tried, candidate.min_samples_leaf,
                 extra, first,
             )

@@ -17,11 +17,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.forests.adaptive.cell_tables import Axis, CellTable
-from veilwood.forests.adaptive.columns import CellColumn, divided
 from veilwood.forests.adaptive.purse import Purse
-from veilwood.forests.adaptive.questions import ClassesByCell
-from veilwood.forests.adaptive.rows import AskedRows
+from veilwood.forests.cells.cell_tables import Axis, CellTable
+from veilwood.forests.cells.columns import CellColumn, divided
+from veilwood.forests.cells.questions import ClassesByCell
+from veilwood.forests.cells.rows import AskedRows
 from veilwood.privacy.sparse_noise import SparseLaplace
 
 # From LEAST_RICH on, epsilon of one row, a cell of one row stands out. Cells are tried if the affordable ones have the

@@ -21,15 +21,16 @@ from numpy.typing import NDArray
 
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.forests.adaptive import cell_forests, shapes
-from veilwood.forests.adaptive import questions as asked
-from veilwood.forests.adaptive.cell_tables import Axis, CellTable
-from veilwood.forests.adaptive.columns import TINY, CellColumn, divided
-from veilwood.forests.adaptive.estimates import Seen, Step
 from veilwood.forests.adaptive.fine_cells import CELL_SHARE, may_win
 from veilwood.forests.adaptive.fine_cells import measure as measure_cells
 from veilwood.forests.adaptive.planning import LEAST_START, first_step, mean_step, schedule, settled, target_step
 from veilwood.forests.adaptive.purse import Purse
-from veilwood.forests.adaptive.rows import (
+from veilwood.forests.adaptive.shapes import LEAST_ROUNDS, SELECT, Strengths, by_chance, division, groups_in_set
+from veilwood.forests.adaptive.shrinking import newton_step, shrunken_evidence, shrunken_mean, totals_of
+from veilwood.forests.cells import questions as asked
+from veilwood.forests.cells.cell_tables import Axis, CellTable
+from veilwood.forests.cells.columns import TINY, CellColumn, divided
+from veilwood.forests.cells.rows import (
     GRADIENT_UNITS,
     LEVEL_UNITS,
     SCORE_UNITS,
@@ -38,8 +39,7 @@ from veilwood.forests.adaptive.rows import (
     n_outputs,
     reach,
 )
-from veilwood.forests.adaptive.shapes import LEAST_ROUNDS, SELECT, Strengths, by_chance, division, groups_in_set
-from veilwood.forests.adaptive.shrinking import newton_step, shrunken_evidence, shrunken_mean, totals_of
+from veilwood.forests.explained.estimates import Seen, Step
 from veilwood.progress import track
 
 FEWEST_ROWS: Final = 10.0

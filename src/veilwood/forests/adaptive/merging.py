@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.forests.adaptive.cell_tables import Axis, CellTable
-from veilwood.forests.adaptive.estimates import Step
+from veilwood.forests.cells.cell_tables import Axis, CellTable
+from veilwood.forests.explained.estimates import Step
 
 MOST_MERGED: Final = 1 << 10  # cells of a table that several steps make together, at most
 

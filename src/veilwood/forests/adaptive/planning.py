@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.data.encoding import TARGET_LEVELS
-from veilwood.forests.adaptive.columns import CellColumn
 from veilwood.forests.adaptive.purse import Purse
-from veilwood.forests.adaptive.rows import TARGET_CELLS
 from veilwood.forests.adaptive.shapes import division
+from veilwood.forests.cells.columns import CellColumn
+from veilwood.forests.cells.rows import TARGET_CELLS
 from veilwood.forests.method import Asked
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.steps import Step

@@ -24,19 +24,18 @@ from veilwood.data.sql.source import SqlSource
 from veilwood.data.sql.words import Words
 from veilwood.errors import ModelFileError, PlanError, UseError
 from veilwood.forests.adaptive.cell_forests import Grown, most_leaves, shares_of
-from veilwood.forests.adaptive.cell_tables import CellTable, grow_tables
-from veilwood.forests.adaptive.cluster_rows import ClusterRows
-from veilwood.forests.adaptive.columns import CellColumn, columns_of
-from veilwood.forests.adaptive.effects import Effects, Told, effects_of
-from veilwood.forests.adaptive.estimates import MOST_PAIRS, estimates
-from veilwood.forests.adaptive.gpu_rows import DeviceRows
 from veilwood.forests.adaptive.loop import WEIGHTS, Learned, Loop
 from veilwood.forests.adaptive.merging import merged
 from veilwood.forests.adaptive.planning import chosen_loss, first_step, in_words, settled
 from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.adaptive.quality import expected_quality
-from veilwood.forests.adaptive.questions import RowCount
-from veilwood.forests.adaptive.rows import (
+from veilwood.forests.adaptive.shapes import MOST_TABLE_COLUMNS
+from veilwood.forests.cells.cell_tables import CellTable, grow_tables
+from veilwood.forests.cells.cluster_rows import ClusterRows
+from veilwood.forests.cells.columns import CellColumn, columns_of
+from veilwood.forests.cells.gpu_rows import DeviceRows
+from veilwood.forests.cells.questions import RowCount
+from veilwood.forests.cells.rows import (
     GRADIENT_UNITS,
     LEVEL_UNITS,
     SCORE_UNITS,
@@ -44,11 +43,12 @@ from veilwood.forests.adaptive.rows import (
     HeldRows,
     MakesRows,
     n_outputs,
+    probabilities,
     reach,
 )
-from veilwood.forests.adaptive.shapes import MOST_TABLE_COLUMNS
-from veilwood.forests.adaptive.shrinking import probabilities
-from veilwood.forests.adaptive.sql_rows import SqlRows
+from veilwood.forests.cells.sql_rows import SqlRows
+from veilwood.forests.explained.effects import Effects, Told, effects_of
+from veilwood.forests.explained.estimates import MOST_PAIRS, estimates
 from veilwood.forests.method import Arrays, Asked, Codes, Design, Floats, ForestModel, Method, Parameters, check_n_rows
 from veilwood.forests.scoring_sql import said_by_scores
 from veilwood.privacy.door import Door

@@ -21,8 +21,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.forests.adaptive.columns import CellColumn
 from veilwood.forests.adaptive.purse import Purse
+from veilwood.forests.cells.columns import CellColumn
 
 INTERACTS: Final = 0.05  # measured on the development suite beside 0.2
 SHOWN: Final = 1.5  # b groups show 1 - b^-SHOWN of a numeric column's effect; not varied

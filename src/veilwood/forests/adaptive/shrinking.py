@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.forests.adaptive.cell_tables import Axis, CellTable
-from veilwood.forests.adaptive.columns import TINY
+from veilwood.forests.cells.cell_tables import Axis, CellTable
+from veilwood.forests.cells.columns import TINY
 from veilwood.forests.leaves import shrunken_table
 
 RAREST: Final = 0.02  # of an even part, the least share of a class
@@ -34,15 +34,6 @@ LARGEST_STEP: Final = 2.0  # of log-odds
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-
-def probabilities(scores: Floats) -> Floats:
-    """Turn scores into class probabilities: log-odds of the second of two classes, or one score for each class."""
-    if scores.shape[1] == 1:
-        second = 1 / (1 + np.exp(-np.clip(scores[:, 0], -50, 50)))
-        return np.column_stack([1 - second, second])
-    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
 def totals_of(counts: Sequence[Floats], variances: Sequence[float], n_rows: float | None) -> Floats:

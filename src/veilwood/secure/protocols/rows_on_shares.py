@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from veilwood.data.batches import Source
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.errors import MechanismError
-from veilwood.forests.adaptive import questions as asked
-from veilwood.forests.adaptive.cell_tables import Axis, CellTable
-from veilwood.forests.adaptive.columns import CellColumn
-from veilwood.forests.adaptive.rows import (
+from veilwood.forests.cells import questions as asked
+from veilwood.forests.cells.cell_tables import Axis, CellTable
+from veilwood.forests.cells.columns import CellColumn
+from veilwood.forests.cells.rows import (
     GRADIENT_UNITS,
     LARGEST_SCORE,
     LEVEL_UNITS,
@@ -85,7 +85,7 @@ class BitRows(Source):
 
 
 class RowsOnShares(NeverSetApart):
-    """Asks rows on shares (``forests.adaptive.rows.AskedRows``).
+    """Asks rows on shares (``forests.cells.rows.AskedRows``).
 
     Notes
     -----

@@ -17,7 +17,7 @@ from veilwood import estimators
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import UseError
-from veilwood.forests.adaptive.columns import columns_of
+from veilwood.forests.cells.columns import columns_of
 from veilwood.privacy.certificate import ByServers
 from veilwood.secure.mpc.engine import Bits, Engine, concatenate, stack
 from veilwood.secure.protocols import circuits

@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 
 from veilwood.data.batches import Batch, Source
 from veilwood.errors import MechanismError
-from veilwood.forests.adaptive.cell_tables import Axis, CellTable
-from veilwood.forests.adaptive.columns import CellColumn
-from veilwood.forests.adaptive.layouts import Laid
+from veilwood.forests.cells.cell_tables import Axis, CellTable
+from veilwood.forests.cells.columns import CellColumn
+from veilwood.forests.cells.layouts import Laid
 from veilwood.privacy.entropy import words
 from veilwood.trees.counting import HAVE_NUMBA
 
@@ -90,7 +90,7 @@ class ScoredRows:
     def add(self, table: CellTable, values: NDArray[np.int32], *, fast: bool = HAVE_NUMBA) -> None:
         """Add what a step gives each cell to the scores."""
         if fast:
-            from veilwood.forests.adaptive import row_kernels
+            from veilwood.forests.cells import row_kernels
 
             layout = Laid.of([table]).layout
             row_kernels.add_step(self.cells, *layout, np.ascontiguousarray(values), LARGEST_SCORE, self.scores)
@@ -289,6 +289,15 @@ def _occupied(rows: ScoredRows, axes: Sequence[Axis], n_classes: int) -> tuple[I
     every.sort()  # in place, where np.unique would sort a copy
     firsts = np.flatnonzero(np.append(True, every[1:] != every[:-1])[: len(every)])
     return every[firsts], np.diff(firsts, append=len(every))
+
+
+def probabilities(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Turn scores into class probabilities: log-odds of the second of two classes, or one score for each class."""
+    if scores.shape[1] == 1:
+        second = 1 / (1 + np.exp(-np.clip(scores[:, 0], -50, 50)))
+        return np.column_stack([1 - second, second])
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
 # -- what one row adds ------------------------------------------------------------------------------------------------

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from fixtures.clinic import COLUMNS
-from forests.adaptive.test_rows import N_CLASSES, random_rows
-from veilwood.forests.adaptive import questions as asked
-from veilwood.forests.adaptive.cell_tables import CellTable
-from veilwood.forests.adaptive.layouts import Laid
-from veilwood.forests.adaptive.rows import GRADIENT_UNITS, LEVEL_UNITS
+from forests.cells.test_rows import N_CLASSES, random_rows
+from veilwood.forests.cells import questions as asked
+from veilwood.forests.cells.cell_tables import CellTable
+from veilwood.forests.cells.layouts import Laid
+from veilwood.forests.cells.rows import GRADIENT_UNITS, LEVEL_UNITS
 from veilwood.trees.counting import HAVE_NUMBA
 
 pytestmark = [
@@ -25,7 +25,7 @@ pytestmark = [
 @pytest.mark.skipif(not HAVE_NUMBA, reason="there is one twin only")
 @pytest.mark.parametrize("n_classes", N_CLASSES.values())
 def test_compiled_loops_and_their_twins_agree(n_classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from veilwood.forests.adaptive import row_kernels
+    from veilwood.forests.cells import row_kernels
 
     assert (row_kernels.GRADIENT_UNITS, row_kernels.LEVEL_UNITS) == (GRADIENT_UNITS, LEVEL_UNITS)
     monkeypatch.setattr(row_kernels, "MOST_ROWS", 3000)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fixtures.clinic import COLUMNS
-from veilwood.forests.adaptive.columns import divided
+from veilwood.forests.cells.columns import divided
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 import veilwood as vw
 from veilwood.data.encoding import Encoding
-from veilwood.forests.adaptive.cell_tables import Axis, CellTable
-from veilwood.forests.adaptive.effects import BARS, MainEffect, Told, effects_of
-from veilwood.forests.adaptive.estimates import Estimate, estimates
+from veilwood.forests.cells.cell_tables import Axis, CellTable
+from veilwood.forests.explained.effects import BARS, MainEffect, Told, effects_of
+from veilwood.forests.explained.estimates import Estimate, estimates
 from veilwood.privacy.entropy import seeded_for_tests
 
 pytestmark = [

@@ -12,8 +12,8 @@ import pytest
 from fixtures.clinic import COLUMNS, schema_of, small_table, table_of
 from veilwood.data.batches import Batch, Source
 from veilwood.data.encoding import Encoding
-from veilwood.forests.adaptive import questions as asked
-from veilwood.forests.adaptive.rows import GRADIENT_UNITS, HeldRows, ScoredRows
+from veilwood.forests.cells import questions as asked
+from veilwood.forests.cells.rows import GRADIENT_UNITS, HeldRows, ScoredRows
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
@@ -29,7 +29,7 @@ def test_rows_in_parts_answer_as_in_one(n_jobs: int, monkeypatch: pytest.MonkeyP
     places = [*range(0, 500, 60), 500]
     source = Source(lambda: (partial(Batch, codes[i:j], target[i:j], 0, i) for i, j in pairwise(places)))
     whole = ScoredRows.of(COLUMNS, source.batches(), 3)
-    monkeypatch.setattr("veilwood.forests.adaptive.rows.PART_ROWS", 100)
+    monkeypatch.setattr("veilwood.forests.cells.rows.PART_ROWS", 100)
     held = HeldRows(COLUMNS, source, 3, n_jobs)
     table = small_table()
     values = np.random.default_rng(0).integers(-500, 500, (table.n_cells, 3)).astype(np.int32)

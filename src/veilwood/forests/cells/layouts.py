@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.forests.adaptive.cell_tables import CellTable
+from veilwood.forests.cells.cell_tables import CellTable
 
 MOST_JOINT_CELLS = 1 << 10  # numbers of a joint table: they stay in the cache beside the groups of a block
 LEAST_TABLES = 4  # for which it is worth looking
@@ -86,7 +86,7 @@ class Laid(NamedTuple):
 
     def joined(self, n_rows: int, n_outputs: int) -> tuple[Laid, NDArray[np.int32]] | None:
         """Return joint tables and the one that each table is in; None where that saves nothing."""
-        from veilwood.forests.adaptive import row_kernels
+        from veilwood.forests.cells import row_kernels
 
         layout = self.layout
         most = min(MOST_JOINT_CELLS // n_outputs, n_rows // ROWS_PER_CELL)

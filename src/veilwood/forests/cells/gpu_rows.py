@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from veilwood.data.batches import Batch, Source
 from veilwood.data.encoding import TARGET_LEVELS
-from veilwood.forests.adaptive import questions as asked
-from veilwood.forests.adaptive.cell_tables import Axis, CellTable
-from veilwood.forests.adaptive.columns import CellColumn
-from veilwood.forests.adaptive.layouts import Laid
-from veilwood.forests.adaptive.rows import (
+from veilwood.forests.cells import questions as asked
+from veilwood.forests.cells.cell_tables import Axis, CellTable
+from veilwood.forests.cells.columns import CellColumn
+from veilwood.forests.cells.layouts import Laid
+from veilwood.forests.cells.rows import (
     COINS,
     LARGEST_SCORE,
     LEVEL_UNITS,

@@ -17,10 +17,10 @@ from fixtures.clinic import COLUMNS, forest_of, schema_of, small_table, table_of
 from fixtures.devices import stand_in, there_is_a_gpu
 from veilwood.data.batches import Batch, Source
 from veilwood.data.encoding import Encoding
-from veilwood.forests.adaptive import gpu_rows
-from veilwood.forests.adaptive import questions as asked
-from veilwood.forests.adaptive.cell_tables import CellTable
-from veilwood.forests.adaptive.rows import GRADIENT_UNITS, HeldRows, Question
+from veilwood.forests.cells import gpu_rows
+from veilwood.forests.cells import questions as asked
+from veilwood.forests.cells.cell_tables import CellTable
+from veilwood.forests.cells.rows import GRADIENT_UNITS, HeldRows, Question
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.trees import gpu
 

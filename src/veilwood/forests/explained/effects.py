@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.data.encoding import Encoding
-from veilwood.forests.adaptive.cell_tables import CellTable, grow_tables
-from veilwood.forests.adaptive.estimates import Estimate
+from veilwood.forests.cells.cell_tables import CellTable, grow_tables
+from veilwood.forests.explained.estimates import Estimate
 from veilwood.pictures import card, category_bars, steps
 from veilwood.trees.forest import LEAF, Forest
 

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from veilwood.data.batches import Batch
 from veilwood.data.cluster.source import ClusterSource
-from veilwood.forests.adaptive.cell_tables import Axis, CellTable
-from veilwood.forests.adaptive.columns import CellColumn
-from veilwood.forests.adaptive.rows import PART_ROWS, HeldRows, Ints, Question, ScoredRows, joined_cells, together
+from veilwood.forests.cells.cell_tables import Axis, CellTable
+from veilwood.forests.cells.columns import CellColumn
+from veilwood.forests.cells.rows import PART_ROWS, HeldRows, Ints, Question, ScoredRows, joined_cells, together
 from veilwood.privacy.entropy import secret_key
 from veilwood.trees.counting import Assignment
 

@@ -8,7 +8,7 @@ import pytest
 
 from fixtures.clinic import COLUMNS
 from veilwood.data.encoding import GRID_CELLS
-from veilwood.forests.adaptive.cell_tables import CellTable, grow_tables
+from veilwood.forests.cells.cell_tables import CellTable, grow_tables
 from veilwood.trees.counting import route
 
 pytestmark = [

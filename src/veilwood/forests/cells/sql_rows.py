@@ -20,10 +20,10 @@ from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.data.sql.source import CELLS, JUDGES, LOOKUP, SqlSource
 from veilwood.data.sql.writing import CellWriter, batched
 from veilwood.errors import UseError
-from veilwood.forests.adaptive import questions as asked
-from veilwood.forests.adaptive.cell_tables import Axis, CellTable
-from veilwood.forests.adaptive.columns import CellColumn
-from veilwood.forests.adaptive.rows import (
+from veilwood.forests.cells import questions as asked
+from veilwood.forests.cells.cell_tables import Axis, CellTable
+from veilwood.forests.cells.columns import CellColumn
+from veilwood.forests.cells.rows import (
     GRADIENT_UNITS,
     LARGEST_SCORE,
     LEVEL_UNITS,

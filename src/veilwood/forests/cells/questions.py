@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from veilwood.data.encoding import TARGET_LEVELS
-from veilwood.forests.adaptive.cell_tables import CellTable
-from veilwood.forests.adaptive.layouts import Laid
-from veilwood.forests.adaptive.rows import (
+from veilwood.forests.cells.cell_tables import CellTable
+from veilwood.forests.cells.layouts import Laid
+from veilwood.forests.cells.rows import (
     LEVEL_UNITS,
     POWERS,
     SECOND_SHARES,
@@ -127,7 +127,7 @@ class ClassesByCell:
 
 
 def _fast_counts(tables: Sequence[CellTable], n_classes: int, rows: ScoredRows) -> Ints:
-    from veilwood.forests.adaptive import row_kernels
+    from veilwood.forests.cells import row_kernels
 
     laid = Laid.of(tables)
     sums = np.zeros((laid.n_cells, n_classes), np.int64)
@@ -158,7 +158,7 @@ class GradientSums:
         return np.concatenate(parts).astype(np.int64)
 
     def _fast(self, rows: ScoredRows) -> Ints:
-        from veilwood.forests.adaptive import row_kernels
+        from veilwood.forests.cells import row_kernels
 
         laid, (n_rows, n_outputs) = Laid.of(self.tables), rows.scores.shape
         joined = laid.joined(n_rows, n_outputs)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from veilwood.data.columns import TRANSFORMS, Column
 from veilwood.data.encoding import GRID_CELLS, Encoding
-from veilwood.forests.adaptive.cell_tables import Axis
+from veilwood.forests.cells.cell_tables import Axis
 
 EVEN_CELLS: Final = 64
 HALF_OCTAVES: Final = 16

@@ -6,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from forests.adaptive.test_effects import WARD
-from veilwood.forests.adaptive.cell_tables import Axis, CellTable
-from veilwood.forests.adaptive.estimates import MOST_PAIRS, Seen, Step, estimates
+from forests.explained.test_effects import WARD
+from veilwood.forests.cells.cell_tables import Axis, CellTable
+from veilwood.forests.explained.estimates import MOST_PAIRS, Seen, Step, estimates
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning"),

@@ -23,12 +23,13 @@ from veilwood.audit.noninterference import coins_by_row
 from veilwood.data.batches import Batch
 from veilwood.data.cluster.source import KeptRows
 from veilwood.data.encoding import Encoding
-from veilwood.forests.adaptive import cluster_rows, fine_cells, loop
-from veilwood.forests.adaptive.cell_tables import CellTable
-from veilwood.forests.adaptive.cluster_rows import Coins, CountedCells, PartitionRows
-from veilwood.forests.adaptive.columns import columns_of
-from veilwood.forests.adaptive.questions import RowCount
-from veilwood.forests.adaptive.rows import HeldRows
+from veilwood.forests.adaptive import fine_cells, loop
+from veilwood.forests.cells import cluster_rows
+from veilwood.forests.cells.cell_tables import CellTable
+from veilwood.forests.cells.cluster_rows import Coins, CountedCells, PartitionRows
+from veilwood.forests.cells.columns import columns_of
+from veilwood.forests.cells.questions import RowCount
+from veilwood.forests.cells.rows import HeldRows
 from veilwood.privacy import entropy
 
 dd = pytest.importorskip("dask.dataframe")

@@ -18,10 +18,10 @@ import veilwood as vw
 from fixtures.clinic import COLUMNS, forest_of, small_table, table_of
 from veilwood import audit
 from veilwood.data.encoding import TARGET_LEVELS
-from veilwood.forests.adaptive import questions as asked
-from veilwood.forests.adaptive.cell_tables import CellTable
 from veilwood.forests.adaptive.purse import Purse
-from veilwood.forests.adaptive.rows import GRADIENT_UNITS, LEVEL_UNITS, SCORE_UNITS, ScoredRows, gradients, reach
+from veilwood.forests.cells import questions as asked
+from veilwood.forests.cells.cell_tables import CellTable
+from veilwood.forests.cells.rows import GRADIENT_UNITS, LEVEL_UNITS, SCORE_UNITS, ScoredRows, gradients, reach
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.ledger import MemoryLedger
 from veilwood.privacy.loss import Loss, requested_loss

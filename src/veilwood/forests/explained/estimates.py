@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import qmc
 
-from veilwood.forests.adaptive.cell_tables import Axis, CellTable
-from veilwood.forests.adaptive.shrinking import probabilities
+from veilwood.forests.cells.cell_tables import Axis, CellTable
+from veilwood.forests.cells.rows import probabilities
 
 __all__ = ["MOST_PAIRS", "Estimate", "Seen", "Step", "estimates"]
 
