@@ -22,10 +22,10 @@ class ResultStore:
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
-    >>> store = Store(folder / "mrf.csv")
+    >>> store = ResultStore(folder / "mrf.csv")
     >>> store.add("Car, 0", [Row(Cell("Car", "training", "1"), 0, 0.75)])
     >>> store.save()
-    >>> "Car, 0" in Store(folder / "mrf.csv")
+    >>> "Car, 0" in ResultStore(folder / "mrf.csv")
     True
     """
 

@@ -65,7 +65,7 @@ def known() -> dict[str, dict[str, Any]]:
 class PublicTables:
     """Where data sets are looked for: some folders, then what needs no file.
 
-    >>> Tables().has("car"), len(Tables().load("car").X)
+    >>> PublicTables().has("car"), len(PublicTables().load("car").X)
     (True, 1728)
     """
 
