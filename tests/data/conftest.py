@@ -1,16 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One PostgreSQL server for all tests of this room that need one."""
+"""What several tests of this room need: a PostgreSQL server, a messy table, and one table in two dialects."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fixtures.messy import write_table
 from fixtures.postgres import running
+from fixtures.two_dialects import GERMAN, PLAIN
+from veilwood.data.draft import draft
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
     with running(fsync="off") as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def messy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("messy") / "visits.csv"
+    write_table(path, 1000)
+    return path
+
+
+@pytest.fixture(scope="session")
+def found(messy: Path) -> dict[str, Any]:
+    return draft(messy, "wiederaufnahme", dates=["month", "weekday"])
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    plain, german = tmp_path / "plain.csv", tmp_path / "german.csv"
+    plain.write_text(PLAIN, encoding="utf-8")
+    german.write_text(GERMAN, encoding="cp1252")
+    return plain, german

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import veilwood as vw
-from data.test_relations import CAP, ENCODING, SCHEMA, N, as_sqlite, contents, restless, without_people
+from data.test_relations import CAP, ENCODING, SCHEMA, N, as_sqlite, contents, without_people
+from data.test_spool import restless
 from veilwood.data.batches import Batch, Source, Watch
 from veilwood.data.files import File
 from veilwood.data.open_rows import open_rows

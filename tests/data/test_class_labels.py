@@ -17,8 +17,6 @@ from sklearn.metrics import accuracy_score
 
 import veilwood as vw
 from veilwood import estimators
-from veilwood.data.canonical import category_codes
-from veilwood.data.frames import target_cells
 from veilwood.models import file as model_file
 from veilwood.privacy.entropy import seeded_for_tests
 
@@ -127,28 +125,6 @@ def test_booleans() -> None:
         model = fitted("RandomTreesClassifier", declared, X, y)
         assert model.classes_.dtype == bool
         assert model.predict(X).dtype == bool
-
-
-@pytest.mark.parametrize(
-    "y",
-    [
-        pl.Series([2**53 + 1, None, 2**53]),
-        pl.Series([2**53 + 1, None, 2**53], dtype=pl.Int128),
-        pd.array([2**53 + 1, None, 2**53], dtype="Int64"),
-        pa.array([2**53 + 1, None, 2**53]),
-        [2**53 + 1, None, 2**53],
-    ],
-    ids=["polars", "polars of 128 bits", "pandas", "Arrow", "list"],
-)
-def test_a_null_does_not_round_the_labels_of_others(y: Any) -> None:
-    codes, texts = category_codes(target_cells(y))
-    assert [texts[code] if code >= 0 else None for code in codes] == [str(2**53 + 1), None, str(2**53)]
-
-
-@pytest.mark.parametrize("y", [pd.array([True, None, False], dtype="boolean"), pl.Series([True, None, False])])
-def test_a_null_does_not_make_numbers_of_booleans(y: Any) -> None:
-    codes, texts = category_codes(target_cells(y))
-    assert [texts[code] if code >= 0 else None for code in codes] == ["True", None, "False"]
 
 
 def test_whole_numbers_of_128_bits_are_read() -> None:

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pytest
 
 import veilwood as vw
+from fixtures.two_dialects import GERMAN
 from veilwood.data.check import check_files
 from veilwood.data.dialect import DIALECT, ENCODINGS, Dialect, detect, header_of
 from veilwood.data.draft import draft
 from veilwood.data.encoding import Encoding
-from veilwood.data.excel import excel_dataset
 from veilwood.data.files import place_of
 from veilwood.data.open_rows import open_rows
 from veilwood.data.schema import Schema
@@ -31,22 +31,12 @@ SCHEMA = Schema.from_dict({"name": "s", "task": "classification", "target": "kra
     {"name": "kosten", "kind": "numeric", "lower": 0, "upper": 5000},
     {"name": "ort", "kind": "categorical", "values": ["Köln", "Bonn"], "nullable": True},
     {"name": "krank", "kind": "categorical", "values": ["ja", "nein"]}]})  # fmt: skip
-PLAIN = "größe,kosten,ort,krank\n1.5,1234.5,Köln,ja\n,20,Bonn,nein\n-2,0.5,,ja\n"
-GERMAN = "größe;kosten;ort;krank\n1,5;1.234,50 €;Köln;ja\nk.A.;€ 20;Bonn;nein\n-2,0;,5;k.A.;ja\n"
 IN_GERMAN = Dialect(sep=";", decimal=",", thousands=".", encoding="cp1252", nulls=("k.A.",), money=True)
 
 
 def codes_of(path: Path, schema: Schema, invalid: Any = "refuse") -> list[Any]:
     (batch,) = open_rows(str(path), None, Encoding(schema), invalid=invalid).batches()
     return [batch.codes.tolist(), batch.target.tolist()]
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> tuple[Path, Path]:
-    plain, german = tmp_path / "plain.csv", tmp_path / "german.csv"
-    plain.write_text(PLAIN, encoding="utf-8")
-    german.write_text(GERMAN, encoding="cp1252")
-    return plain, german
 
 
 @pytest.mark.parametrize("invalid", ["refuse", "drop"])
@@ -67,36 +57,6 @@ def test_a_dialect_is_part_of_the_schema(tmp_path: Path) -> None:
     assert declared.fingerprint() != SCHEMA.fingerprint()
     assert Dialect.from_dict(IN_GERMAN.to_dict()) == IN_GERMAN
     assert "dialect" not in SCHEMA.to_dict()
-
-
-def test_excel_gives_the_same_codes(tmp_path: Path, files: tuple[Path, Path]) -> None:
-    pytest.importorskip("python_calamine")
-    openpyxl = pytest.importorskip("openpyxl")
-    frame = pd.read_csv(files[0])
-    frame.to_excel(tmp_path / "t.xlsx", index=False)
-    for invalid in ("refuse", "drop"):
-        assert codes_of(tmp_path / "t.xlsx", SCHEMA, invalid) == codes_of(files[0], SCHEMA, invalid)
-    assert check_files(tmp_path / "t.xlsx", SCHEMA).misfits == []
-    place = place_of(tmp_path / "t.xlsx")
-    sheet = excel_dataset(place.where, place.open, nulls=["Bonn"]).to_table()
-    assert sheet["ort"].to_pylist() == ["Köln", None, None]
-    frame.assign(kosten="viel").to_excel(tmp_path / "odd.xlsx", index=False)
-    with pytest.raises(OutOfSchemaError, match="'kosten' should hold numbers") as caught:
-        codes_of(tmp_path / "odd.xlsx", SCHEMA)
-    assert "viel" not in str(caught.value)
-    assert codes_of(tmp_path / "odd.xlsx", SCHEMA, "drop") == [[], []]
-    # A duration that Python cannot hold had the whole workbook refused.
-    book = openpyxl.load_workbook(tmp_path / "t.xlsx")
-    book.active.append([1e300] * frame.shape[1])
-    for cell in book.active[len(frame) + 2]:
-        cell.number_format = "[h]:mm:ss"
-    book.save(tmp_path / "long.xlsx")
-    assert codes_of(tmp_path / "long.xlsx", SCHEMA, "drop") == codes_of(files[0], SCHEMA, "drop")
-    with pytest.raises(OutOfSchemaError):
-        codes_of(tmp_path / "long.xlsx", SCHEMA)
-    (tmp_path / "no.xlsx").write_bytes(b"PK nothing")
-    with pytest.raises(OutOfSchemaError, match="damaged"):
-        codes_of(tmp_path / "no.xlsx", SCHEMA)
 
 
 # -- nothing is guessed in a fit, and the hint is right ----------------------------------------------------------------
@@ -275,25 +235,6 @@ def test_wrong_parts_are_refused(keys: dict[str, Any]) -> None:
 
 
 # -- all problems at once ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_a_fit_names_every_column_and_kind_of_a_long_file(ending: str, tmp_path: Path) -> None:
-    """The problems lie in different batches; their order is the schema's, whatever that of the rows."""
-    n = 140_000
-    frame = pd.DataFrame({"größe": np.ones(n), "kosten": 1.0, "ort": "Bonn", "krank": ["ja", "nein"] * (n // 2)})
-    frame.loc[n - 1, "kosten"] = np.nan
-    frame.loc[0, "ort"] = "Secretville"
-    frame.loc[n // 2, "krank"] = "vielleicht"
-    path = tmp_path / f"t.{ending}"
-    frame.to_csv(path, index=False) if ending == "csv" else frame.to_parquet(path)
-    with pytest.raises(OutOfSchemaError) as caught:
-        vw.RandomTreesClassifier(SCHEMA, n_estimators=1, max_depth=1).fit(path)
-    assert caught.value.problems == (
-        ("kosten", "missing value"), ("ort", "unknown category"), ("krank", "unknown category"),
-    )  # fmt: skip
-    assert not any(word in str(caught.value) for word in ("Secretville", "vielleicht", "row 1", str(n)))
-    assert {(m.column, m.rows) for m in check_files(path, SCHEMA).misfits} == {("kosten", 1), ("ort", 1), ("krank", 1)}
 
 
 def test_a_column_has_its_own_decimal_sign(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gzip
 import re
-import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -21,7 +20,6 @@ import pytest
 import veilwood as vw
 from data.test_relations import ENCODING, SCHEMA, as_delta, contents, table, without_people
 from veilwood.data.draft import draft
-from veilwood.data.frames import is_dataset, is_scanner
 from veilwood.data.open_rows import open_rows
 from veilwood.errors import FileError, OutOfSchemaError, VeilwoodError
 from veilwood.privacy.neighbours import RowsOf
@@ -164,11 +162,3 @@ def test_a_lake_elsewhere_is_not_read_file_by_file(memory: Any, tmp_path: Path) 
     with pytest.raises(VeilwoodError):  # deltalake cannot reach this memory
         open_rows("memory://lake", None, ENCODING)
     assert len(contents(open_rows(folder.as_uri(), None, ENCODING))[0]) == 1000
-
-
-def test_datasets_are_known_once_somebody_loaded_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset = pyarrow.dataset.dataset([pa.table({"age": [1]})])
-    things = [dataset, dataset.scanner(), "visits.csv"]
-    assert [(is_dataset(each), is_scanner(each)) for each in things] == [(True, False), (False, True), (False, False)]
-    monkeypatch.delitem(sys.modules, "pyarrow.dataset")
-    assert not any(is_dataset(each) or is_scanner(each) for each in ("visits.csv", pa.table({"age": [1]})))

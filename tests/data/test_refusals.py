@@ -14,7 +14,6 @@ import pytest
 
 import veilwood as vw
 from veilwood.cli.main import main
-from veilwood.data.private_text import showing_values
 
 SCHEMA = vw.Schema.from_dict({
     "name": "clinic", "task": "classification", "target": "ill",
@@ -131,54 +130,6 @@ def test_an_inferred_schema_prints_no_value() -> None:
 
 
 # -- what is told instead -----------------------------------------------------------------------------------
-
-BAD = "age,ward,ill\n31,A,no\nold,C,maybe\n,Anna,yes\n"
-
-
-def test_all_columns_and_kinds_are_told_at_once(tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_text(BAD)
-    refusal = refusal_of(tmp_path / "rows.csv")
-    assert refusal.problems == (
-        ("age", "missing value"), ("age", "not a number"), ("ward", "unknown category"), ("ill", "unknown category"),
-    )  # fmt: skip
-    assert refusal.value is None
-    for column, _ in refusal.problems:
-        assert f"'{column}'" in str(refusal)
-
-
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_all_files_and_batches_are_told_at_once(ending: str, tmp_path: Path) -> None:
-    """What is wrong in a later file or batch is told too, and always in the order of the schema."""
-    rows = [(31.0, "A", "no"), (31.0, "A", "maybe"), (31.0, "C", "no"), (None, "A", "no")]
-    for name, file in (("1", rows[:2]), ("2", rows[2:])):
-        frame = pd.DataFrame(file * 3, columns=["age", "ward", "ill"])
-        path = tmp_path / f"{name}.{ending}"
-        frame.to_csv(path, index=False) if ending == "csv" else frame.to_parquet(path)
-    assert refusal_of(tmp_path).problems == (
-        ("age", "missing value"), ("ward", "unknown category"), ("ill", "unknown category"),
-    )  # fmt: skip
-
-
-def test_the_data_holder_may_ask_for_values(tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_text(BAD)
-    with showing_values():
-        refusal = refusal_of(tmp_path / "rows.csv")
-    assert "row 3: 'Anna'" in str(refusal)
-    assert "row 2: 'old'" in str(refusal)
-    assert "Anna" not in told_by(refusal_of(tmp_path / "rows.csv"))
-
-
-def test_a_check_counts_and_shows_values_only_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "rows.csv").write_text(BAD)
-    SCHEMA.save(tmp_path / "schema.json")
-    command = ["schema", "check", str(tmp_path / "rows.csv"), "--schema", str(tmp_path / "schema.json")]
-    assert main(command) == 2
-    said = capsys.readouterr().err
-    assert "'ward': unknown category in 2 rows" in said
-    assert "'age': missing value in 1 row; 'age': not a number in 1 row" in said
-    assert "Anna" not in said
-    assert main([*command, "--show-values"]) == 2
-    assert "'ward': unknown category in 2 rows (row 2: 'C', row 3: 'Anna')" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("form", [as_frame, as_csv], ids=lambda form: form.__name__)

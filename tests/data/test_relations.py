@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -26,7 +23,7 @@ from fixtures.postgres import running
 from veilwood.data.batches import Source
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
-from veilwood.errors import FileError, OutOfSchemaError, UnreadableError, UseError, VeilwoodError
+from veilwood.errors import OutOfSchemaError, UnreadableError, UseError
 from veilwood.privacy.neighbours import RowsOf
 
 duckdb = pytest.importorskip("duckdb")
@@ -77,13 +74,6 @@ def as_lazy(rows: pa.Table, folder: Path) -> Any:
 def as_scanner(rows: pa.Table, folder: Path) -> Any:
     pa.parquet.write_table(rows, folder / "rows.parquet", row_group_size=300)
     return pa.dataset.dataset(folder / "rows.parquet").scanner(batch_size=77)
-
-
-def restless() -> Any:
-    """A relation that comes in another order each time."""
-    connection = duckdb.connect()
-    connection.register("visits", table())
-    return connection.sql("SELECT * FROM visits ORDER BY random()")
 
 
 def as_sqlite(rows: pa.Table, folder: Path) -> Any:
@@ -284,82 +274,6 @@ def test_scanners_of_text_or_of_batches_are_refused(tmp_path: Path) -> None:
 
 
 # -- streams, and what keeps them ---------------------------------------------------------------------------
-
-
-class Stream:
-    """Whatever speaks Arrow's protocol."""
-
-    def __init__(self, rows: pa.Table) -> None:
-        self.rows = rows
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self.rows.__arrow_c_stream__(requested_schema)
-
-
-def test_arrow_streams_are_read_once_unless_spooled() -> None:
-    wanted = contents(open_rows(without_people(), None, ENCODING))
-    for stream in (Stream(without_people()), without_people().to_reader(max_chunksize=77)):
-        source = open_rows(stream, None, ENCODING)
-        assert source.once
-        assert contents(source) == wanted
-    with pytest.raises(UseError, match=r"vw\.spool"):
-        vw.MedianForestClassifier(SCHEMA).fit(Stream(without_people()))
-    spooled = open_rows(vw.spool(Stream(without_people())), None, ENCODING, batch_rows=300)
-    assert not spooled.once
-    assert contents(spooled) == contents(spooled) == wanted
-    assert vw.MedianForestClassifier(SCHEMA, n_estimators=2, max_depth=2).fit(vw.spool(without_people().to_reader()))
-
-
-def test_spooled_rows_are_capped_and_dropped_as_in_files(tmp_path: Path) -> None:
-    source = open_rows(vw.spool(table().to_reader(max_chunksize=64)), None, ENCODING, unit=CAP)
-    assert len(contents(source)[0]) == 600
-    assert contents(source) == contents(source)
-    rows = without_people().to_pandas()
-    rows.loc[rows.index % 5 == 0, "ward"] = "SECRET"
-    pieces = (rows[start : start + 90] for start in range(0, N, 90))
-    kept = open_rows(vw.spool(pieces), None, ENCODING, invalid="drop")
-    assert contents(kept) == contents(open_rows(rows[rows["ward"] != "SECRET"], None, ENCODING))
-    assert contents(open_rows(vw.spool(iter([])), None, ENCODING, invalid="drop")) == ([], [])
-    with pytest.raises(OutOfSchemaError, match="no rows"):
-        contents(open_rows(vw.spool(iter([])), None, ENCODING))
-
-
-def test_a_spool_is_bounded_and_leaves_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    modes: list[int] = []
-
-    def watched(**where: Any) -> Any:
-        file = TemporaryFile(**where)  # noqa: SIM115
-        modes.append(os.fstat(file.fileno()).st_mode & 0o777)
-        return file
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", watched)
-    source = open_rows(vw.spool(without_people().to_reader(), folder=tmp_path), None, ENCODING)
-    assert list(tmp_path.iterdir()) == []
-    assert modes == [0o600]
-    assert len(contents(source)[0]) == N
-    with pytest.raises(UseError, match="at_most=1000"):
-        open_rows(vw.spool(without_people().to_reader(), at_most=1000, folder=tmp_path), None, ENCODING)
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(VeilwoodError, match="at_most"):
-        vw.spool([], at_most=0)
-    with pytest.raises(UseError, match="without spool"):
-        open_rows(vw.spool(without_people()), None, ENCODING)
-    with pytest.raises(FileError, match="temporary file"):
-        open_rows(vw.spool(without_people().to_reader(), folder=tmp_path / "nowhere"), None, ENCODING)
-
-
-def test_a_spool_gives_unordered_rows_one_order() -> None:
-    source = open_rows(vw.spool(restless()), None, ENCODING, unit=CAP)
-    assert contents(source) == contents(source)
-
-
-def test_what_is_given_beside_streams_is_refused() -> None:
-    given: list[Any] = [Stream(table()), vw.spool(table().to_reader()), iter([])]
-    for X in given:
-        with pytest.raises(OutOfSchemaError, match="y was given"):
-            open_rows(X, [0], ENCODING)
-    with pytest.raises(UseError, match="set aside"):
-        open_rows(Stream(table()), None, ENCODING, unit=CAP, keeps=bool)
 
 
 def test_a_list_of_texts_beside_a_target_is_a_list_of_rows() -> None:

@@ -11,13 +11,16 @@ import pytest
 from sklearn.base import clone
 
 import veilwood as vw
-from estimators.test_weights import CAR, EVERY, SMALL
+from data.test_weights import SMALL
 
 pytestmark = pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning", "ignore::veilwood.UtilityWarning")
 
+CAR = vw.datasets.car()
+CLASSIFIERS = [getattr(vw, name) for name in vw.estimators.__all__ if name.endswith("Classifier")]
+
 
 class TestClasses:
-    @pytest.mark.parametrize("Forest", [Forest for Forest in EVERY if Forest.task == "classification"])
+    @pytest.mark.parametrize("Forest", CLASSIFIERS)
     def test_rare_classes_are_found_more_often_for_nothing(self, Forest: Any, tmp_path: Path) -> None:
         ledger = vw.MemoryLedger()
         forest = Forest(CAR.schema, epsilon=10.0, random_state=0, ledger=ledger).fit(CAR.X, CAR.y)

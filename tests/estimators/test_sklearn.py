@@ -13,13 +13,17 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import sklearn
 from sklearn.base import clone
+from sklearn.ensemble import StackingClassifier, VotingClassifier
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import FixedThresholdClassifier, GridSearchCV, TunedThresholdClassifierCV, cross_val_score
 from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import veilwood as vw
+from data.test_weights import SCHEMA, SMALL
 from veilwood import estimators
 from veilwood.datasets import Dataset
 from veilwood.privacy.entropy import seeded_for_tests
@@ -297,3 +301,52 @@ class TestWhatClassifiersSay:
         assert set(tuned.predict(X)) <= {"no", "yes"}
         fixed = FixedThresholdClassifier(forest, threshold=0.3, pos_label="yes").fit(X, y)
         assert (fixed.predict(X) == y).mean() > 0.8
+
+
+CAR = vw.datasets.car()
+
+
+MEMBERS = [
+    ("private", vw.PrivateForestClassifier(CAR.schema, epsilon=5.0, random_state=0)),
+    ("random", vw.RandomTreesClassifier(CAR.schema, epsilon=5.0, **SMALL)),
+]
+
+
+class TestTogether:
+    @pytest.mark.parametrize("voting", ["hard", "soft"])
+    def test_forests_vote_with_text_labels(self, voting: str) -> None:
+        together = VotingClassifier(MEMBERS, voting=voting).fit(CAR.X, CAR.y)
+        assert set(together.predict(CAR.X)) <= set(CAR.schema.classes)
+        assert together.classes_.tolist() == sorted(CAR.schema.classes)
+
+    def test_forests_are_stacked_with_text_labels(self) -> None:
+        final = LogisticRegression(max_iter=300)
+        together = StackingClassifier(MEMBERS, final_estimator=final, cv=2).fit(CAR.X, CAR.y)
+        assert set(together.predict(CAR.X)) <= set(CAR.schema.classes)
+        assert together.classes_.tolist() == sorted(CAR.schema.classes)
+
+    def test_numbers_stand_for_texts_only_where_no_class_is_a_number(self) -> None:
+        rows, schema = [[0.1], [0.9]], vw.Schema.numeric((0, 1), classes=["1", "2"], n_features=1)
+        with pytest.raises(vw.OutOfSchemaError):
+            vw.RandomTreesClassifier(schema, **SMALL).fit(rows, np.array([0, 1]))
+        with pytest.raises(vw.OutOfSchemaError):
+            vw.RandomTreesClassifier(SCHEMA, **SMALL).fit(rows, np.array([0, 2]))
+        fitted = vw.RandomTreesClassifier(SCHEMA, **SMALL).fit(rows, np.array([0, 1]))
+        assert fitted.classes_.tolist() == [0, 1]
+
+    def test_weights_are_routed(self) -> None:
+        with sklearn.config_context(enable_metadata_routing=True):
+            forest = vw.RandomTreesClassifier(CAR.schema, max_weight=2, **SMALL).set_fit_request(sample_weight=True)
+            line = Pipeline([("same", FunctionTransformer()), ("forest", forest)])
+            line.fit(CAR.X, CAR.y, sample_weight=np.ones(len(CAR.y)))
+            assert line.predict(CAR.X).shape == (1728,)
+
+    def test_frames_pass_through_a_pipeline_with_their_names(self) -> None:
+        iris = vw.datasets.iris()
+        schema = vw.Schema.from_dict({**iris.schema.to_dict(), "columns": [
+            {"name": c["name"], "kind": "numeric", "lower": -4, "upper": 4} if c["kind"] == "numeric" else c
+            for c in iris.schema.to_dict()["columns"]]})  # fmt: skip
+        line = Pipeline([("scale", StandardScaler()), ("forest", vw.PrivateForestClassifier(schema, epsilon=20.0))])
+        line.set_output(transform="pandas").fit(iris.X, iris.y)
+        assert line[-1].feature_names_in_.tolist() == list(iris.X.columns)
+        assert line.score(iris.X, iris.y) > 0.6

@@ -16,11 +16,8 @@ from veilwood.audit.noninterference import interference
 from veilwood.data.batches import Batch
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
-from veilwood.estimators.evaluation import evaluation_plan, measure_quality
 from veilwood.forests import aside
 from veilwood.forests.aside import Aside
-from veilwood.privacy.covered import CoveredDoor
-from veilwood.privacy.door import Door
 from veilwood.privacy.neighbours import Rows, RowsOf
 
 CLASSES = SCHEMAS["classification"]
@@ -110,26 +107,6 @@ def test_wrong_shares_are_refused_before_anything_is_spent() -> None:
     with pytest.raises(vw.VeilwoodError, match="several times"):
         forest.fit(iter([(car.X, car.y)]), evaluate_share=0.2)
     assert ledger.entries() == []
-
-
-def test_a_release_covers_one_other_of_the_same_loss() -> None:
-    car = vw.datasets.car()
-    forest = vw.RandomTreesClassifier(car.schema, **SMALL).fit(car.X, car.y)
-    plan = forest.plan_
-    encoding = forest.model_.encoding
-    (step,) = plan.steps
-    with Door(plan, vw.MemoryLedger()) as door:
-        door.noisy(step, np.zeros(step.shape, np.int64))
-        with pytest.raises(vw.VeilwoodError, match="after it is finished"), CoveredDoor(plan, door):
-            pass
-    source = open_rows(car.X, car.y, encoding)
-    dearer = evaluation_plan(forest, vw.RandomTreesClassifier(epsilon=2.0).promise()[0], plan.neighbours)
-    with pytest.raises(vw.VeilwoodError, match="not covered"):
-        measure_quality(forest, source, CoveredDoor(dearer, door))
-    same = evaluation_plan(forest, plan.loss, plan.neighbours)
-    assert measure_quality(forest, source, CoveredDoor(same, door)).privacy.epsilon == 1.0
-    with pytest.raises(vw.VeilwoodError, match="covers one other"):
-        measure_quality(forest, source, CoveredDoor(same, door))
 
 
 # -- what two neighbours leave ------------------------------------------------------------------------------------

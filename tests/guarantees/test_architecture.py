@@ -23,16 +23,11 @@ UNNAMED = {"__main__", "_version", "data.encoding_kernels", "forests.cells.row_k
            "trees.fitting_kernels", "forests.matrix.sum_kernels", "trees.histogram_kernels"}  # fmt: skip
 # Tested through something else: by which file.
 TESTED_BY = {
-    "data.weights": "estimators/test_weights.py",
-    "privacy.covered": "forests/test_aside.py",
-    "data.guess": "data/test_draft.py",
     "data.unreadable": "data/test_dialect.py",
     "data.sql.writing": "data/test_sql_rows.py",
     "estimators.in_sql": "data/test_sql_rows.py",
     "trees.ways": "data/test_sql.py",
     "trees.table_kernels": "trees/test_tabulated.py",
-    "data.memory": "data/test_sources.py",
-    "data.streams": "data/test_sources.py",
     "forests.grown.base": "forests/grown/test_medians.py",
     "service.migrations.env": "service/test_accounts.py",
 }

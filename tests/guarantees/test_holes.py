@@ -376,21 +376,6 @@ def test_no_step_of_a_private_forest_moves_further_than_planned(
 # -- a step says what it costs twice, in epsilon and in rho, and plans add up either -------------------------------
 
 
-@pytest.mark.parametrize(
-    ("loss", "mechanism", "choices"),
-    [
-        (Loss(None, Fraction(0), Fraction(0)), None, 1),
-        (Loss(Fraction(1000), Fraction(0), Fraction(0)), DiscreteLaplace(Fraction(1, 1000)), 1),
-        (Loss(None, Fraction(0), Fraction(1, 100)), DiscreteLaplace(Fraction(1, 1000)), 1),
-        (requested_loss(1, 1e-6), PermuteAndFlip(Fraction(10**6), 1), 0),
-        (requested_loss(1, 1e-6), PermuteAndFlip(Fraction(10**6), 1), 1),
-    ],
-)
-def test_a_step_keeps_both_of_its_statements(loss: Loss, mechanism: Any, choices: int) -> None:
-    with pytest.raises(PlanError):
-        Step("x", loss, mechanism, 1, (1, 3), choices)
-
-
 def test_no_exact_number_slips_into_a_private_release() -> None:
     whole = requested_loss(1, 1e-6)
     step = counting_step("a", (1,), whole.part(Fraction(1, 2)), Neighbours(), l1=1, squared_l2=1)

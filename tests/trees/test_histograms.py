@@ -15,7 +15,6 @@ from veilwood.data.encoding import EncodedColumn
 from veilwood.errors import DomainTooLargeError
 from veilwood.trees import histograms
 from veilwood.trees.counting import HAVE_NUMBA, Assignment, route
-from veilwood.trees.forest import Forest
 from veilwood.trees.histograms import CLASS_SPREAD_PARTS, edge_scores, level_scores, spread, spread_range
 from veilwood.trees.levelwise import Growing
 
@@ -87,15 +86,6 @@ def test_histograms_are_plain_counts(fast: bool, owned: bool) -> None:
     assert out.sum() > 300 * (1 if owned else 3) * 4  # nearly every node can still split all five columns
 
 
-@pytest.mark.skipif(not HAVE_NUMBA, reason="needs numba")
-@pytest.mark.parametrize("n_classes", [3, None])
-def test_kernel_and_twin_agree(n_classes: int | None) -> None:
-    growing, slots = grown(4)
-    batch = rows(2000, n_classes or 65536)
-    both = [filled(growing, slots, batch, fast, n_classes=n_classes) for fast in (False, True)]
-    assert (both[0] == both[1]).all()
-
-
 def test_moments_are_number_sum_and_squares() -> None:
     growing, slots = grown(0, n_trees=1)
     batch = rows(500, 65536)
@@ -151,64 +141,6 @@ def test_too_many_rows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # -- bins and splits ---------------------------------------------------------------------------------------
-
-
-def test_cuts_agree_with_bins() -> None:
-    _, slots = grown(5)
-    for slot in np.flatnonzero(slots.table < 0):
-        codes = np.arange(slots.low[slot], COLUMNS[slots.feature[slot]].n_codes)
-        bins = ((codes - slots.low[slot]) * slots.step[slot]) >> 32
-        for edge in range(slots.n_bins[slot] - 1):
-            cut = slots.cuts(np.array([slot]), np.array([edge]))[0]
-            assert ((bins > edge) == (codes >= cut)).all()
-
-
-def test_missing_numbers_have_a_bin_of_their_own() -> None:
-    growing = Growing(COLUMNS, 1)
-    slots = growing.slots(np.array([[2]]), BINS, np.random.default_rng(0))
-    assert slots.n_bins[0] == BINS
-    assert slots.cuts(np.array([0]), np.array([BINS - 2]))[0] == 1000
-    assert (1000 * slots.step[0]) >> 32 == BINS - 1
-
-
-def test_children_ranges_shrink_and_exhausted_columns_drop_out() -> None:
-    rng = np.random.default_rng(0)
-    growing = Growing([COLUMNS[1], COLUMNS[3]], 1)
-    for _ in range(8):
-        slots = growing.slots(growing.candidates(1, rng), BINS, rng)
-        winner = np.where(np.diff(slots.first) > 0, slots.first[:-1], -1)
-        growing.split(slots, winner, np.zeros(growing.n_open, np.int64))
-    assert not growing.usable().any()
-    forest = growing.finish()
-    assert forest.n_leaves == 5 * 4  # every cell of the two columns became a leaf
-    cells = np.array(list(product(range(5), range(4))), np.uint16)
-    assert len(set(route(forest, cells)[:, 0])) == 20
-
-
-@pytest.mark.parametrize("multiway", [False, True])
-def test_a_finished_forest_is_well_formed_and_routes_as_the_open_one(multiway: bool) -> None:
-    columns = [COLUMNS[1], COLUMNS[3], EncodedColumn("bins", ordered=True, n_codes=3, missing_code=None)]
-    rng = np.random.default_rng(3)
-    growing = Growing(columns, 3)
-    for _ in range(3):
-        slots = growing.slots(growing.candidates(1, rng), 5, rng)
-        winner = np.where(np.diff(slots.first) > 0, slots.first[:-1], -1)
-        if multiway:
-            growing.split_by_value(np.where(winner >= 0, slots.feature[winner], -1))
-        else:
-            growing.split(slots, winner, np.zeros(growing.n_open, np.int64))
-    forest = growing.finish()
-    Forest.from_arrays(forest.to_arrays(), [c.n_codes for c in columns])  # its audit refuses what is damaged
-    cells = np.array(list(product(range(5), range(4), range(3))), np.uint16)
-    before, after = route(growing.partial(), cells), route(forest, cells)
-    for tree in range(3):
-        assert (after[:, tree] >= forest.tree_leaves[tree]).all()
-        assert (after[:, tree] < forest.tree_leaves[tree + 1]).all()
-        open_ = before[:, tree] >= 0
-        pairs = set(zip(before[open_, tree], after[open_, tree], strict=True))
-        assert len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
-    if multiway:
-        assert forest.n_leaves == 3 * 5 * 4 * 3
 
 
 # -- scores ------------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ class Weights(NamedTuple):
         Guarantee
 
         A row counts at most ``most`` times, whatever its weight and the coins, and how often depends on no other row
-        (proofs/neighbours.md, attacked by tests/estimators/test_weights.py).
+        (proofs/neighbours.md, attacked by tests/data/test_weights.py).
         """
         try:
             numbers, _ = numbers_of(target_cells(self.given, total=invalid == "drop"), parse=invalid == "drop")

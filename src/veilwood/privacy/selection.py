@@ -98,7 +98,7 @@ class NoisyMax(_Selection):
     Neighbours: score vectors whose difference d has max(d) - min(d) <= score_range.
     Bound: pure differential privacy with the given epsilon, each row of scores by itself.
     Proof: proofs/noisy-max.md
-    Test: tests/privacy/test_noise.py::test_selection_loss_is_the_bound_and_attains_it
+    Test: tests/privacy/test_selection.py::test_selection_loss_is_the_bound_and_attains_it
 
     Examples
     --------
@@ -132,7 +132,7 @@ class PermuteAndFlip(_Selection):
     Neighbours: score vectors whose difference d has max(d) - min(d) <= score_range.
     Bound: pure differential privacy with the given epsilon, each row of scores by itself.
     Proof: proofs/permute-and-flip.md
-    Test: tests/privacy/test_noise.py::test_selection_loss_is_the_bound_and_attains_it
+    Test: tests/privacy/test_selection.py::test_selection_loss_is_the_bound_and_attains_it
 
     Examples
     --------
@@ -165,7 +165,7 @@ class ExponentialMechanism(_Selection):
     Bound: pure differential privacy with the given epsilon, and zero-concentrated with rho = epsilon^2/8, each row
     of scores by itself.
     Proof: proofs/exponential.md
-    Test: tests/privacy/test_noise.py::test_selection_loss_is_the_bound_and_attains_it
+    Test: tests/privacy/test_selection.py::test_selection_loss_is_the_bound_and_attains_it
 
     Examples
     --------

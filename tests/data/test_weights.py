@@ -10,12 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import sklearn
 from sklearn.base import clone
-from sklearn.ensemble import StackingClassifier, VotingClassifier
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 import veilwood as vw
 from veilwood.data.encoding import Encoding
@@ -23,7 +18,6 @@ from veilwood.data.open_rows import open_rows
 from veilwood.data.weights import Weights
 from veilwood.privacy.neighbours import RowsOf
 
-CAR = vw.datasets.car()
 SMALL: dict[str, Any] = {"n_estimators": 4, "max_depth": 3, "random_state": 0}
 SCHEMA = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=1)
 EVERY = [getattr(vw, name) for name in vw.estimators.__all__ if not name.endswith("Predictor")]
@@ -148,49 +142,3 @@ class TestRows:
             (0, 1), target_bounds=(0, 1), n_features=1)  # fmt: skip
         light, heavy = (Forest(schema, random_state=0, max_weight=w).plan() for w in (None, 5))
         assert heavy.steps[0].sensitivity == 5 * light.steps[0].sensitivity
-
-
-MEMBERS = [
-    ("private", vw.PrivateForestClassifier(CAR.schema, epsilon=5.0, random_state=0)),
-    ("random", vw.RandomTreesClassifier(CAR.schema, epsilon=5.0, **SMALL)),
-]
-
-
-class TestTogether:
-    @pytest.mark.parametrize("voting", ["hard", "soft"])
-    def test_forests_vote_with_text_labels(self, voting: str) -> None:
-        together = VotingClassifier(MEMBERS, voting=voting).fit(CAR.X, CAR.y)
-        assert set(together.predict(CAR.X)) <= set(CAR.schema.classes)
-        assert together.classes_.tolist() == sorted(CAR.schema.classes)
-
-    def test_forests_are_stacked_with_text_labels(self) -> None:
-        final = LogisticRegression(max_iter=300)
-        together = StackingClassifier(MEMBERS, final_estimator=final, cv=2).fit(CAR.X, CAR.y)
-        assert set(together.predict(CAR.X)) <= set(CAR.schema.classes)
-        assert together.classes_.tolist() == sorted(CAR.schema.classes)
-
-    def test_numbers_stand_for_texts_only_where_no_class_is_a_number(self) -> None:
-        rows, schema = [[0.1], [0.9]], vw.Schema.numeric((0, 1), classes=["1", "2"], n_features=1)
-        with pytest.raises(vw.OutOfSchemaError):
-            vw.RandomTreesClassifier(schema, **SMALL).fit(rows, np.array([0, 1]))
-        with pytest.raises(vw.OutOfSchemaError):
-            vw.RandomTreesClassifier(SCHEMA, **SMALL).fit(rows, np.array([0, 2]))
-        fitted = vw.RandomTreesClassifier(SCHEMA, **SMALL).fit(rows, np.array([0, 1]))
-        assert fitted.classes_.tolist() == [0, 1]
-
-    def test_weights_are_routed(self) -> None:
-        with sklearn.config_context(enable_metadata_routing=True):
-            forest = vw.RandomTreesClassifier(CAR.schema, max_weight=2, **SMALL).set_fit_request(sample_weight=True)
-            line = Pipeline([("same", FunctionTransformer()), ("forest", forest)])
-            line.fit(CAR.X, CAR.y, sample_weight=np.ones(len(CAR.y)))
-            assert line.predict(CAR.X).shape == (1728,)
-
-    def test_frames_pass_through_a_pipeline_with_their_names(self) -> None:
-        iris = vw.datasets.iris()
-        schema = vw.Schema.from_dict({**iris.schema.to_dict(), "columns": [
-            {"name": c["name"], "kind": "numeric", "lower": -4, "upper": 4} if c["kind"] == "numeric" else c
-            for c in iris.schema.to_dict()["columns"]]})  # fmt: skip
-        line = Pipeline([("scale", StandardScaler()), ("forest", vw.PrivateForestClassifier(schema, epsilon=20.0))])
-        line.set_output(transform="pandas").fit(iris.X, iris.y)
-        assert line[-1].feature_names_in_.tolist() == list(iris.X.columns)
-        assert line.score(iris.X, iris.y) > 0.6

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sheets of Excel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from data.test_dialect import SCHEMA, codes_of
+from veilwood.data.check import check_files
+from veilwood.data.excel import excel_dataset
+from veilwood.data.files import place_of
+from veilwood.errors import OutOfSchemaError
+
+
+def test_excel_gives_the_same_codes(tmp_path: Path, files: tuple[Path, Path]) -> None:
+    pytest.importorskip("python_calamine")
+    openpyxl = pytest.importorskip("openpyxl")
+    frame = pd.read_csv(files[0])
+    frame.to_excel(tmp_path / "t.xlsx", index=False)
+    for invalid in ("refuse", "drop"):
+        assert codes_of(tmp_path / "t.xlsx", SCHEMA, invalid) == codes_of(files[0], SCHEMA, invalid)
+    assert check_files(tmp_path / "t.xlsx", SCHEMA).misfits == []
+    place = place_of(tmp_path / "t.xlsx")
+    sheet = excel_dataset(place.where, place.open, nulls=["Bonn"]).to_table()
+    assert sheet["ort"].to_pylist() == ["Köln", None, None]
+    frame.assign(kosten="viel").to_excel(tmp_path / "odd.xlsx", index=False)
+    with pytest.raises(OutOfSchemaError, match="'kosten' should hold numbers") as caught:
+        codes_of(tmp_path / "odd.xlsx", SCHEMA)
+    assert "viel" not in str(caught.value)
+    assert codes_of(tmp_path / "odd.xlsx", SCHEMA, "drop") == [[], []]
+    # A duration that Python cannot hold had the whole workbook refused.
+    book = openpyxl.load_workbook(tmp_path / "t.xlsx")
+    book.active.append([1e300] * frame.shape[1])
+    for cell in book.active[len(frame) + 2]:
+        cell.number_format = "[h]:mm:ss"
+    book.save(tmp_path / "long.xlsx")
+    assert codes_of(tmp_path / "long.xlsx", SCHEMA, "drop") == codes_of(files[0], SCHEMA, "drop")
+    with pytest.raises(OutOfSchemaError):
+        codes_of(tmp_path / "long.xlsx", SCHEMA)
+    (tmp_path / "no.xlsx").write_bytes(b"PK nothing")
+    with pytest.raises(OutOfSchemaError, match="damaged"):
+        codes_of(tmp_path / "no.xlsx", SCHEMA)

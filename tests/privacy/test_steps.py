@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps keep their loss, and cost no more than the plan."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from guarantees.test_door import ONE
+from veilwood.errors import PlanError, VeilwoodError
+from veilwood.privacy.loss import Loss, requested_loss
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
+from veilwood.privacy.plan import Layout, Plan
+from veilwood.privacy.selection import PermuteAndFlip
+from veilwood.privacy.steps import Step, counting_step
+
+pytestmark = pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning")
+
+
+def step_of(name: str = "counts", loss: Loss = ONE) -> Step:
+    return counting_step(name, (3,), loss, Neighbours(), l1=1, squared_l2=1)
+
+
+def plan_of(*steps: Step, loss: Loss = ONE) -> Plan:
+    return Plan("Test", loss, Neighbours(), steps, "three counts", "test", "0", Layout(leaves=3), 1.0)
+
+
+def test_steps_cannot_cost_more_than_the_plan() -> None:
+    half = Loss.pure(Fraction(1, 2))
+    assert len(plan_of(step_of("a", half), step_of("b", half)).steps) == 2
+    with pytest.raises(VeilwoodError, match="promises"):
+        plan_of(step_of("a"), step_of("b", half))
+    gaussian = Loss.zcdp(Fraction(1, 10), Fraction(1, 10**6))
+    with pytest.raises(VeilwoodError, match="promises"):
+        plan_of(step_of("a", gaussian), step_of("b", gaussian), loss=gaussian)
+    with pytest.raises(VeilwoodError, match="promises"):
+        plan_of(step_of("a", gaussian))  # a pure plan with a Gaussian step
+
+
+@pytest.mark.parametrize(
+    ("loss", "mechanism"),
+    [
+        (ONE, None),
+        (ONE, DiscreteLaplace(Fraction(99, 100))),
+        (ONE, DiscreteGaussian(Fraction(99, 100))),
+        (Loss.zcdp(Fraction(1, 8), Fraction(1, 10**6)), DiscreteGaussian(3)),
+        (Loss(Fraction(1), Fraction(1, 10)), DiscreteGaussian(100)),  # no rho was promised
+    ],
+    ids=["no noise", "Laplace", "Gaussian under pure epsilon", "Gaussian", "Gaussian without rho"],
+)
+def test_a_step_whose_noise_does_not_keep_its_loss_cannot_be_made(loss: Loss, mechanism: Any) -> None:
+    with pytest.raises(VeilwoodError, match="does not keep"):
+        Step("counts", loss, mechanism, 1, (3,))
+
+
+@pytest.mark.parametrize(
+    ("loss", "mechanism", "choices"),
+    [
+        (Loss(None, Fraction(0), Fraction(0)), None, 1),
+        (Loss(Fraction(1000), Fraction(0), Fraction(0)), DiscreteLaplace(Fraction(1, 1000)), 1),
+        (Loss(None, Fraction(0), Fraction(1, 100)), DiscreteLaplace(Fraction(1, 1000)), 1),
+        (requested_loss(1, 1e-6), PermuteAndFlip(Fraction(10**6), 1), 0),
+        (requested_loss(1, 1e-6), PermuteAndFlip(Fraction(10**6), 1), 1),
+    ],
+)
+def test_a_step_keeps_both_of_its_statements(loss: Loss, mechanism: Any, choices: int) -> None:
+    with pytest.raises(PlanError):
+        Step("x", loss, mechanism, 1, (1, 3), choices)
