@@ -353,3 +353,18 @@ def test_rows_that_may_be_dropped_are_not_counted_for_free(invalid: str, told: b
     assert interference(program, 0.3, "not a number" if invalid == "drop" else 0.7) == []
     with forced():
         assert (program(0.3, None).plan_.layout.rows_planned == 41) is told
+
+
+@pytest.mark.parametrize("by_rho", [False, True])
+def test_neighbours_leave_the_same_traces_by_epsilon_and_by_rho(by_rho: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "pays_by_rho", lambda *args: by_rho)
+    schema = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=2)
+
+    def program(n_rows: int, _: Any) -> Any:
+        rows = [[0.1 * (i % 10), 0.5] for i in range(n_rows)]
+        forest = vw.PrivateForestClassifier(schema, epsilon=4.0, delta=1e-6, random_state=0)
+        return forest.fit(rows, (["no", "yes"] * n_rows)[:n_rows])
+
+    assert interference(program, 200, 201) == []
+    with forced():
+        assert any(step.loss.delta > 0 for step in program(200, None).plan_.steps) is by_rho
