@@ -78,6 +78,13 @@ def follow(work: Callable[[], object]) -> Walk:
     return walk
 
 
+def one_row(folder: Path) -> tuple[Path, vw.Schema]:
+    """Write a CSV file of one row; return it, and its schema."""
+    data, row = vw.datasets.balance_scale(), folder / "row.csv"
+    data.X[:1].assign(**{data.schema.target.name: data.y[:1]}).to_csv(row, index=False)
+    return row, data.schema
+
+
 def walks(name: str, row: Path, schema: vw.Schema, repeats: int) -> list[Walk]:
     """Fit one row several times; the first fit only loads what is loaded once."""
     make, parameters = WALKS[name]
@@ -97,13 +104,11 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore")  # about accuracy: one row is little to learn from
 
-    data = vw.datasets.balance_scale()
     figures = {}
     with tempfile.TemporaryDirectory() as folder:
-        row = Path(folder) / "row.csv"
-        data.X[:1].assign(**{data.schema.target.name: data.y[:1]}).to_csv(row, index=False)
+        row, schema = one_row(Path(folder))
         for name in WALKS:
-            walk = walks(name, row, data.schema, options.repeats)[options.repeats // 2]
+            walk = walks(name, row, schema, options.repeats)[options.repeats // 2]
             figures[name] = {"modules": sorted(walk.modules), "changes": walk.changes}
             print(f"## One row through {name}\n\n{len(walk.modules)} modules, {walk.changes} changes of module.\n")
             print("| from | to | calls |\n|---|---|---|")

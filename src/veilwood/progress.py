@@ -40,25 +40,26 @@ def silent() -> Iterator[None]:
 
 
 def track(items: Iterable[Item], doing: str) -> Iterator[Item]:
-    """Yield ``items``. After a second, show on stderr what is done, if it is a terminal; clear it at the end.
+    """Give ``items``. After a second, show on stderr what is done, if it is a terminal; clear it at the end.
 
     Examples
     --------
     >>> list(track("abc", "reading"))
     ['a', 'b', 'c']
     """
-    if _silent.get():
-        yield from items
-        return
-    if _reports:
-        for number, item in enumerate(items, 1):
-            for act in _reports:
-                act(doing, number)
-            yield item
-        return
-    if not sys.stderr.isatty():
-        yield from items
-        return
+    if _silent.get() or not (_reports or sys.stderr.isatty()):
+        return iter(items)
+    return _reported(items, doing) if _reports else _shown(items, doing)
+
+
+def _reported(items: Iterable[Item], doing: str) -> Iterator[Item]:
+    for number, item in enumerate(items, 1):
+        for act in _reports:
+            act(doing, number)
+        yield item
+
+
+def _shown(items: Iterable[Item], doing: str) -> Iterator[Item]:
     from rich.console import Console  # only where a person waits
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

@@ -58,7 +58,7 @@ def script(monkeypatch: pytest.MonkeyPatch, uniform: int) -> None:
     monkeypatch.setattr(entropy, "words", words)
 
 
-CASES: list[tuple[Callable[[Fraction, int], samplers.LazyTable], Callable[..., list[Decimal]], Fraction]] = [
+CASES: list[tuple[Callable[[Fraction, int], entropy.LazyTable], Callable[..., list[Decimal]], Fraction]] = [
     (samplers._geometric_table, reference_geometric, Fraction(1, 3)),
     (samplers._geometric_table, reference_geometric, Fraction(1)),
     (samplers._geometric_table, reference_geometric, Fraction(73, 2)),
@@ -104,7 +104,7 @@ def reference_cache(reference: Callable[..., list[Decimal]], parameter: Fraction
 def test_enclosures_hold_the_thresholds_and_are_narrow(bits: int) -> None:
     with localcontext() as context:
         context.prec = DIGITS
-        unit = Decimal(2) ** (bits + samplers.GUARD_BITS)
+        unit = Decimal(2) ** (bits + entropy.GUARD_BITS)
         for table_of, reference, parameter in CASES:
             low, high = table_of(parameter, 16)._enclose(bits)
             assert low == sorted(low)
@@ -123,7 +123,7 @@ def test_uniforms_next_to_a_threshold_are_decided_exactly(monkeypatch: pytest.Mo
 
 
 def test_threshold_test_catches_ties_that_are_not_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samplers.LazyTable, "_resolve", lambda self, prefix: 0)
+    monkeypatch.setattr(entropy.LazyTable, "_resolve", lambda self, prefix: 0)
     assert wrong_next_to_thresholds(monkeypatch) > 100
 
 
@@ -163,18 +163,18 @@ def test_exp_enclosure_is_right_and_tight(x: Fraction, bits: int) -> None:
 def resolutions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Count the uniforms that needed a second digit, and those that needed a second word."""
     counts = [0, 0]
-    draw_word, resolve = samplers.LazyTable._draw_word, samplers.LazyTable._resolve
+    draw_word, resolve = entropy.LazyTable._draw_word, entropy.LazyTable._resolve
 
-    def counting_draw_word(self: samplers.LazyTable, digit: np.ndarray) -> np.ndarray:
+    def counting_draw_word(self: entropy.LazyTable, digit: np.ndarray) -> np.ndarray:
         counts[0] += digit.size
         return draw_word(self, digit)
 
-    def counting_resolve(self: samplers.LazyTable, prefix: int) -> int:
+    def counting_resolve(self: entropy.LazyTable, prefix: int) -> int:
         counts[1] += 1
         return resolve(self, prefix)
 
-    monkeypatch.setattr(samplers.LazyTable, "_draw_word", counting_draw_word)
-    monkeypatch.setattr(samplers.LazyTable, "_resolve", counting_resolve)
+    monkeypatch.setattr(entropy.LazyTable, "_draw_word", counting_draw_word)
+    monkeypatch.setattr(entropy.LazyTable, "_resolve", counting_resolve)
     return counts
 
 

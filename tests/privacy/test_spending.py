@@ -165,7 +165,7 @@ def test_rows_are_known_by_identity_never_by_content() -> None:
     assert handle_of(X) == handle_of(X) != handle_of(X.copy())
     assert handle_of([[1.0]]) != handle_of([[1.0]])
     assert {handle_of(rows).name, handle_of(X).name} == {
-        "test_spending Unreadable in memory",
+        f"{Unreadable.__module__.split('.')[0]} Unreadable in memory",
         "numpy ndarray in memory",
     }
 

@@ -24,7 +24,7 @@ from joblib import effective_n_jobs
 
 from veilwood.data.canonical import Cells
 from veilwood.data.encoding import Encoding
-from veilwood.data.files import File, find_files
+from veilwood.data.files import File, find_checked, find_files
 from veilwood.data.frames import Table, target_cells
 from veilwood.data.problems import Invalid, Problem, Told, refuse
 from veilwood.data.row_cap import Keeps, choose_rows, id_codes, no_id
@@ -236,15 +236,13 @@ def open_files(
     """Make a source of whatever ``files.find_files`` finds."""
     schema, extra = encoding.schema, () if cap is None else (cap.id,)
     try:
-        files = find_files(X, schema, extra, as_bytes=invalid == "drop")
+        files = find_checked(X, schema, extra, as_bytes=invalid == "drop")
     except OutOfSchemaError as error:  # Arrow looks into the first rows of CSV
         if error.problems:
             _refuse_all(X, encoding, extra, batch_rows)
         raise
-    for file in files:
-        file.check(schema, extra)
-        if cap is not None and cap.id not in file.names:
-            raise no_id(cap)
+    if cap is not None and any(cap.id not in file.names for file in files):
+        raise no_id(cap)
     kept: list[npt.NDArray[np.bool_]] | None = None
     watch = Watch()
     if cap is not None:

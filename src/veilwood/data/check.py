@@ -8,7 +8,7 @@ from os import PathLike
 from typing import Any, Final
 
 from veilwood.data.encoding import Encoding
-from veilwood.data.files import find_files
+from veilwood.data.files import find_checked
 from veilwood.data.private_text import may_show_values
 from veilwood.data.problems import Problem, cell_of
 from veilwood.data.schema import Schema
@@ -61,9 +61,8 @@ def check_files(path: str | PathLike[str], schema: Schema) -> Checked:
     places = [(i, each.name, each.values.index(each.other)) for i, each in enumerate(schema.features) if each.other]
     others = {name: 0 for _, name, _ in places}
     wanted = list(schema.sources)
-    files = find_files(path, schema, as_bytes=True, skip_rows=False)
+    files = find_checked(path, schema, as_bytes=True, skip_rows=False)
     for file in files:
-        file.check(schema)
         first_row = 0
         for table in file.batches(wanted, _BATCH_ROWS):
             codes, _, problems = encoding.read_rows(table, parse=file.is_text)

@@ -38,6 +38,7 @@ from veilwood.errors import OutOfSchemaError, VeilwoodError
 __all__ = ["DEFAULT_BINS", "GRID_CELLS", "TARGET_LEVELS", "EncodedColumn", "Encoding", "class_labels"]
 
 Codes = npt.NDArray[np.uint16]
+_Texts = tuple[str, Categories, Cells, npt.NDArray[Any]]  # a column of categories, by name, and where its codes go
 
 GRID_CELLS: Final = 65535
 """Cells of equal width into which a numeric range is divided; one uint16 code is left for missing values."""
@@ -214,6 +215,7 @@ class Encoding:
     schema: Schema
     numeric: Literal["grid", "bins"] = "grid"
     columns: tuple[EncodedColumn, ...] = field(init=False, repr=False, compare=False)
+    labels: npt.NDArray[Any] = field(init=False, repr=False, compare=False)
     _coders: tuple[_Coder, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -222,6 +224,7 @@ class Encoding:
         coders = tuple(_Coder(column, self.numeric) for column in self.schema.features)
         object.__setattr__(self, "_coders", coders)
         object.__setattr__(self, "columns", tuple(coder.meaning for coder in coders))
+        object.__setattr__(self, "labels", class_labels(self.schema))
 
     def __reduce__(self) -> tuple[type[Encoding], tuple[Schema, str]]:
         """Copies are made from the schema again: edges of 65,535 cells a column would fill every pickle."""
@@ -264,21 +267,23 @@ class Encoding:
         estimator: str = "the schema",
     ) -> tuple[Codes, Problems]:
         """Encode a table as far as it can be, and say what is wrong with its rows; ``parse`` reads texts as numbers."""
+        return self._read(table, parse, allowed_extra, estimator, [])
+
+    def _read(
+        self, table: Table, parse: bool, allowed_extra: Collection[str], estimator: str, texts: list[_Texts]
+    ) -> tuple[Codes, Problems]:
+        """Encode a table, and with it further columns of categories."""
         places = self.places(table, allowed_extra=allowed_extra, estimator=estimator)
-        codes, problems = (
-            np.zeros((len(self.columns), table.n_rows), dtype=np.uint16).T,
-            Problems(self.schema.features, self.schema.target),
-        )
-        texts, named = [], []  # columns of categories, which are read together
+        codes = np.zeros((len(self.columns), table.n_rows), dtype=np.uint16).T
+        problems = Problems(self.schema.features, self.schema.target)
         for feature, (coder, place) in enumerate(zip(self._coders, places, strict=True)):
             if coder.categories is not None:
-                texts.append((coder.categories, _cells_at(table, place), codes[:, feature]))
-                named.append(coder.column.name)
+                texts.append((coder.column.name, coder.categories, _cells_at(table, place), codes[:, feature]))
             elif table.array is None or coder.column.part is not None:
                 kinds = coder.read(_cells_at(table, place), codes[:, feature], parse)
                 if kinds is not None:
                     problems.add(coder.column.name, kinds)
-        for name, kinds in zip(named, write_categories(texts) if texts else (), strict=True):
+        for (name, *_), kinds in zip(texts, write_categories([column[1:] for column in texts]), strict=True):
             if kinds is not None:
                 problems.add(name, kinds)
         if table.array is not None:
@@ -303,10 +308,12 @@ class Encoding:
                 f"Hint: pass y, or a table with the target column {column.name!r}.",
                 column=column.name,
             )
-        codes, problems = self.read(table, parse=parse, allowed_extra=allowed_extra, estimator=estimator)
         cells = _cells_at(table, names.index(column.source)) if y is None else target_cells(y, total=parse)
-        target, kinds = self.read_target(cells, parse=parse)
-        if kinds is not None:
+        target = np.empty(len(cells), np.int32)
+        texts: list[_Texts] = [(column.name, _categories(column), cells, target)] if column.values else []
+        codes, problems = self._read(table, parse, allowed_extra, estimator, texts)
+        if not column.values:
+            target, kinds = self.read_target(cells, parse=parse)
             problems.add(column.name, kinds)
         return codes, target, problems
 

@@ -41,7 +41,17 @@ from veilwood.data.unreadable import unreadable, written_otherwise
 from veilwood.errors import FileError, OutOfSchemaError, SetupError, VeilwoodError
 from veilwood.wording import without_secrets
 
-__all__ = ["File", "Place", "are_files", "find_files", "find_paths", "find_places", "is_address", "place_of"]
+__all__ = [
+    "File",
+    "Place",
+    "are_files",
+    "find_checked",
+    "find_files",
+    "find_paths",
+    "find_places",
+    "is_address",
+    "place_of",
+]
 
 # -- where files are -------------------------------------------------------------------------------------------------
 
@@ -336,6 +346,14 @@ def find_files(
         else:
             found += [_open_file(place, schema, texts, dialect, _Mode(as_bytes, skip_rows)) for place in places]
     return found
+
+
+def find_checked(X: Any, schema: Schema, extra: Collection[str] = (), **how: Any) -> list[File]:
+    """Find the files a user means (``find_files``), and refuse one with other columns than the schema's."""
+    files = find_files(X, schema, extra, **how)
+    for file in files:
+        file.check(schema, extra)
+    return files
 
 
 def are_files(X: Any) -> bool:

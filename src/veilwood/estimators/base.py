@@ -38,11 +38,13 @@ from veilwood.errors import (
     UseError,
     UtilityWarning,
 )
-from veilwood.estimators.evaluation import Evaluation, evaluation_plan, measure_quality
+from veilwood.estimators.class_weights import given_weights
+from veilwood.estimators.evaluation import Evaluation, evaluation_plan, loss_beside, measure_quality
 from veilwood.estimators.importances import importances
-from veilwood.forests.aside import Aside, costs_the_larger
-from veilwood.forests.method import Asked, Design, Method, Model, Parameters
-from veilwood.forests.sizes import method_of
+from veilwood.forests.aside import Aside
+from veilwood.forests.method import Asked, Design, Method, Model, Parameters, method_of
+from veilwood.forests.noisy_leaves import AUTO, LeafMethod
+from veilwood.forests.sizes import Sizing
 from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.privacy.covered import CoveredDoor
 from veilwood.privacy.door import INFERRED, Door, noting_refusals
@@ -50,7 +52,7 @@ from veilwood.privacy.ledger import Ledger, open_ledger
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf, unit_of
 from veilwood.privacy.plan import Plan
-from veilwood.privacy.spending import Handle, handle_of, warn_of_more_fits
+from veilwood.privacy.spending import Handle, fit_on
 from veilwood.trees.random import check_random_state, public_seed
 
 MOST_THREADS = 4096
@@ -235,14 +237,18 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         schema, not_private = self.declared_schema(X, y)
         method = self.make_method()
         design = self.prepare(schema, plan, method)
-        loss, unit = design.plan.loss, unit_of(self.privacy_unit)  # of rows; weights make copies of them
+        loss, unit = design.plan.loss, design.plan.neighbours.unit
+        if getattr(self, "max_weight", None) is not None:
+            unit = unit_of(self.privacy_unit)  # of rows; weights make copies of them
         aside = None if evaluate_share is None else Aside.of(evaluate_share)
-        more = self._loss_of_evaluation(design.plan, evaluate_share, evaluate_epsilon)
+        more = None
+        if evaluate_share is not None or evaluate_epsilon is not None:
+            more = loss_beside(design.plan, evaluate_share, evaluate_epsilon)
         # First of all: once a budget is spent, whether rows fit must not be told for nothing.
         if self.ledger is not None and loss.is_bounded:
             open_ledger(self.ledger).check_affordable(loss if more is None else loss + more)
         held_out: Source | None = None
-        table = handle_of(X)
+        table = fit_on(X, with_ledger=self.ledger is not None)
         with self._noting_refusals(design.plan, not_private, table):
             if aside is None:
                 sources = [open_rows(X, y, design.encoding, unit=unit, invalid=self.invalid, weights=weights)]
@@ -252,7 +258,8 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
                     X, y, design.encoding, unit=unit, invalid=self.invalid, estimator=who, weights=weights
                 )
                 sources = [mine]
-        sources[0].check_passes(method.several_passes or aside is not None, type(self).__name__)
+        if sources[0].once:
+            sources[0].check_passes(method.several_passes or aside is not None, type(self).__name__)
         record = sources[0].record if isinstance(sources[0], SqlSource) else None
         self.__dict__.pop("statements_", None)
         # Taken out of the list, so that the encoded rows are gone from memory before anything is learned.
@@ -278,12 +285,14 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
     # -- for other rooms -------------------------------------------------------------------------------------------
 
     def make_method(self) -> Method[Any]:
-        """Return the method that the parameters ask for, checked."""
+        """Return the method that the parameters ask for, checked; where they leave its size open, it chooses that."""
         bases = (base for base in type(self).__mro__ if issubclass(base, Parameters))
         own = next(base for base in bases if not issubclass(base, BaseForest))  # the family's, without the shell
-        method = method_of(self._method, own.of(self), self.task)
-        method.check()
-        return method
+        sizes = getattr(self, "n_estimators", None), getattr(self, "max_depth", None)
+        kind = self._method
+        if issubclass(kind, LeafMethod) and any(isinstance(size, str) and size == AUTO for size in sizes):
+            return method_of(partial(Sizing, kind=kind), own, self)
+        return method_of(kind, own, self)
 
     def promise(self) -> tuple[Loss, Neighbours]:
         """Read what is asked for; wrong values are refused here, before anything is spent."""
@@ -293,18 +302,22 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
             )
         if not isinstance(self.invalid, str) or self.invalid not in get_args(Invalid):
             raise ParameterError("invalid", self.invalid, "is not known", "'refuse' or 'drop'")
-        check_random_state(self.random_state)
-        unit, most = unit_of(self.privacy_unit), getattr(self, "max_weight", None)
-        unit = unit if most is None else weighed(unit, check_weight(most))
-        return requested_loss(self.epsilon, self.delta), Neighbours(self.adjacency, unit)
+        neighbours, most = Neighbours.of(self.adjacency, self.privacy_unit), getattr(self, "max_weight", None)
+        if most is not None:
+            neighbours = replace(neighbours, unit=weighed(neighbours.unit, check_weight(most)))
+        return requested_loss(self.epsilon, self.delta), neighbours
 
     def declared_schema(self, X: Any = None, y: Any = None) -> tuple[Schema, str | None]:
         """Return the schema, and why using it is not private if it was read off the data."""
         if isinstance(self.schema, str) and self.schema == "infer":
             schema = Schema.infer(X, y, self.task)
         else:
-            schema = Schema.resolve(self.schema).for_labels(y)
+            schema = self.schema if isinstance(self.schema, Schema) else Schema.resolve(self.schema)
+            schema = schema if y is None else schema.for_labels(y)
             self._warn_of_another_unit(schema)
+        weights = getattr(self, "class_weight", None)
+        if weights is not None:  # used after the fit, when it has been paid for: so refused before
+            given_weights(weights, class_labels(schema))
         return self._for_task(schema), INFERRED if schema.inferred else None
 
     def ask(self, schema: Schema, seed: int, choices: Mapping[str, Any] | None = None) -> Asked:
@@ -321,6 +334,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         """Return the public design: of the given plan, or of the latest one, or a new one."""
         method = method or self.make_method()
         if plan is not None:
+            check_random_state(self.random_state)
             plan = plan if isinstance(plan, Plan) else Plan.load(plan)
             design = method.design(self.ask(schema, plan.public_seed, plan.choices))
             differs = plan.differences(design.plan)
@@ -359,7 +373,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 
     def take(self, schema: Schema, model: Model) -> None:
         """Take in a model, learned or loaded, and show what it shows."""
-        self._set_public(schema)
+        self._set_public(schema, model.encoding)
         self.model_ = model
         for name in model.shown:
             setattr(self, f"{name}_", getattr(model, name))
@@ -381,29 +395,10 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         table: Handle,
     ) -> Door:
         """Open the door, measure, and take in what came out; return the door, closed."""
-        warn_of_more_fits(table, with_ledger=self.ledger is not None)
         ledger = None if self.ledger is None else open_ledger(self.ledger)
         door = Door(design.plan, ledger, not_private=not_private, table=table)
         self.go_through(door, design, method, measure)
         return door
-
-    @staticmethod
-    def _loss_of_evaluation(plan: Plan, share: object, epsilon: object) -> Loss | None:
-        """Return what an evaluation on units set aside costs beside the fit; None if that is nothing."""
-        if share is None and epsilon is None:
-            return None
-        free = costs_the_larger(plan.neighbours)
-        if share is None or free:
-            if epsilon is not None:
-                why = "costs nothing more here" if free else "needs evaluate_share"
-                raise ParameterError("evaluate_epsilon", epsilon, why, "leave it out, or give evaluate_share=0.2")
-            return None
-        if epsilon is None:
-            raise ParameterError(
-                "evaluate_epsilon", None, f"is needed: for {plan.neighbours}, an evaluation costs something of its own",
-                "evaluate_epsilon=0.1 adds as much to what the fit costs",
-            )  # fmt: skip
-        return requested_loss(epsilon, 0)
 
     def _evaluate(self, held_out: Source, fitted: Door, more: Loss | None, share: float) -> None:
         """Measure the model on the units set aside, covered by what the fit has cost, or at a price of its own."""
@@ -463,13 +458,13 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
             )
         return schema
 
-    def _set_public(self, schema: Schema) -> None:
+    def _set_public(self, schema: Schema, encoding: Encoding) -> None:
         """Set what follows from the schema alone."""
         self.schema_ = schema
         self.n_features_in_ = len(schema.features)
         self.feature_names_in_ = np.array(schema.feature_names, dtype=object)
         if self.task == "classification":
-            self.classes_ = class_labels(schema)
+            self.classes_ = encoding.labels.copy()
 
     def _tags(self, tags: Any, of_task: Any) -> Any:
         """Tell scikit-learn what its checks may expect."""

@@ -18,16 +18,17 @@ from veilwood.bounded import read_json, read_text
 from veilwood.data.batches import Source
 from veilwood.data.problems import Invalid
 from veilwood.errors import FileError, ParameterError, UseError
+from veilwood.forests.aside import costs_the_larger
 from veilwood.forests.quality import Quality, quality_of
 from veilwood.forests.scoring import Scoring
 from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.privacy.door import Door
-from veilwood.privacy.loss import Loss
+from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.wording import shorten
 
-__all__ = ["Evaluation", "evaluation_plan", "measure_quality"]
+__all__ = ["Evaluation", "evaluation_plan", "loss_beside", "measure_quality"]
 
 
 @dataclass(frozen=True)
@@ -129,3 +130,19 @@ def measure_quality(
     bounds = None if schema.classes else schema.target.bounds
     quality = quality_of(scoring.tables(released), step.variance, tuple(schema.classes), bounds, confidence)
     return Evaluation(quality, door.plan, door.statement())
+
+
+def loss_beside(plan: Plan, share: object, epsilon: object) -> Loss | None:
+    """Return what an evaluation on units set aside costs beside the fit; None if that is nothing."""
+    free = costs_the_larger(plan.neighbours)
+    if share is None or free:
+        if epsilon is not None:
+            why = "costs nothing more here" if free else "needs evaluate_share"
+            raise ParameterError("evaluate_epsilon", epsilon, why, "leave it out, or give evaluate_share=0.2")
+        return None
+    if epsilon is None:
+        raise ParameterError(
+            "evaluate_epsilon", None, f"is needed: for {plan.neighbours}, an evaluation costs something of its own",
+            "evaluate_epsilon=0.1 adds as much to what the fit costs",
+        )  # fmt: skip
+    return requested_loss(epsilon, 0)

@@ -110,7 +110,7 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
         self._planned: tuple[Any, Questions] | None = None
         self._neighbours, self._not_private = neighbours, "; ".join(r for r in (inferred, seeded) if r) or None
         self.forest_, self.ledger_ = answering.forest, ledger
-        self._set_public(schema)
+        self._set_public(schema, answering.encoding)
         return self
 
     def plan_answer(self, X: Any, epsilon: float | None = None) -> Plan:

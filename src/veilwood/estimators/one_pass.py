@@ -16,12 +16,13 @@ from veilwood.data.canonical import texts_of
 from veilwood.data.open_rows import open_rows
 from veilwood.errors import ParameterError, UseError
 from veilwood.estimators.base import BaseForest
-from veilwood.forests.method import Design, OnePassMethod
+from veilwood.forests.method import Design
+from veilwood.forests.noisy_leaves import OnePassMethod
 from veilwood.privacy.door import SEEDED
 from veilwood.privacy.entropy import is_seeded
 from veilwood.privacy.ledger import open_ledger
 from veilwood.privacy.neighbours import RowsOf
-from veilwood.privacy.spending import Handle, handle_of
+from veilwood.privacy.spending import Handle, handle_of, warn_of_more_fits
 from veilwood.wording import shorten
 
 
@@ -118,6 +119,7 @@ class OnePassForest(BaseForest):
             raise UseError("there is nothing to release. Hint: call partial_fit with some rows first, or fit.")
         self._check_params(current)
         design, method = current.design, self.make_method()
+        warn_of_more_fits(current.table, with_ledger=self.ledger is not None)
         self._carry_out(
             design,
             method,

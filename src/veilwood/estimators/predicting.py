@@ -11,10 +11,9 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score
 
 from veilwood.data.cluster.engines import anywhere
-from veilwood.data.encoding import class_labels
-from veilwood.data.schema import Schema, TaskKind
+from veilwood.data.schema import TaskKind
 from veilwood.estimators.base import BaseForest
-from veilwood.estimators.class_weights import WeighedModel, given_weights, weights_of
+from veilwood.estimators.class_weights import WeighedModel, weights_of
 from veilwood.forests.method import Model
 from veilwood.privacy.spending import tell_once
 
@@ -31,14 +30,6 @@ class Classifier(ClassifierMixin, BaseForest):  # type: ignore[misc]
     """Predicts classes of the schema."""
 
     task: ClassVar[TaskKind] = "classification"
-
-    def declared_schema(self, X: Any = None, y: Any = None) -> tuple[Schema, str | None]:
-        """Refuse weights that do not fit the classes too: they are used after the fit, when it has been paid for."""
-        schema, not_private = super().declared_schema(X, y)
-        given = getattr(self, "class_weight", None)
-        if given is not None:
-            given_weights(given, class_labels(schema))
-        return schema, not_private
 
     @anywhere
     def predict_proba(self, X: Any) -> NDArray[np.float64]:

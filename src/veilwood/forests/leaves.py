@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Post-processing of noisy leaves: from released counts to shares, votes and labels.
+"""Leaves that say no more than their noise lets them: shares that fall back on what is above, doubt, and coins.
 
 Everything here is computed from what the door let out, so it costs no privacy and may be repeated at will.
 A regression leaf holds the rotated pair (sum of y, sum of levels - y); its "shares" are then the mean target
@@ -22,31 +22,6 @@ CLEANINGS: tuple[LeafCleaning, ...] = ("auto", "plain", "empirical-bayes")
 FEW_ROWS: Final = 10  # of doubt, where nodes tell how far they differ
 _WORTHS: Final = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # rows that shares above a node can be worth
 LEAST_APART: Final = 1e-3  # the correlation inside nodes below which they count as parts drawn at random
-
-
-def plain_shares(counts: NDArray[np.int64] | Floats) -> Floats:
-    """Return class shares per leaf: negative counts become 0, a leaf without any becomes uniform.
-
-    >>> plain_shares(np.array([[3, 1], [-2, 5], [-1, -1]])).tolist()
-    [[0.75, 0.25], [0.0, 1.0], [0.5, 0.5]]
-    """
-    kept = np.maximum(counts, 0).astype(np.float64)
-    totals = kept.sum(axis=1, keepdims=True)
-    return np.where(totals > 0, kept / np.where(totals > 0, totals, 1.0), 1.0 / counts.shape[1])
-
-
-def plain_means(pairs: NDArray[np.int64] | Floats, levels: int) -> Floats:
-    """Return the shares of a rotated pair: half plus half the clipped ratio of difference to count.
-
-    The number of rows is (first + second) / levels, taken as at least 1;
-    the mean, between -1 and 1, is (first - second) / (levels * rows).
-
-    >>> plain_means(np.array([[30, 10], [0, 0]]), 10)[:, 0].tolist()
-    [0.75, 0.5]
-    """
-    rows = np.maximum(pairs.sum(axis=1) / levels, 1.0)
-    first = 0.5 + 0.5 * np.clip((pairs[:, 0] - pairs[:, 1]) / (levels * rows), -1.0, 1.0)
-    return np.column_stack([first, 1.0 - first])
 
 
 def shrunken_shares(
@@ -234,16 +209,6 @@ def with_doubt(shares: Floats, n_trees: int) -> Floats:
     [[0.1, 0.9]]
     """
     return np.asarray((shares * n_trees + 1 / shares.shape[1]) / (n_trees + 1))
-
-
-def votes(shares: Floats) -> Floats:
-    """Return one vote per leaf for its most frequent class; a tie shares the vote.
-
-    >>> votes(np.array([[0.2, 0.8], [0.5, 0.5]])).tolist()
-    [[0.0, 1.0], [0.5, 0.5]]
-    """
-    best = shares >= shares.max(axis=1, keepdims=True)
-    return np.asarray(best / best.sum(axis=1, keepdims=True))
 
 
 def coins(codes: NDArray[np.uint16], seed: int) -> Floats:

@@ -13,7 +13,7 @@ whoever runs it (``estimators``, ``secure``, ``audit``) goes through the same fi
 
     model    = method.restore(schema, plan, model.arrays())        the same model, from a file
 
-To add an estimator, write three things and read two files, this one and ``random_trees``:
+To add an estimator, write three things and read two files, this one and ``noisy_leaves``; ``random_trees`` is short:
 
 1. a dataclass of its parameters (``Parameters``), in ``forests``,
 2. a method, and a model if no present one fits, in ``forests``,
@@ -24,22 +24,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Final, Generic, Literal, Protocol, Self, TypeAlias, TypeVar
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Final, Generic, Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.bounded import is_whole
-from veilwood.data.batches import Count, Source
+from veilwood.data.batches import Source
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema, TaskKind
-from veilwood.errors import ParameterError, PlanError, UseError
+from veilwood.errors import ParameterError, UseError
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.plan import Layout, Plan
-from veilwood.privacy.steps import Noise, Step
+from veilwood.privacy.steps import Step
 from veilwood.trees.counting import sum_over_trees
 from veilwood.trees.forest import Forest
 
@@ -113,45 +113,6 @@ class Asked:
             expected_leaf_mse=noise,
             **more,
         )
-
-
-class HasPlan(Protocol):
-    """A design, or what else holds a plan."""
-
-    @property
-    def plan(self) -> Plan:
-        """The plan."""
-
-
-H = TypeVar("H", bound=HasPlan)
-
-
-def least_noise(asked: Asked, design: Callable[[Asked], H]) -> H:
-    """Design what is asked for under pure epsilon and, with a delta, also under zCDP; return the one with less noise.
-
-    Pure noise keeps any promise with a delta too, and is the smaller one where a row moves few counts. Then the delta
-    is not spent, and the plan says so. What was decided stands in the plan, and is carried out without asking again.
-    """
-    loss, decided = asked.loss, asked.choices.get("law")
-    if loss.epsilon is None or (loss.delta == 0 and decided is None):
-        return design(asked)
-    laws = {"pure": replace(asked, loss=Loss.pure(loss.epsilon))}
-    if loss.delta > 0:
-        laws["zcdp"] = asked
-    if decided is not None and decided not in laws:
-        raise PlanError("the plan does not say whether its noise is pure or zCDP.")
-    made = {law: design(each) for law, each in laws.items() if decided in (None, law)}
-    law = min(made, key=lambda name: _noise_of(made[name].plan))
-    plan = made[law].plan
-    notes = {"delta": "not spent, as pure noise is the smaller one here", **plan.notes} if law == "pure" else plan.notes
-    told = replace(plan, choices={**plan.choices, "law": law}, notes=notes)
-    return replace(made[law], plan=told)  # type: ignore[type-var]
-
-
-def _noise_of(plan: Plan) -> tuple[float, float]:
-    """Rank by the error of a leaf; where leaves release labels, by how blurred their choice is."""
-    last = plan.steps[-1].mechanism
-    return plan.expected_leaf_mse, 0.0 if last is None or isinstance(last, Noise) else float(-last.epsilon)
 
 
 @dataclass(frozen=True)
@@ -236,14 +197,18 @@ class Method(ABC, Generic[P]):
     task: TaskKind
 
     several_passes: ClassVar[bool] = True  # over the rows; then an iterator, which can be read once, is refused
+    words: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # that are known for a parameter
 
     @property
     def histograms(self) -> Literal["counts", "moments"] | None:
         """What sums along three axes hold: servers check that rows can have it before they compute more than sums."""
         return None
 
-    def check(self) -> None:  # a family may have nothing to check
-        """Refuse parameters that cannot be used, before anything else is done."""
+    def check(self) -> None:
+        """Refuse parameters that cannot be used, before anything else is done; words that are not known, first."""
+        check_n_rows(getattr(self.parameters, "n_rows", None))
+        has = vars(self.parameters)
+        self.parameters.check_words(**{name: known for name, known in self.words.items() if name in has})
 
     @abstractmethod
     def design(self, asked: Asked) -> Design:
@@ -270,22 +235,8 @@ class Method(ABC, Generic[P]):
         return None
 
 
-class OnePassMethod(Method[P]):
-    """A method whose trees are grown without data: all that is learned from rows is one array of sums.
-
-    Such forests can be trained batch by batch, and by owners who share sums and no rows.
-    """
-
-    several_passes: ClassVar[bool] = False
-
-    @abstractmethod
-    def count(self, design: Any) -> Count:
-        """Say what is added up; where trees are disjoint, under a fresh secret key."""
-
-    @abstractmethod
-    def release(self, design: Any, exact: NDArray[np.int64], door: Door) -> Any:
-        """Let the sums out through the door."""
-
-    def measure(self, design: Any, source: Source, door: Door, n_jobs: int | None = None) -> Any:
-        """Add up in one pass, and release."""
-        return self.release(design, source.add_up(self.count(design), n_jobs=n_jobs), door)
+def method_of(kind: Callable[[Any, TaskKind], Method[Any]], parameters: type[Parameters], shell: Any) -> Method[Any]:
+    """Return the method of a shell's present parameters, checked."""
+    method = kind(parameters.of(shell), shell.task)
+    method.check()
+    return method

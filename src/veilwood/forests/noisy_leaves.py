@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What forests with noisy leaves share: the leaf step of their plan, the cleaning of leaves, votes and means.
+"""What forests with noisy leaves share: the leaf step of their plan, one pass over the rows, votes and means.
 
 How a family gets its trees is in its own file; the protocol that all families follow is in ``method``.
 """
@@ -7,39 +7,29 @@ How a family gets its trees is in its own file; the protocol that all families f
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.data.batches import Count
+from veilwood.data.batches import Count, Source
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
 from veilwood.data.sql.words import Words
-from veilwood.errors import DomainTooLargeError, ModelFileError
+from veilwood.errors import DomainTooLargeError, ModelFileError, PlanError
 from veilwood.forests import leaves as cleaning
-from veilwood.forests.method import (
-    Arrays,
-    Asked,
-    Codes,
-    Floats,
-    ForestModel,
-    Method,
-    Model,
-    Parameters,
-    check_n_rows,
-    least_noise,
-)
+from veilwood.forests.method import Arrays, Asked, Codes, Floats, ForestDesign, ForestModel, Method, Model, Parameters
 from veilwood.forests.scoring_sql import decoded, doubtful
+from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import secret_key
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Plan, Records
-from veilwood.privacy.steps import Step, counting_step
+from veilwood.privacy.steps import Noise, Step, counting_step
 from veilwood.trees.counting import Assignment, LeafCount
 from veilwood.trees.forest import Forest
 
@@ -62,11 +52,6 @@ class LeafParameters(Parameters):
     trees: str
     leaves: str = AUTO
     n_rows: int | None = None
-
-    @property
-    def sizes_itself(self) -> bool:
-        """Whether the number or height of the trees is to be chosen."""
-        return any(isinstance(size, str) and size == AUTO for size in (self.n_estimators, self.max_depth))
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +85,7 @@ class LeafModel(ForestModel):
     def class_shares(self) -> Floats:
         """Return the shares of classes among all rows."""
         counts = self.leaf_counts.sum(axis=0) if self.pooled is None else self.pooled
-        return np.asarray(cleaning.plain_shares(counts[None])[0])
+        return np.asarray(plain_shares(counts[None])[0])
 
     def probabilities(self, shares: Floats) -> Floats:
         """Return averaged shares or votes as probabilities, none of which is 0."""
@@ -120,6 +105,80 @@ class LeafModel(ForestModel):
         return {**self.forest.to_arrays(), "leaf_counts": self.leaf_counts, **told}
 
 
+def plain_shares(counts: NDArray[np.int64] | Floats) -> Floats:
+    """Return class shares per leaf: negative counts become 0, a leaf without any becomes uniform.
+
+    >>> plain_shares(np.array([[3, 1], [-2, 5], [-1, -1]])).tolist()
+    [[0.75, 0.25], [0.0, 1.0], [0.5, 0.5]]
+    """
+    kept = np.maximum(counts, 0).astype(np.float64)
+    totals = kept.sum(axis=1, keepdims=True)
+    return np.where(totals > 0, kept / np.where(totals > 0, totals, 1.0), 1.0 / counts.shape[1])
+
+
+def plain_means(pairs: NDArray[np.int64] | Floats, levels: int) -> Floats:
+    """Return the shares of a rotated pair: half plus half the clipped ratio of difference to count.
+
+    The number of rows is (first + second) / levels, taken as at least 1;
+    the mean, between -1 and 1, is (first - second) / (levels * rows).
+
+    >>> plain_means(np.array([[30, 10], [0, 0]]), 10)[:, 0].tolist()
+    [0.75, 0.5]
+    """
+    rows = np.maximum(pairs.sum(axis=1) / levels, 1.0)
+    first = 0.5 + 0.5 * np.clip((pairs[:, 0] - pairs[:, 1]) / (levels * rows), -1.0, 1.0)
+    return np.column_stack([first, 1.0 - first])
+
+
+def votes(shares: Floats) -> Floats:
+    """Return one vote per leaf for its most frequent class; a tie shares the vote.
+
+    >>> votes(np.array([[0.2, 0.8], [0.5, 0.5]])).tolist()
+    [[0.0, 1.0], [0.5, 0.5]]
+    """
+    best = shares >= shares.max(axis=1, keepdims=True)
+    return np.asarray(best / best.sum(axis=1, keepdims=True))
+
+
+class HasPlan(Protocol):
+    """A design, or what else holds a plan."""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan."""
+
+
+H = TypeVar("H", bound=HasPlan)
+
+
+def least_noise(asked: Asked, design: Callable[[Asked], H]) -> H:
+    """Design what is asked for under pure epsilon and, with a delta, also under zCDP; return the one with less noise.
+
+    Pure noise keeps any promise with a delta too, and is the smaller one where a row moves few counts. Then the delta
+    is not spent, and the plan says so. What was decided stands in the plan, and is carried out without asking again.
+    """
+    loss, decided = asked.loss, asked.choices.get("law")
+    if loss.epsilon is None or (loss.delta == 0 and decided is None):
+        return design(asked)
+    laws = {"pure": replace(asked, loss=Loss.pure(loss.epsilon))}
+    if loss.delta > 0:
+        laws["zcdp"] = asked
+    if decided is not None and decided not in laws:
+        raise PlanError("the plan does not say whether its noise is pure or zCDP.")
+    made = {law: design(each) for law, each in laws.items() if decided in (None, law)}
+    law = min(made, key=lambda name: _noise_of(made[name].plan))
+    plan = made[law].plan
+    notes = {"delta": "not spent, as pure noise is the smaller one here", **plan.notes} if law == "pure" else plan.notes
+    told = replace(plan, choices={**plan.choices, "law": law}, notes=notes)
+    return replace(made[law], plan=told)  # type: ignore[type-var]
+
+
+def _noise_of(plan: Plan) -> tuple[float, float]:
+    """Rank by the error of a leaf; where leaves release labels, by how blurred their choice is."""
+    last = plan.steps[-1].mechanism
+    return plan.expected_leaf_mse, 0.0 if last is None or isinstance(last, Noise) else float(-last.epsilon)
+
+
 L = TypeVar("L", bound=LeafParameters)
 
 
@@ -131,8 +190,9 @@ class LeafMethod(Method[L]):
 
     leaf_dtype: ClassVar[type] = np.int64
     takes_lists: ClassVar[bool] = False  # of sizes, one for each ensemble
-    votings: ClassVar[tuple[str, ...]] = VOTINGS
-    trees_words: ClassVar[tuple[str, ...]] = TREES[1:]
+    words: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "trees": TREES[1:], "leaves": cleaning.CLEANINGS, "voting": VOTINGS,
+    }  # fmt: skip
     fitted: ClassVar[bool] = False  # whether splits follow the rows
     without_noise: ClassVar[Mapping[str, str]] = {"trees": "shared"}  # what "auto" means where nothing blurs choices
 
@@ -140,12 +200,6 @@ class LeafMethod(Method[L]):
     @abstractmethod
     def numeric(self) -> Literal["grid", "bins"]:
         """How numbers are encoded."""
-
-    def check(self) -> None:
-        """Refuse words that are not known, and a number of rows that is none."""
-        check_n_rows(self.parameters.n_rows)
-        voting = {"voting": self.votings} if self.task == "classification" else {}
-        self.parameters.check_words(trees=self.trees_words, leaves=cleaning.CLEANINGS, **voting)
 
     @classmethod
     def without_noise_as(cls, parameters: Any) -> type[LeafMethod[Any]]:
@@ -258,7 +312,7 @@ class LeafMethod(Method[L]):
     ) -> LeafModel:
         """Make the model of noisy leaves: the only place where they are cleaned."""
         values = self.leaf_values(forest, counts, plan, pooled)
-        said = cleaning.votes(values) if self.voting == "majority" else values
+        said = votes(values) if self.voting == "majority" else values
         doubtful = self.voting == "majority" or not self.shrinks
         return LeafModel(encoding, forest, said, counts, self.voting, plan.public_seed, pooled, doubtful)
 
@@ -272,7 +326,7 @@ class LeafMethod(Method[L]):
             if not classes:
                 return cleaning.shrunken_means(forest, counts / rows, noise, above)
             return cleaning.shrunken_shares(forest, counts / rows, noise, above, fitted=self.fitted)
-        return cleaning.plain_shares(counts) if classes else cleaning.plain_means(counts, TARGET_LEVELS)
+        return plain_shares(counts) if classes else plain_means(counts, TARGET_LEVELS)
 
     def leaf_variance(self, plan: Plan) -> float:
         """Variance of the noise on each number of a leaf."""
@@ -317,3 +371,63 @@ class LeafMethod(Method[L]):
             f"expected noise of {noise:.3g} rows on each count of a leaf of about {rows_per_leaf:.3g} rows. "
             f"Hint: vw.tune compares settings; lower max_depth or n_estimators{cleaner}, or spend more epsilon."
         )
+
+
+class OnePassMethod(LeafMethod[L]):
+    """A method whose trees are grown without data: all that is learned from rows is one array of sums.
+
+    Such forests can be trained batch by batch, and by owners who share sums and no rows.
+    """
+
+    several_passes: ClassVar[bool] = False
+
+    @abstractmethod
+    def count(self, design: Any) -> Count:
+        """Say what is added up; where trees are disjoint, under a fresh secret key."""
+
+    @abstractmethod
+    def release(self, design: Any, exact: NDArray[np.int64], door: Door) -> Any:
+        """Let the sums out through the door."""
+
+    def measure(self, design: Any, source: Source, door: Door, n_jobs: int | None = None) -> Any:
+        """Add up in one pass, and release."""
+        return self.release(design, source.add_up(self.count(design), n_jobs=n_jobs), door)
+
+
+class PlainLeaves(OnePassMethod[L]):
+    """Trees grown before the data is seen; their leaves are counted in one pass, and released as they are"""
+
+    grown: ClassVar[str]  # what trees they are, in the words of a plan
+
+    @abstractmethod
+    def grow(self, asked: Asked) -> tuple[Encoding, Forest]:
+        """Grow the trees, which needs no data."""
+
+    def design_under(self, asked: Asked) -> ForestDesign:
+        """Grow the trees, and plan the release of their leaves."""
+        encoding, forest = self.grow(asked)
+        layout, structure = forest.in_plan(self.records)
+        step = self.leaf_step(asked.schema, asked.loss, asked.neighbours, layout.leaves)
+        plan = asked.plan(
+            (step,),
+            f"{step.name}, with noise, of {layout.trees} {self.grown}",
+            layout,
+            self.expected_leaf_mse(step),
+            choices=structure,
+        )
+        return ForestDesign(encoding, plan, forest)
+
+    def count(self, design: ForestDesign) -> Count:
+        """Count the rows of each class in each leaf."""
+        return self.leaf_count(design.encoding, design.forest, self.assignment(design.forest.n_trees))
+
+    def release(self, design: ForestDesign, exact: NDArray[np.int64], door: Door) -> NDArray[np.int64]:
+        """Let the leaves out, with noise."""
+        (step,) = design.plan.steps
+        return door.noisy(step, exact)
+
+    def learn(
+        self, design: ForestDesign, plan: Plan, released: NDArray[np.int64], n_jobs: int | None = None
+    ) -> LeafModel:
+        """Clean the leaves."""
+        return self.model(design.encoding, design.forest, released, plan)

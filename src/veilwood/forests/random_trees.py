@@ -7,19 +7,26 @@ there is no noise, and so no privacy, trees can be much deeper if they grow only
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal, cast
+from typing import Any, ClassVar, Final, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.data.batches import Count, Source
+from veilwood.data.batches import Source
 from veilwood.data.encoding import Encoding
 from veilwood.forests.leaves import shares_by_leaving_out
-from veilwood.forests.method import Asked, Design, ForestDesign, OnePassMethod
-from veilwood.forests.noisy_leaves import AUTO, MOST_LEAVES, LeafMethod, LeafModel, LeafParameters
+from veilwood.forests.method import Asked, Design
+from veilwood.forests.noisy_leaves import (
+    AUTO,
+    MOST_LEAVES,
+    LeafMethod,
+    LeafModel,
+    LeafParameters,
+    PlainLeaves,
+)
 from veilwood.privacy.door import Door
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import selecting_step
@@ -50,10 +57,12 @@ class RandomTreesClassifierParameters(RandomTreesParameters):
     voting: str = AUTO
 
 
-class RandomTrees(LeafMethod[RandomTreesParameters], OnePassMethod[RandomTreesParameters]):
+class RandomTrees(PlainLeaves[RandomTreesParameters]):
     """Random trees for either task."""
 
     numeric: Literal["grid"] = "grid"
+    grown: ClassVar[str] = "random trees grown without data"
+    words: ClassVar[Mapping[str, tuple[str, ...]]] = {**LeafMethod.words, "thresholds": THRESHOLDS}
 
     @classmethod
     def without_noise_as(cls, parameters: Any) -> type[LeafMethod[Any]]:
@@ -61,40 +70,12 @@ class RandomTrees(LeafMethod[RandomTreesParameters], OnePassMethod[RandomTreesPa
         follows = parameters.max_depth == AUTO and parameters.n_rows is None and parameters.thresholds == "path"
         return FollowedTrees if follows else cls
 
-    def check(self) -> None:
-        """Refuse words that are not known."""
-        super().check()
-        self.parameters.check_words(thresholds=THRESHOLDS)
-
-    def design_under(self, asked: Asked) -> ForestDesign:
-        """Grow the trees, which needs no data, and plan the release of their leaves."""
+    def grow(self, asked: Asked) -> tuple[Encoding, Forest]:
+        """Grow the trees from the public seed."""
         encoding, mine = Encoding(asked.schema, self.numeric), self.parameters
         thresholds = cast(Thresholds, mine.thresholds)
         forest = grow_binary(encoding.columns, mine.n_estimators, mine.max_depth, asked.seed, thresholds=thresholds)
-        step = self.leaf_step(asked.schema, asked.loss, asked.neighbours, forest.n_leaves)
-        plan = asked.plan(
-            (step,),
-            f"{step.name}, with noise, of {forest.n_trees} random trees grown without data",
-            forest.layout(self.records),
-            self.expected_leaf_mse(step),
-            choices={"structure": forest.fingerprint()},
-        )
-        return ForestDesign(encoding, plan, forest)
-
-    def count(self, design: ForestDesign) -> Count:
-        """Count the rows of each class in each leaf."""
-        return self.leaf_count(design.encoding, design.forest, self.assignment(design.forest.n_trees))
-
-    def release(self, design: ForestDesign, exact: NDArray[np.int64], door: Door) -> NDArray[np.int64]:
-        """Let the leaves out, with noise."""
-        (step,) = design.plan.steps
-        return door.noisy(step, exact)
-
-    def learn(
-        self, design: ForestDesign, plan: Plan, released: NDArray[np.int64], n_jobs: int | None = None
-    ) -> LeafModel:
-        """Clean the leaves."""
-        return self.model(design.encoding, design.forest, released, plan)
+        return encoding, forest
 
 
 class FollowedTrees(LeafMethod[RandomTreesParameters]):

@@ -23,8 +23,16 @@ from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import DomainTooLargeError, ParameterError, PlanError, UseError
 from veilwood.forests import skill
-from veilwood.forests.method import Arrays, Asked, Design, Method, Model, OnePassMethod, least_noise
-from veilwood.forests.noisy_leaves import AUTO, POOLED, LeafMethod, LeafModel, LeafParameters
+from veilwood.forests.method import Arrays, Asked, Design, Method, Model
+from veilwood.forests.noisy_leaves import (
+    AUTO,
+    POOLED,
+    LeafMethod,
+    LeafModel,
+    LeafParameters,
+    OnePassMethod,
+    least_noise,
+)
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.plan import Layout, Plan
@@ -267,13 +275,6 @@ class Sizing(Method[LeafParameters]):
         if None in found:
             raise PlanError("the plan does not say how many trees it has, and how high.")
         return self.of_size(*found, noiseless=plan.loss.epsilon is None)
-
-
-def method_of(kind: type[Method[Any]], parameters: Any, task: Any) -> Method[Any]:
-    """Return the method of some parameters; one that chooses its size where they leave that open."""
-    if isinstance(parameters, LeafParameters) and parameters.sizes_itself and issubclass(kind, LeafMethod):
-        return Sizing(parameters, task, kind)
-    return kind(parameters, task)
 
 
 def _score(

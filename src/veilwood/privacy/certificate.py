@@ -20,7 +20,7 @@ from veilwood._version import __version__
 from veilwood.errors import ModelFileError, VeilwoodError
 from veilwood.pictures import card
 from veilwood.privacy.loss import Loss
-from veilwood.privacy.plan import EACH_TO_ONE_TREE, Layout, Plan, fingerprint_of
+from veilwood.privacy.plan import EACH_TO_ONE_TREE, Layout, Plan
 from veilwood.wording import shorten
 
 NO_SCHEMA: Final = "none: the release is a schema"
@@ -249,7 +249,7 @@ def certify(plan: Plan, spend: Spend, servers: ByServers | None = None) -> Priva
     servers : ByServers, optional
         How servers took part, if they did.
     """
-    told, loss = plan.to_dict(), spend.loss
+    (told, fingerprint), loss = plan.told(), spend.loss
     private, unit, steps = spend.not_private is None and loss.epsilon is not None, told["unit"], told["steps"]
     return PrivacyStatement(
         is_private=private,
@@ -265,7 +265,7 @@ def certify(plan: Plan, spend: Spend, servers: ByServers | None = None) -> Priva
         ledger=spend.ledger,
         ledger_entry=spend.entry,
         schema_hash=plan.schema_hash,
-        plan_hash=plan.opened_as or spend.plan or fingerprint_of(told),
+        plan_hash=plan.opened_as or spend.plan or fingerprint,
         version=__version__,
         chosen=chosen_in(plan),
     )

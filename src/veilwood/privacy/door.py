@@ -97,7 +97,7 @@ class Door:
             neighbours=str(self.plan.neighbours),
             plan=self.plan.fingerprint(),
             not_private=self._reason,
-            table=self._table.name,
+            table=self._table.in_one_line,
             schema=self.plan.schema_hash,
         )
 

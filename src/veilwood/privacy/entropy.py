@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where random bits come from: the operating system, or a marked stream in tests.
+"""Where random bits come from: the operating system, or a marked stream in tests; and tables that read few of them.
 
-No noise is shaped here and public randomness (structure) does not come from here.
+No law is shaped here, which ``samplers`` do, and public randomness (structure) does not come from here.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -19,9 +20,16 @@ from numpy.typing import NDArray
 
 from veilwood.errors import MechanismError, PrivacyWarning, SetupError
 
-__all__ = ["check", "digit_bits", "is_seeded", "secret_key", "seeded_for_tests", "words"]
+__all__ = ["LazyTable", "check", "digit_bits", "is_seeded", "secret_key", "seeded_for_tests", "words"]
 
 DIGIT_BITS = 16
+
+Ints = NDArray[np.int64]
+# Lower and upper ends of the enclosures of each cumulative probability, in units of 2**-(bits + GUARD_BITS).
+# When the law is unbounded, the last enclosure reaches to 1 and stands for all further ones.
+Enclosures = tuple[list[int], list[int]]
+
+GUARD_BITS = 64  # precision beyond the bits revealed: makes an enclosure rarely wider than one word
 
 
 @dataclass(frozen=True)
@@ -134,3 +142,76 @@ def _bytes(count: int) -> bytes:
             f"the operating system gives no random bits ({error}), and without them nothing is private. "
             "Hint: try again later, or on another machine."
         ) from None
+
+
+class LazyTable:
+    """Draws the number of cumulative probabilities that are at most U, revealing as few bits of U as it can.
+
+    `enclose(bits)` returns enclosures fit for `bits` revealed bits. The first digit (16 bits outside tests)
+    is looked up; where that leaves the outcome open, three more digits are compared, and in the end
+    Python integers of any length.
+    """
+
+    def __init__(self, enclose: Callable[[int], Enclosures], digit_bits: int) -> None:
+        self._enclose = enclose
+        self._digit_bits = digit_bits
+        self._word_bits = 4 * digit_bits
+        self._ambiguous: dict[int, tuple[list[int], list[int]]] = {}
+        every_digit = np.arange(1 << digit_bits, dtype=np.uint64)
+        rank, is_open = _rank(every_digit, *self._as_arrays(digit_bits))
+        self._guide = np.where(is_open, -1, rank)
+        self._word_arrays = self._as_arrays(self._word_bits)
+
+    def draw(self, n: int) -> Ints:
+        """Return `n` independent outcomes."""
+        digit = words(n, self._digit_bits)
+        outcome: Ints = self._guide[digit]
+        open_at = np.flatnonzero(outcome < 0)
+        if open_at.size:
+            outcome[open_at] = self._draw_word(digit[open_at].astype(np.uint64))
+        return outcome
+
+    def _draw_word(self, digit: NDArray[np.uint64]) -> Ints:
+        """Return the outcomes of uniforms that begin with `digit`."""
+        rest_bits = self._word_bits - self._digit_bits
+        word = (digit << np.uint64(rest_bits)) | words(digit.size, rest_bits)
+        outcome, is_open = _rank(word, *self._word_arrays)
+        for at in np.flatnonzero(is_open):
+            outcome[at] = self._resolve(int(word[at]))
+        return outcome
+
+    def _resolve(self, prefix: int) -> int:
+        """Return the outcome of one uniform that begins with `prefix`, at whatever precision it takes."""
+        bits = self._word_bits
+        while True:
+            prefix = prefix << self._word_bits | int(words(1, self._word_bits)[0])
+            bits += self._word_bits
+            first, last = self._ambiguous_words(bits)
+            rank = bisect_right(first, prefix)
+            if rank == 0 or prefix > last[rank - 1]:
+                return rank
+
+    def _ambiguous_words(self, bits: int) -> tuple[list[int], list[int]]:
+        """Return the first and last `bits`-bit prefix that leaves each threshold undecided."""
+        if bits not in self._ambiguous:
+            low, high = self._enclose(bits)
+            # [u, u+1) lies below F if u + 1 <= low, and not below it if u >= high: u is open in between.
+            first = [end >> GUARD_BITS for end in low]
+            last = [(end - 1) >> GUARD_BITS for end in high]
+            self._ambiguous[bits] = first, last
+        return self._ambiguous[bits]
+
+    def _as_arrays(self, bits: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """Return the ambiguous words as arrays."""
+        first, last = self._ambiguous_words(bits)
+        return np.array(first, dtype=np.uint64), np.array(last, dtype=np.uint64)
+
+
+def _rank(
+    word: NDArray[np.uint64], first: NDArray[np.uint64], last: NDArray[np.uint64]
+) -> tuple[Ints, NDArray[np.bool_]]:
+    """Return how many thresholds lie at or below each word, and where that is still open."""
+    rank = np.searchsorted(first, word, side="right").astype(np.int64)
+    # Both ends ascend, so the last threshold that begins at or below the word reaches furthest.
+    is_open = (rank > 0) & (word <= last[np.maximum(rank, 1) - 1])
+    return rank, is_open

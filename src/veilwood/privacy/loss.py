@@ -254,7 +254,8 @@ def requested_loss(epsilon: object, delta: object) -> Loss:
     """
     if isinstance(epsilon, float | np.floating) and epsilon == math.inf:
         return Loss.unbounded()
-    epsilon_, delta_ = exact(epsilon, "epsilon"), exact(delta, "delta")
+    none = isinstance(delta, float) and delta == 0  # usually
+    epsilon_, delta_ = exact(epsilon, "epsilon"), Fraction(0) if none else exact(delta, "delta")
     check_budget(epsilon_, delta_)
     return Loss.pure(epsilon_) if delta_ == 0 else Loss(epsilon_, delta_, zcdp_rho(epsilon_, delta_))
 

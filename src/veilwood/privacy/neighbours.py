@@ -94,6 +94,11 @@ class Neighbours:
     adjacency: Adjacency = "add-remove"
     unit: Unit = Rows(1)
 
+    @classmethod
+    def of(cls, adjacency: object, unit: object) -> Neighbours:
+        """Return the neighbours a user means (``unit_of``)."""
+        return cls(adjacency, unit_of(unit))  # type: ignore[arg-type]
+
     def __post_init__(self) -> None:
         if not isinstance(self.adjacency, str) or self.adjacency not in ADJACENCIES:
             raise ParameterError("adjacency", self.adjacency, "is unknown", "'add-remove' or 'replace-one'")

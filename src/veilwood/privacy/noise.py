@@ -29,6 +29,7 @@ Backend = Literal["veilwood", "opendp"]
 # A scale of 2**50 with values up to 2**61 leaves int64 with probability below exp(-4096): such sums are safe.
 LARGEST_SCALE = 2**50
 LARGEST_SIGMA_SQUARED = 2**80
+_SHORT = 64  # bits, beyond which the digits of a number are counted
 LARGEST_VALUE = 2**61  # of a number that gets noise: sums of a few cannot overflow
 
 
@@ -257,7 +258,9 @@ def fraction(name: str, value: Fraction | int) -> Fraction:
         raise MechanismError(
             f"{name} must be an integer or a Fraction, got {shown(value)}. Hint: write Fraction('0.1'), not 0.1."
         )
-    return check_digits(Fraction(value) if isinstance(value, Fraction) else Fraction(int(value)), name)
+    exact = Fraction(value) if isinstance(value, Fraction) else Fraction(int(value))
+    short = max(exact.numerator.bit_length(), exact.denominator.bit_length()) <= _SHORT
+    return exact if short else check_digits(exact, name)
 
 
 def positive(name: str, value: Fraction | int, largest: int) -> Fraction:

@@ -21,8 +21,8 @@ from veilwood.bounded import are_whole, is_whole, read_json, read_text
 from veilwood.errors import PlanError, VeilwoodError
 from veilwood.pictures import card
 from veilwood.privacy.loss import Loss
-from veilwood.privacy.neighbours import Neighbours, RowsOf, unit_of
-from veilwood.privacy.steps import MOST_CELLS, Step, amount, loss_from_dict, loss_to_dict
+from veilwood.privacy.neighbours import Neighbours, RowsOf
+from veilwood.privacy.steps import MOST_CELLS, Step, amount, loss_from_dict, to_plain
 from veilwood.wording import shorten
 
 Records: TypeAlias = Literal["all to every tree", "each to one tree"]
@@ -180,12 +180,12 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON and for the fingerprint."""
-        unit = self.neighbours.unit
+        unit, (loss, steps) = self.neighbours.unit, to_plain(self.loss, self.steps)
         return {
             "estimator": self.estimator,
             "parameters": self.parameters,
             "public_seed": self.public_seed,
-            **loss_to_dict(self.loss),
+            **loss,
             "adjacency": self.neighbours.adjacency,
             "unit": str(self.neighbours.unit),
             "privacy_unit": {"id": unit.id, "at_most": unit.at_most} if isinstance(unit, RowsOf) else unit.k,
@@ -196,7 +196,7 @@ class Plan:
             "choices": self.choices,
             "notes": self.notes,
             "expected_leaf_mse": self.expected_leaf_mse,
-            "steps": [step.to_dict() for step in self.steps],
+            "steps": steps,
             "version": self.version,
             "opened_as": self.opened_as,
         }
@@ -218,7 +218,7 @@ class Plan:
                 parameters=dict(data["parameters"]),
                 public_seed=data["public_seed"],
                 loss=loss_from_dict(data),
-                neighbours=Neighbours(data["adjacency"], unit_of(data["privacy_unit"])),
+                neighbours=Neighbours.of(data["adjacency"], data["privacy_unit"]),
                 steps=tuple(Step.from_dict(step) for step in data["steps"]),
                 released=data["released"],
                 schema_name=data["schema"],
@@ -256,7 +256,12 @@ class Plan:
 
     def fingerprint(self) -> str:
         """Return a hash that names this plan, with everything in it."""
-        return fingerprint_of(self.to_dict())
+        return self.told()[1]
+
+    def told(self) -> tuple[dict[str, Any], str]:
+        """Return what ``to_dict`` says, and the fingerprint of it."""
+        told = self.to_dict()
+        return told, hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
     def differences(self, other: Plan) -> list[str]:
         """Say in what another plan differs, as ``name: here, there``; empty if they are the same plan."""
@@ -307,8 +312,3 @@ class Plan:
     def _repr_html_(self) -> str:
         """Show the plan in a notebook."""
         return card(f"Plan of {self.estimator}: {self.loss}", self.explain())
-
-
-def fingerprint_of(told: Mapping[str, Any]) -> str:
-    """Return the hash that names a plan, of what ``Plan.to_dict`` says."""
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()

@@ -11,7 +11,6 @@ then more bits are drawn and narrower enclosures computed. No rounded number eve
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 
 from veilwood.errors import SetupError
 from veilwood.privacy import entropy
+from veilwood.privacy.entropy import GUARD_BITS, Enclosures, LazyTable
 
 __all__ = [
     "exp_minus", "gaussian", "geometric", "laplace", "opendp_gaussian", "opendp_laplace", "uniform_below",
@@ -30,11 +30,6 @@ __all__ = [
 ]  # fmt: skip
 
 Ints = NDArray[np.int64]
-# Lower and upper ends of the enclosures of each cumulative probability, in units of 2**-(bits + GUARD_BITS).
-# When the law is unbounded, the last enclosure reaches to 1 and stands for all further ones.
-Enclosures = tuple[list[int], list[int]]
-
-GUARD_BITS = 64  # precision beyond the bits revealed: makes an enclosure rarely wider than one word
 CHUNK = 1 << 17  # draws made together, so that the working set stays in the processor's cache
 RADIX = 1 << 10  # a geometric of large scale is written in this radix, one table a digit
 ONE_TABLE_SCALE = 256  # the largest geometric scale that is drawn from a single table
@@ -173,79 +168,6 @@ def opendp_gaussian(sigma_squared: Fraction, n: int) -> Ints:
     while Fraction(rounded) ** 2 < sigma_squared:
         rounded = nextafter(rounded, inf)
     return _perturbed_zeros(dp, dp.m.make_gaussian, dp.l2_distance(T="i64"), rounded, n)
-
-
-class LazyTable:
-    """Draws the number of cumulative probabilities that are at most U, revealing as few bits of U as it can.
-
-    `enclose(bits)` returns enclosures fit for `bits` revealed bits. The first digit (16 bits outside tests)
-    is looked up; where that leaves the outcome open, three more digits are compared, and in the end
-    Python integers of any length.
-    """
-
-    def __init__(self, enclose: Callable[[int], Enclosures], digit_bits: int) -> None:
-        self._enclose = enclose
-        self._digit_bits = digit_bits
-        self._word_bits = 4 * digit_bits
-        self._ambiguous: dict[int, tuple[list[int], list[int]]] = {}
-        every_digit = np.arange(1 << digit_bits, dtype=np.uint64)
-        rank, is_open = _rank(every_digit, *self._as_arrays(digit_bits))
-        self._guide = np.where(is_open, -1, rank)
-        self._word_arrays = self._as_arrays(self._word_bits)
-
-    def draw(self, n: int) -> Ints:
-        """Return `n` independent outcomes."""
-        digit = entropy.words(n, self._digit_bits)
-        outcome: Ints = self._guide[digit]
-        open_at = np.flatnonzero(outcome < 0)
-        if open_at.size:
-            outcome[open_at] = self._draw_word(digit[open_at].astype(np.uint64))
-        return outcome
-
-    def _draw_word(self, digit: NDArray[np.uint64]) -> Ints:
-        """Return the outcomes of uniforms that begin with `digit`."""
-        rest_bits = self._word_bits - self._digit_bits
-        word = (digit << np.uint64(rest_bits)) | entropy.words(digit.size, rest_bits)
-        outcome, is_open = _rank(word, *self._word_arrays)
-        for at in np.flatnonzero(is_open):
-            outcome[at] = self._resolve(int(word[at]))
-        return outcome
-
-    def _resolve(self, prefix: int) -> int:
-        """Return the outcome of one uniform that begins with `prefix`, at whatever precision it takes."""
-        bits = self._word_bits
-        while True:
-            prefix = prefix << self._word_bits | int(entropy.words(1, self._word_bits)[0])
-            bits += self._word_bits
-            first, last = self._ambiguous_words(bits)
-            rank = bisect_right(first, prefix)
-            if rank == 0 or prefix > last[rank - 1]:
-                return rank
-
-    def _ambiguous_words(self, bits: int) -> tuple[list[int], list[int]]:
-        """Return the first and last `bits`-bit prefix that leaves each threshold undecided."""
-        if bits not in self._ambiguous:
-            low, high = self._enclose(bits)
-            # [u, u+1) lies below F if u + 1 <= low, and not below it if u >= high: u is open in between.
-            first = [end >> GUARD_BITS for end in low]
-            last = [(end - 1) >> GUARD_BITS for end in high]
-            self._ambiguous[bits] = first, last
-        return self._ambiguous[bits]
-
-    def _as_arrays(self, bits: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """Return the ambiguous words as arrays."""
-        first, last = self._ambiguous_words(bits)
-        return np.array(first, dtype=np.uint64), np.array(last, dtype=np.uint64)
-
-
-def _rank(
-    word: NDArray[np.uint64], first: NDArray[np.uint64], last: NDArray[np.uint64]
-) -> tuple[Ints, NDArray[np.bool_]]:
-    """Return how many thresholds lie at or below each word, and where that is still open."""
-    rank = np.searchsorted(first, word, side="right").astype(np.int64)
-    # Both ends ascend, so the last threshold that begins at or below the word reaches furthest.
-    is_open = (rank > 0) & (word <= last[np.maximum(rank, 1) - 1])
-    return rank, is_open
 
 
 @lru_cache(maxsize=256)

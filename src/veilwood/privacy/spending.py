@@ -24,7 +24,7 @@ from veilwood.privacy.loss import Loss
 from veilwood.wording import shorten, without_secrets
 
 __all__ = [
-    "Handle", "Spending", "SpentHere", "handle_of", "record", "spent_here", "tell_once", "warn_of_more_fits",
+    "Handle", "Spending", "SpentHere", "fit_on", "handle_of", "record", "spent_here", "tell_once", "warn_of_more_fits",
     "withdraw",
 ]  # fmt: skip
 
@@ -51,8 +51,13 @@ class Handle:
     name: str
     number: int = 0
 
+    @property
+    def in_one_line(self) -> str:
+        """The name as it is shown and written down."""
+        return shorten(self.name, _LONGEST_NAME)
+
     def __str__(self) -> str:
-        return f"{self.name} {self.number}" if self.number else self.name
+        return f"{self.in_one_line} {self.number}" if self.number else self.in_one_line
 
 
 UNNAMED: Final = Handle("rows that were not named")
@@ -148,7 +153,7 @@ def handle_of(rows: Any) -> Handle:
     """
     if isinstance(rows, str | os.PathLike):
         path = os.fsdecode(os.fspath(rows))
-        return Handle(shorten(without_secrets(path) if "://" in path else os.path.abspath(path), _LONGEST_NAME))
+        return Handle(without_secrets(path) if "://" in path else os.path.abspath(path))
     if rows is None:
         return UNNAMED
     kind = type(rows)
@@ -205,6 +210,13 @@ def _times(loss: Loss, count: int) -> Loss:
     return Loss(epsilon, loss.delta * count, rho)
 
 
+def fit_on(rows: Any, *, with_ledger: bool) -> Handle:
+    """Return the handle of rows that are about to be fitted, and say so where that adds up to more than it seems."""
+    handle = handle_of(rows)
+    warn_of_more_fits(handle, with_ledger=with_ledger)
+    return handle
+
+
 def warn_of_more_fits(handle: Handle, *, with_ledger: bool) -> None:
     """Say once that fits add up: inside searches of scikit-learn, on bootstrapped rows, and on the same rows again.
 
@@ -229,12 +241,12 @@ def warn_of_more_fits(handle: Handle, *, with_ledger: bool) -> None:
         )
         return
     with _memory.lock:
-        again = _memory.alone[handle] > 0
+        again = _memory.alone[handle] > 0 and handle not in _memory.told
     if again:
         tell_once(
             handle,
-            f"this is not the first fit on {handle.name} without a ledger. Losses add up, and each certificate is of "
-            "one fit alone: veilwood.spent_here() says what this process has spent. Hint: ledger='spends.db'.",
+            f"this is not the first fit on {handle.in_one_line} without a ledger. Losses add up, and each certificate "
+            "is of one fit alone: veilwood.spent_here() says what this process has spent. Hint: ledger='spends.db'.",
         )
 
 

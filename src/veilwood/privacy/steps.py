@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias
 
-from veilwood.bounded import are_whole, is_whole, rational
+from veilwood.bounded import are_whole, rational
 from veilwood.errors import PlanError
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
@@ -65,7 +65,7 @@ class Step:
     choices: int = 1
 
     def __post_init__(self) -> None:
-        if not is_whole(self.choices, 1, MOST_CELLS):
+        if not 1 <= self.choices <= MOST_CELLS:
             raise PlanError(f"step {shown(self.name)} has {shown(self.choices)} choices by one row, not 1 or more.")
         promises = self.loss.epsilon is not None or self.loss.rho is not None
         if promises and not self.keeps_its_loss:
@@ -174,6 +174,11 @@ def _rho_divisor(choice: Selection | type[Selection]) -> int:
     """The d in rho = epsilon^2 / d of one choice: 8 for the exponential mechanism, 2 for any pure mechanism."""
     kind = choice if isinstance(choice, type) else type(choice)
     return 8 if kind is ExponentialMechanism else 2
+
+
+def to_plain(loss: Loss, steps: Iterable[Step]) -> tuple[dict[str, str | None], list[dict[str, Any]]]:
+    """Return the loss and the steps of a plan as plain values."""
+    return loss_to_dict(loss), [step.to_dict() for step in steps]
 
 
 def loss_to_dict(loss: Loss) -> dict[str, str | None]:

@@ -100,7 +100,7 @@ def leaf_totals(
         Exact, hence private.
     """
     rows = ((batch.codes, batch.target, _trees_of(batch, assignment)) for batch in batches)
-    if gpu.in_use():
+    if gpu.IN_USE.get():
         return gpu.leaf_totals(forest, rows, n_classes=n_classes, target_levels=target_levels)
     totals = np.zeros((forest.n_leaves, n_classes or 2), np.int64)
     if fast:
@@ -197,7 +197,7 @@ def sum_over_trees(
     fast: bool = HAVE_NUMBA,
 ) -> NDArray[np.float64]:
     """Return, for each row, the sum over trees of the values at its leaves, shape (n_rows, n_values)."""
-    if gpu.in_use():
+    if gpu.IN_USE.get():
         return gpu.sum_over_trees(forest, codes, leaf_values)
     sums = np.zeros((len(codes), leaf_values.shape[1]))
     codes = np.ascontiguousarray(codes)

@@ -119,6 +119,10 @@ class Forest:
         """Return the layout of the forest, for the plan of one that is grown without data."""
         return Layout(self.n_trees, self.n_leaves, self.depth, records, **more)
 
+    def in_plan(self, records: Records) -> tuple[Layout, dict[str, str]]:
+        """Return what a plan says of trees that are grown without data: their layout, and a hash of their structure."""
+        return self.layout(records), {"structure": self.fingerprint()}
+
     @cached_property
     def leaf_node(self) -> Ints:
         """The node of each leaf."""

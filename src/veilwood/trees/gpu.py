@@ -24,7 +24,7 @@ __all__ = ["in_use", "leaf_totals", "sum_over_trees", "use"]
 
 CodedRows: TypeAlias = tuple[NDArray[np.uint16], NDArray[np.int32], NDArray[np.int32] | None]
 
-_IN_USE: ContextVar[bool] = ContextVar("gpu_in_use", default=False)
+IN_USE: ContextVar[bool] = ContextVar("gpu_in_use", default=False)
 _THREADS = 1024  # of a block; one block fills a multiprocessor's shared memory with trees
 _LEAST_ROWS = 4 * _THREADS  # a block takes at least so many rows, to be worth its copy of the trees
 _PREDICTED_ROWS = 1 << 22  # rows on the device at a time in a prediction
@@ -51,11 +51,11 @@ def use() -> Iterator[None]:
     ...     forest = vw.RandomTreesClassifier(schema, epsilon=1).fit(X, y)
     """
     _require()
-    token = _IN_USE.set(True)
+    token = IN_USE.set(True)
     try:
         yield
     finally:
-        _IN_USE.reset(token)
+        IN_USE.reset(token)
 
 
 def in_use() -> bool:
@@ -64,7 +64,7 @@ def in_use() -> bool:
     >>> in_use()
     False
     """
-    return _IN_USE.get()
+    return IN_USE.get()
 
 
 def leaf_totals(

@@ -45,6 +45,10 @@ def public_seed(random_state: object) -> int:
 def public_generators(random_state: object, n: int) -> list[np.random.Generator]:
     """Return ``n`` generators of public randomness; tree i does not change when more trees are asked for."""
     check_random_state(random_state)
+    return _generators(random_state, n)
+
+
+def _generators(random_state: object, n: int) -> list[np.random.Generator]:
     if random_state is None:
         root = np.random.SeedSequence()
     elif isinstance(random_state, np.random.RandomState):
@@ -115,7 +119,7 @@ def grow_binary(
     """
     check_size(n_trees, max_depth, 2)
     trees, length = [], 0
-    for rng in public_generators(random_state, n_trees):
+    for rng in _generators(random_state, n_trees):
         tree = _grow_binary_tree(columns, max_depth, rng, narrowing=thresholds == "path")
         trees.append(tree._replace(cut=np.where(tree.cut < 0, tree.cut - length, tree.cut)))
         length += len(tree.lookup)
@@ -138,7 +142,7 @@ def grow_multiway(
     # The lookup table of an n-valued column is 0, 1, ..., n-1: all columns can share the longest one.
     identity = np.arange(max(column.n_codes for column in columns), dtype=np.uint16)
     check_size(n_trees, 1, int(np.prod(widest, dtype=object)))
-    trees = [_grow_multiway_tree(columns, max_depth, rng) for rng in public_generators(random_state, n_trees)]
+    trees = [_grow_multiway_tree(columns, max_depth, rng) for rng in _generators(random_state, n_trees)]
     return _side_by_side(trees, [identity])
 
 

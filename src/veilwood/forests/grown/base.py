@@ -7,7 +7,7 @@ How a level is split is in ``medians`` and ``greedy``; what happens at leaves is
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -71,7 +71,7 @@ class GrownMethod(LeafMethod[G]):
     """A forest whose splits are chosen privately, one level of all trees at a time, and whose leaves are noisy."""
 
     splits: ClassVar[str]  # in words
-    trees_words: ClassVar[tuple[str, ...]] = TREES
+    words: ClassVar[Mapping[str, tuple[str, ...]]] = {**LeafMethod.words, "trees": TREES}
     candidates_words: ClassVar[tuple[str, ...]] = (HALF,)
     fitted: ClassVar[bool] = True
 

@@ -23,7 +23,8 @@ from veilwood.forests.matrix.ensembles import BRANCHINGS, FEATURE_SUBSETS, Ensem
 from veilwood.forests.matrix.measurement import MECHANISMS, Measurement, moves, plan_measurement
 from veilwood.forests.matrix.training import VOTINGS
 from veilwood.forests.matrix.votes import LeafVoteWorkload, VoteWorkload
-from veilwood.forests.method import Asked, Codes, Floats, least_noise
+from veilwood.forests.method import Asked, Codes, Floats
+from veilwood.forests.noisy_leaves import least_noise
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import secret_key
 from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Plan

@@ -21,7 +21,8 @@ from veilwood._version import __version__
 from veilwood.atomic_file import cache_folder, write_file
 from veilwood.bounded import is_whole, read_json, read_text
 from veilwood.errors import VeilwoodError
-from veilwood.forests.method import Asked, HasPlan
+from veilwood.forests.method import Asked
+from veilwood.forests.noisy_leaves import HasPlan
 
 MOST_BYTES: Final = 1 << 24  # of a file
 MOST_FILES: Final = 1024  # the oldest goes first

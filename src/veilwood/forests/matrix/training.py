@@ -48,8 +48,18 @@ from veilwood.forests.matrix.measurement import (
 )
 from veilwood.forests.matrix.mixtures import Mixture
 from veilwood.forests.matrix.search import COMPARING, SMALL, optimize
-from veilwood.forests.method import Asked, Codes, Floats, ForestDesign, OnePassMethod
-from veilwood.forests.noisy_leaves import AUTO, MOST_LEAVES, LeafMethod, LeafModel, LeafParameters, Pooled
+from veilwood.forests.method import Asked, Codes, Floats, ForestDesign
+from veilwood.forests.noisy_leaves import (
+    AUTO,
+    MOST_LEAVES,
+    LeafMethod,
+    LeafModel,
+    LeafParameters,
+    OnePassMethod,
+    Pooled,
+    plain_shares,
+    votes,
+)
 from veilwood.forests.scoring_sql import doubtful
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
@@ -144,7 +154,7 @@ class MatrixModel(LeafModel):
     def answers(self, codes: Codes, n_jobs: int | None = None) -> tuple[Floats, NDArray[np.int64]]:
         """Return the probability of each class, by its share among the votes, and the class with the most."""
         votes = self.sums(codes, n_jobs)
-        shares = cleaning.plain_shares(np.maximum(votes, 0.0))
+        shares = plain_shares(np.maximum(votes, 0.0))
         return cleaning.with_doubt(shares, self.forest.n_trees), np.asarray(votes.argmax(axis=1))
 
     def said_in_sql(self, words: Words, sums: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -156,13 +166,13 @@ class MatrixModel(LeafModel):
         return doubtful(words, shares, self.forest.n_trees), list(sums)
 
 
-class MatrixForest(LeafMethod[MatrixForestParameters], OnePassMethod[MatrixForestParameters]):
+class MatrixForest(OnePassMethod[MatrixForestParameters]):
     """Random trees whose leaves are estimated together."""
 
     numeric: Literal["bins"] = "bins"
     takes_lists: ClassVar[bool] = True
     leaf_dtype: ClassVar[type] = np.float64  # reconstructed, not released as they are
-    votings: ClassVar[tuple[str, ...]] = VOTINGS
+    words: ClassVar[Mapping[str, tuple[str, ...]]] = {**LeafMethod.words, "voting": VOTINGS}
     without_noise: ClassVar[Mapping[str, str]] = {"trees": "shared", "branching": "binary"}
 
     def check(self) -> None:
@@ -372,5 +382,5 @@ class MatrixForest(LeafMethod[MatrixForestParameters], OnePassMethod[MatrixFores
             if voting == "weight":  # a leaf of many rows says more
                 said = said * np.maximum(counts.sum(axis=1, keepdims=True), 0.0)
         if voting == "hard":
-            said = cleaning.votes(said)
+            said = votes(said)
         return MatrixModel(encoding, forest, said, counts, voting, plan.public_seed, pooled)
