@@ -71,9 +71,9 @@ def test_a_peer_is_reported_at_its_delta_beside_ours_on_its_tables_and_splits() 
     tried += [("t", 0, 0.1, "ours", 1.0, 1e-6), ("t", 0, 0.4, "DP-EBM", 1.0, 1e-6)]
     rows = [("development", table, name, epsilon, delta, *rest) for table, *rest, name, epsilon, delta in tried]
     text = suite.report(pd.DataFrame(rows, columns=list(suite.FIELDS[:7])), "development", 0.0)
-    all_tables, beside, *_ = text.split("The 1 tables that DP-EBM, delta 1e-06 takes, on the 1 splits it had:")
-    assert "| ours | 0.750 |" in all_tables
-    assert "| DP-EBM, delta 1e-06 | 0.400 |\n| ours | 0.500 |" in beside
+    all_tables, beside, *_ = text.split("Tables that DP-EBM, delta 1e-06 takes: 1, splits of each: 1.")
+    assert "| ours | 0.750 |\n| ours, delta 1e-06 (1 tables) | 0.100 |" in all_tables
+    assert "| DP-EBM, delta 1e-06 | 0.400 |\n| ours | 0.500 |\n| ours, delta 1e-06 | 0.100 |" in beside
     assert "Scores without privacy: floor 0.000, ExtraTrees 1.000." in beside
 
 

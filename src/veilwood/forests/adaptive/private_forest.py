@@ -166,8 +166,7 @@ class PrivateForest(Method[PrivateForestParameters]):
         known = None if n_rows is None else ("declared" if declared else "counted")
         sizes = SHOWN_SIZES if n_rows is None else (n_rows,)
         notes = {
-            f"at {n:,} rows": in_words(columns, n_classes, n, Purse(loss, asked.neighbours))
-            + _to_expect(asked.schema, n, Purse(loss, asked.neighbours).whole, loss)
+            f"at {n:,} rows": in_words(columns, n_classes, n, Purse(loss, asked.neighbours)) + _to_expect(asked, n)
             for n in sizes
         }
         if loss.undecided:
@@ -365,11 +364,12 @@ def planned_again(step: Step, n_columns: int, n_classes: int, choices: Mapping[s
     return counting_step(step.name, step.shape, step.loss, asked.neighbours, l1=l1, squared_l2=squared)
 
 
-def _to_expect(schema: Schema, n_rows: int, price: float, loss: Loss) -> str:
+def _to_expect(asked: Asked, n_rows: int) -> str:
     """Say how good predictions were for such a table; nothing is known of fits without noise."""
-    if not loss.is_bounded:
+    if asked.loss.epsilon is None:
         return ""
-    return f". What to expect: {expected_quality(schema.task, n_rows, len(schema.features), price)}"
+    price = Purse(Loss.pure(asked.loss.epsilon), asked.neighbours).whole  # a delta is spent only where it is worth more
+    return f". What to expect: {expected_quality(asked.schema.task, n_rows, len(asked.schema.features), price)}"
 
 
 def _released(plan: Plan) -> str:
