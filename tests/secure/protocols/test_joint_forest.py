@@ -138,6 +138,7 @@ def test_joint_fits_refuse_what_servers_cannot_do() -> None:
         (vw.RandomTreesClassifier(**{**good, "random_state": None}), "same trees"),
         (vw.RandomTreesClassifier(**{**good, "schema": "infer"}), "declare a schema"),
         (vw.RandomTreesClassifier(**{**good, "n_estimators": 60}, delta=1e-6), "discrete Laplace"),
+        (vw.PrivateForestClassifier(good["schema"], delta=1e-6, random_state=0), "discrete Laplace"),
         (vw.RandomTreesClassifier(**good, epsilon=float("inf")), "no noise"),
         (vw.RandomTreesClassifier(**good, privacy_unit={"id": "p", "at_most": 2}), "which rows of one person"),
         (RandomTreesAsPrintedNotPrivate(CAR.schema, n_estimators=2, max_depth=2, random_state=0), "not private"),

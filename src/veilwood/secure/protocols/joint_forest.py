@@ -81,6 +81,8 @@ def joint_design(estimator: Any) -> Design:
     if not_private:
         raise UseError(f"owners must not share rows for a model that is not private: {not_private}.")
     design = estimator.prepare(schema)
+    if design.plan.loss.undecided:
+        raise PlanError("later steps may need Gaussian noise, and servers add discrete Laplace noise. Hint: delta=0.")
     for step in design.plan.steps:
         if not isinstance(step.mechanism, DiscreteLaplace | NoisyMax | PermuteAndFlip):
             raise PlanError(
