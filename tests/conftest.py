@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +89,21 @@ def car() -> Any:
     import veilwood as vw
 
     return vw.datasets.car()
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    """One PostgreSQL server for all tests that need one."""
+    from fixtures.postgres import running
+
+    with running(fsync="off") as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def places(server: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    """The addresses of one table of each task, in each database."""
+    from fixtures.databases import N_ROWS, put, rows_of
+
+    folder = tmp_path_factory.mktemp("databases")
+    return {task: put(rows_of(task, N_ROWS), folder / task, server, task) for task in ("two", "three", "number")}

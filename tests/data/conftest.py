@@ -1,24 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several tests of this room need: a PostgreSQL server, a messy table, and one table in two dialects."""
+"""What several tests of this room need: a messy table, and one table in two dialects."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fixtures.messy import write_table
-from fixtures.postgres import running
 from fixtures.two_dialects import GERMAN, PLAIN
 from veilwood.data.draft import draft
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[str]:
-    with running(fsync="off") as address:
-        yield address
 
 
 @pytest.fixture(scope="session")

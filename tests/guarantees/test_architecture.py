@@ -5,32 +5,27 @@ from __future__ import annotations
 
 import ast
 import re
-from functools import cache
 from pathlib import Path
 
 import veilwood
 from fixtures.layers import LAYERS
+from veilwood.papers import catalog
 
 SOURCE = Path(veilwood.__file__).parent
 ROOT = SOURCE.parents[1]
 TESTS = ROOT / "tests"
 PAGE = (ROOT / "ARCHITECTURE.md").read_text()
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path.name != "__init__.py")
-WORDS = {path: set(re.findall(r"\w+", path.read_text())) for path in TESTS.rglob("test_*.py")}
+TEST_FILES = sorted(TESTS.rglob("test_*.py"))
 
-# Two lines long, or compiled twins: the tests of what they speed up run both.
-UNNAMED = {"__main__", "_version", "data.encoding_kernels", "forests.cells.row_kernels",
-           "trees.fitting_kernels", "forests.matrix.sum_kernels", "trees.histogram_kernels"}  # fmt: skip
-# Tested through something else: by which file.
-TESTED_BY = {
-    "data.unreadable": "data/test_dialect.py",
-    "data.sql.writing": "data/test_sql_rows.py",
-    "estimators.in_sql": "data/test_sql_rows.py",
-    "trees.ways": "data/test_sql.py",
-    "trees.table_kernels": "trees/test_tabulated.py",
-    "forests.grown.base": "forests/grown/test_medians.py",
-    "service.migrations.env": "service/test_accounts.py",
+# Why a module has no test file of its name. Everything else has one, in the folder of its room.
+NO_TEST_OF_ITS_OWN = {
+    "_version": "a text",
+    "forests.grown.levels": "declares what is passed to the families, whose tests make and use it",
+    "service.migrations.env": "what Alembic runs: the steps are tested with the database they lead to",
 }
+EXHIBITS = {f"papers.{module}" for module in catalog.MODULES}
+"""Tables and figures: tests/papers/test_catalog.py measures, draws, compares and contradicts every one of them."""
 MOST_LINES = 600
 
 
@@ -38,27 +33,14 @@ def name_of(path: Path) -> str:
     return ".".join(path.relative_to(SOURCE).with_suffix("").parts)
 
 
-@cache
-def public_names(path: Path) -> set[str]:
-    """What a module defines for others."""
-    found = set()
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found.add(node.name)
-        elif isinstance(node, ast.Assign):
-            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    return {name for name in found if not name.startswith("_")}
-
-
-def own_tests(module: str) -> list[Path]:
-    """The test files of a module's room; the root's stand in the root."""
-    room = module.split(".")[0] if "." in module else None
-    return [path for path in WORDS if room == (path.relative_to(TESTS).parts[0] if path.parent != TESTS else None)]
-
-
-def is_tested(path: Path, tests: list[Path]) -> bool:
-    """Whether a test file is named after a module, or names something that it defines."""
-    return any(test.stem == f"test_{path.stem}" or public_names(path) & WORDS[test] for test in tests)
+def without_test(source: Path, tests: Path) -> set[str]:
+    """The modules of a package that have no test file of their name in the folder of their room."""
+    modules = {path.relative_to(source) for path in source.rglob("*.py")} - {Path("__main__.py")}
+    return {
+        ".".join(path.with_suffix("").parts)
+        for path in modules
+        if path.name != "__init__.py" and not (tests / path.with_name(f"test_{path.name}")).exists()
+    }
 
 
 def missing_rooms(page: str) -> list[str]:
@@ -93,25 +75,32 @@ def test_modules_named_on_the_page_exist() -> None:
     assert [name for name in named if not (SOURCE / f"{name}.py").exists() and not (ROOT / name).exists()] == []
 
 
-def test_every_module_is_tested_in_its_room() -> None:
-    """A test file of its room has its name or names what it defines, or the table says where it is tested."""
-    silent = {name_of(path) for path in MODULES if not is_tested(path, own_tests(name_of(path)))}
-    assert silent - UNNAMED - set(TESTED_BY) == set()
-    assert set(TESTED_BY) - silent == set(), "no longer needed in the table"
-    assert [file for file in TESTED_BY.values() if not (TESTS / file).exists()] == []
+def test_tests_mirror_the_tree() -> None:
+    missing = without_test(SOURCE, TESTS)
+    assert missing - EXHIBITS - set(NO_TEST_OF_ITS_OWN) == set(), "a module without a test file of its name"
+    assert set(NO_TEST_OF_ITS_OWN) - missing == set(), "no longer needed in the table"
 
 
-def test_a_module_without_a_test_is_caught(tmp_path: Path) -> None:
-    (tmp_path / "nowhere_tested.py").write_text("def unheard_of() -> None: ...\n")
-    assert not is_tested(tmp_path / "nowhere_tested.py", [path for path in WORDS if path != Path(__file__)])
+def test_a_module_without_a_test_file_is_caught(tmp_path: Path) -> None:
+    for name in ("src/room/told.py", "src/room/silent.py", "src/room/__init__.py", "tests/room/test_told.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "tests/test_silent.py").touch()  # not in its room
+    assert without_test(tmp_path / "src", tmp_path / "tests") == {"room.silent"}
+
+
+def test_test_files_hold_tests() -> None:
+    assert [
+        path for path in TEST_FILES if not re.search(r"^ *(async )?def test_", path.read_text(), re.MULTILINE)
+    ] == []
 
 
 def test_test_files_are_short() -> None:
-    assert {path.name for path in WORDS if len(path.read_text().splitlines()) > MOST_LINES} == set()
+    assert {path.name for path in TEST_FILES if len(path.read_text().splitlines()) > MOST_LINES} == set()
 
 
 def test_rooms_of_tests_are_rooms_of_the_house() -> None:
-    rooms = {path.relative_to(TESTS).parts[0] for path in WORDS if path.parent != TESTS}
+    rooms = {path.relative_to(TESTS).parts[0] for path in TEST_FILES if path.parent != TESTS}
     assert {room for room in rooms if not (SOURCE / room).is_dir()} == {"guarantees"}
 
 

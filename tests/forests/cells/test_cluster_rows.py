@@ -18,7 +18,20 @@ import pytest
 from numpy.typing import NDArray
 
 import veilwood as vw
-from data.test_cluster import CLINIC, STAY, N, as_dask, as_files, as_ray, client, here, ray, spark, table, with_people
+from data.cluster.test_engines import (
+    CLINIC,
+    STAY,
+    N,
+    as_dask,
+    as_files,
+    as_ray,
+    client,
+    here,
+    ray,
+    spark,
+    table,
+    with_people,
+)
 from veilwood.audit.noninterference import coins_by_row
 from veilwood.data.batches import Batch
 from veilwood.data.cluster.source import KeptRows

@@ -15,12 +15,8 @@ import pyarrow as pa
 import pytest
 
 import veilwood as vw
-from fixtures.databases import counts_there, put, rows_of, schema_of, schema_with
-from veilwood.data.sql.source import open_sql
+from fixtures.databases import counts_there, schema_with
 from veilwood.errors import OutOfSchemaError, UnreadableError
-from veilwood.forests.cells.cell_tables import CellTable
-from veilwood.forests.cells.questions import GradientSums
-from veilwood.forests.cells.sql_rows import SqlRows
 from veilwood.privacy.ledger import MemoryLedger
 from veilwood.privacy.neighbours import RowsOf
 
@@ -195,21 +191,3 @@ def test_views_of_text_files_are_refused(read: str, tmp_path: Path) -> None:
         database.execute(f"CREATE VIEW t AS SELECT * FROM {read.format(tmp_path / f'rows.{ending}')}")
     with pytest.raises(OutOfSchemaError, match="types from the rows"):
         counts_there(f"duckdb:///{tmp_path}/t.duckdb#t", schema_with(NUMBER))
-
-
-@pytest.mark.slow
-def test_many_steps_are_not_too_deep_for_a_parser(tmp_path: Path) -> None:
-    """SQLite gave up in the middle of a fit, after its loss was spent."""
-    where = put(rows_of("two", 60), tmp_path)
-    forest = vw.PrivateForestClassifier(schema_of("two"), random_state=0)
-    design: Any = forest.prepare(schema_of("two"))
-    table = CellTable((design.columns[0].values(), design.columns[1].of_scales(4)))
-    rng, answers = np.random.default_rng(0), []
-    steps = [rng.integers(-900, 900, (table.n_cells, 1)).astype(np.int32) for _ in range(7)]
-    for engine in ("sqlite", "duckdb"):
-        source = open_sql(where[engine], design.encoding, cap=None, invalid="refuse")
-        rows = SqlRows(design.columns, source, 2)
-        for values in steps:
-            rows.add(table, values)
-        answers.append(rows.ask(GradientSums([table], 2, 4096)).tolist())
-    assert answers[0] == answers[1]

@@ -14,11 +14,10 @@ import pandas as pd
 import pytest
 
 import veilwood as vw
-from fixtures.databases import passages_of, put, rows_of, same, schema_of
+from fixtures.databases import N_ROWS, passages_of, rows_of, same, schema_of
 from veilwood.audit.noninterference import forced
 from veilwood.cli.main import main
 from veilwood.forests.adaptive import loop
-from veilwood.forests.scoring import SCORE_BINS
 
 FORESTS: list[tuple[str, str, dict[str, Any]]] = [
     ("RandomTreesClassifier", "three", {"n_estimators": 4, "max_depth": 4}),
@@ -34,13 +33,6 @@ FORESTS: list[tuple[str, str, dict[str, Any]]] = [
     ("PrivateForestClassifier", "three", {"n_rows": 3000, "epsilon": 3.0}),
     ("PrivateForestRegressor", "number", {"n_rows": 3000, "epsilon": 3.0}),
 ]
-N_ROWS = 400
-
-
-@pytest.fixture(scope="session")
-def places(server: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
-    folder = tmp_path_factory.mktemp("databases")
-    return {task: put(rows_of(task, N_ROWS), folder / task, server, task) for task in ("two", "three", "number")}
 
 
 def cases() -> Iterator[Any]:
@@ -71,36 +63,6 @@ def test_counts_in_a_database_are_those_of_rows_in_memory(
     if name.startswith("Private"):
         kinds = {passage.step.name.split(": ")[-1].rstrip(" 0123456789") for passage in there if passage.step}
         assert {"choice", "rows", "gradients"} <= kinds
-
-
-EVALUATED: list[tuple[str, str, dict[str, Any]]] = [
-    ("RandomTreesClassifier", "two", {"n_estimators": 3, "max_depth": 3}),
-    ("RandomTreesRegressor", "number", {"n_estimators": 3, "max_depth": 3}),
-    ("MatrixForestClassifier", "three", {"n_estimators": 6, "max_depth": 2}),
-    ("PrivateForestClassifier", "two", {"n_rows": 3000}),
-    ("PrivateForestClassifier", "three", {"n_rows": 3000}),
-    ("PrivateForestRegressor", "number", {"n_rows": 3000}),
-]
-
-
-@pytest.mark.parametrize(("name", "task", "params"), EVALUATED, ids=lambda value: str(value)[:40])
-def test_evaluations_in_a_database_are_those_of_rows_in_memory(
-    name: str, task: str, params: dict[str, Any], places: dict[str, dict[str, str]]
-) -> None:
-    model = getattr(vw, name)(schema_of(task), epsilon=2.0, random_state=0, n_jobs=1, **params)
-    model.fit(rows_of(task, 1500, seed=1))
-
-    def counted(X: Any) -> Any:
-        with forced() as passages:
-            vw.evaluate(model, X, epsilon=1.0)
-        return np.asarray(passages[0].exact)
-
-    here = counted(rows_of(task, N_ROWS))
-    coins = slice(0, 9 + SCORE_BINS) if task == "three" else slice(None)  # the last table draws a class for each row
-    for address in places[task].values():
-        there = counted(address)
-        assert there.sum() == here.sum()
-        assert there[coins].tolist() == here[coins].tolist()
 
 
 def test_a_share_of_the_rows_is_set_aside_by_contents(places: dict[str, dict[str, str]]) -> None:

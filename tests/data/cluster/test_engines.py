@@ -323,15 +323,6 @@ def test_frames_that_guess_types_from_rows_are_refused(here: None, tmp_path: Pat
     fitted("shared", dd.read_csv(tmp_path / "rows.csv", dtype=str), invalid="drop")  # where texts are read as numbers
 
 
-def test_parts_add_up_and_stay_as_they_are() -> None:
-    first = partitions.Part(np.array([1, 2]), {0: (2, 7)})
-    second = partitions.Part(np.array([10, 20]), {1: (3, 8)})
-    total = partitions.Part.total([first, second, partitions.Part()])
-    np.testing.assert_array_equal(total.sums, [11, 22])  # type: ignore[arg-type]
-    assert total.seen == {0: (2, 7), 1: (3, 8)}
-    np.testing.assert_array_equal(first.sums, [1, 2])  # type: ignore[arg-type]
-
-
 def double(value: Any) -> Any:
     return 2 * value
 

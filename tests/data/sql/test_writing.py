@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cells as expressions: a database computes what the tests of codes say."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import numpy as np
+import pytest
+
+import veilwood as vw
+from data.test_cells import follow
+from veilwood.data.cells import Cells, Split, codes_of
+from veilwood.data.encoding import Encoding
+from veilwood.data.sql import writing
+from veilwood.data.sql.words import Words
+from veilwood.data.sql.writing import NOWHERE, CellWriter, batched
+from veilwood.errors import DomainTooLargeError
+
+ENCODING = Encoding(vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=2))
+
+
+def test_a_database_finds_the_cell_that_the_tests_lead_to() -> None:
+    rng = np.random.default_rng(0)
+    inner = codes_of(1, np.array([3, 3, -1, 4, 5]))
+    way = codes_of(0, np.array([0, 1, 1, 2, 0, 2]), lambda group: inner if group == 1 else group)
+    table = Cells((way, Split(1, (0, 2), (10, 20))), 30)
+    text = CellWriter(Words("sqlite"), ENCODING, (6, 5)).cell(table)
+    with sqlite3.connect(":memory:") as database:
+        for row in np.column_stack([rng.integers(0, 6, 60), rng.integers(0, 5, 60)]).tolist():
+            (found,) = database.execute(f"SELECT {text} FROM (SELECT {row[0]} AS c0, {row[1]} AS c1)").fetchone()
+            parts = [follow(part, row) for part in table.parts]
+            assert found == sum(NOWHERE if part is None else part for part in parts)
+            assert (found < 0) == (None in parts)
+
+
+def test_queries_are_joined_into_statements_of_bounded_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "MOST_TEXT", 25)
+    monkeypatch.setattr(writing, "MOST_SELECTS", 3)
+    monkeypatch.setattr(writing, "LARGEST_TEXT", 50)
+    selects = ["SELECT 1"] * 5 + ["S" * 30]
+    statements = list(batched(selects, "WITH x "))
+    assert [statement.count("UNION ALL") for statement in statements] == [2, 1, 0]
+    assert all(statement.startswith("WITH x ") for statement in statements)
+    with pytest.raises(DomainTooLargeError, match="max_depth"):
+        list(batched(["S" * 51]))

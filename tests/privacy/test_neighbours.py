@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From one row to one unit: distances by formula and by enumeration."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from veilwood.errors import ParameterError
+from veilwood.privacy.neighbours import ADJACENCIES, Neighbours, Rows, RowsOf, unit_of
+
+ROWS = [np.array(row) for row in product((0, 1), repeat=3)]  # what one row may add: squared and L1 norm at most 3
+
+
+def distances(adjacency: str, k: int) -> tuple[int, int]:
+    """The largest L1 and squared L2 distance of two sums that differ in one unit of k rows."""
+    gone = list(product(ROWS, repeat=k))
+    come = gone if adjacency == "replace-one" else [(np.zeros(3, int),) * k]
+    moved = [np.sum(one, axis=0) - np.sum(other, axis=0) for one in gone for other in come]
+    return max(int(np.abs(move).sum()) for move in moved), max(int((move**2).sum()) for move in moved)
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize("k", [1, 2])
+def test_formulas_bound_what_enumeration_finds(adjacency: Any, k: int) -> None:
+    neighbours = Neighbours(adjacency, Rows(k))
+    l1, squared_l2 = distances(adjacency, k)
+    assert l1 <= neighbours.l1(3)
+    assert squared_l2 <= neighbours.squared_l2(3)
+    if adjacency == "add-remove":
+        assert (l1, squared_l2) == (neighbours.l1(3), neighbours.squared_l2(3))
+        assert l1 > Neighbours(adjacency, Rows(k)).l1(2)  # a bound that is too small would be seen
+
+
+def test_rows_of_an_id_count_as_many_rows() -> None:
+    by_id, by_rows = (Neighbours("replace-one", unit) for unit in (RowsOf("patient", 5), Rows(5)))
+    for one_row in (1, 7):
+        assert by_id.l1(one_row) == by_rows.l1(one_row) == 10 * one_row
+        assert by_id.squared_l2(one_row) == by_rows.squared_l2(one_row) == 50 * one_row
+        assert by_id.score_range(one_row) == 10 * one_row
+    assert str(by_id) == "all rows of one patient (at most 5 used), replaced"
+
+
+@pytest.mark.parametrize("unit", [0, -1, 10**10, True, 1.5, "rows", {"id": "a"}, {"id": 3, "at_most": 1}, None])
+def test_units_that_are_none_are_refused(unit: Any) -> None:
+    with pytest.raises(ParameterError, match="privacy_unit"):
+        unit_of(unit)
+
+
+def test_numbers_of_numpy_become_plain_ones() -> None:
+    unit = unit_of(np.int8(100))
+    assert Neighbours("add-remove", unit).squared_l2(1) == 10_000
+
+
+def test_unknown_neighbours_are_refused() -> None:
+    with pytest.raises(ParameterError, match="adjacency"):
+        Neighbours("near")  # type: ignore[arg-type]
