@@ -204,7 +204,8 @@ def test_tables_that_a_row_counts_in_cannot_be_forgotten(
     )  # fmt: skip
     forest.plan_ = replace(plan, steps=steps, choices={**plan.choices, "tables": kept})
     forest.privacy_ = replace(
-        forest.privacy_, composition=tuple(step.to_dict() for step in steps), chosen=chosen_in(forest.plan_),
+        forest.privacy_, composition=tuple(step.to_dict() for step in steps),
+        chosen=chosen_in(forest.plan_, forest.plan_.fingerprint()),
         mechanism=forest.plan_.mechanism,
     )  # fmt: skip
     monkeypatch.setattr(model_file, "_as_planned", lambda model: True)  # a forger writes what he likes

@@ -302,7 +302,8 @@ def _as_planned(estimator: BaseForest) -> bool:
 def _check_certificate(statement: PrivacyStatement, planned: Any, plan: Plan, schema: Schema) -> None:
     """Refuse a certificate of another release, and one that claims what this one cannot have."""
     plan_hash = hashlib.sha256(json.dumps(planned, sort_keys=True).encode()).hexdigest()
-    of_plan = statement.plan_hash == (plan.opened_as or plan_hash) and statement.chosen == chosen_in(plan)
+    chosen = chosen_in(plan, plan.fingerprint())
+    of_plan = statement.plan_hash == (plan.opened_as or plan_hash) and statement.chosen == chosen
     if not of_plan or not statement.schema_hash == plan.schema_hash == schema.fingerprint():
         raise ModelFileError(_DAMAGED.format("the certificate is of another plan or schema"))
     private, loss = statement.is_private, plan.loss

@@ -267,15 +267,15 @@ def certify(plan: Plan, spend: Spend, servers: ByServers | None = None) -> Priva
         schema_hash=plan.schema_hash,
         plan_hash=plan.opened_as or spend.plan or fingerprint,
         version=__version__,
-        chosen=chosen_in(plan),
+        chosen=chosen_in(plan, fingerprint),
     )
 
 
-def chosen_in(plan: Plan) -> dict[str, Any]:
+def chosen_in(plan: Plan, fingerprint: str) -> dict[str, Any]:
     """Return what a plan that went on from what had come out has chosen; nothing for any other."""
     if plan.opened_as is None:
         return {}
-    return {"choices": plan.choices, "layout": plan.layout.to_dict(), "plan_hash": plan.fingerprint()}
+    return {"choices": plan.choices, "layout": plan.layout.to_dict(), "plan_hash": fingerprint}
 
 
 _STEP: Final = ("name", "mechanism", "sensitivity", "loss")  # what is shown of each

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from veilwood.bounded import are_whole, rational
@@ -132,7 +133,7 @@ class Step:
             f"rho={float(self.loss.rho):.4g}" if self.loss.delta > 0 and self.loss.rho is not None else str(self.loss)
         )
 
-    @property
+    @cached_property
     def variance(self) -> float:
         """Exact variance of the noise on one number; 0 without noise."""
         return self.mechanism.variance if isinstance(self.mechanism, Noise) else 0.0

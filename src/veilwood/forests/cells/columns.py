@@ -50,7 +50,7 @@ class CellColumn:
     octaves: Ints
     """Groups that no wrong guess of the scale can spoil; shape (n_inside,)."""
 
-    @property
+    @cached_property
     def n_cells(self) -> int:
         """All cells, that of missing values included."""
         return len(self.starts)
