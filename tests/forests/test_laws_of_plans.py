@@ -17,7 +17,7 @@ import pytest
 from sklearn.base import clone
 
 import veilwood as vw
-from veilwood.forests import method
+from veilwood.forests import noisy_leaves
 from veilwood.forests.matrix import ensembles, marginal_search, search
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.loss import exact
@@ -207,7 +207,7 @@ def test_gaussian_noise_wherever_there_is_a_delta_breaks_the_law(family: str, mo
     car = vw.datasets.car().schema
     forest = getattr(vw, f"{family}Classifier")(car, n_estimators=1, max_depth=2, random_state=0)
     assert error(forest, delta=1e-6) == error(forest)
-    monkeypatch.setattr(method, "_noise_of", lambda plan: plan.loss.delta == 0)
+    monkeypatch.setattr(noisy_leaves, "_noise_of", lambda plan: plan.loss.delta == 0)
     forest._prepared = None
     assert error(forest, delta=1e-6) > 5 * error(forest)
 
