@@ -24,7 +24,7 @@ from scipy.stats import spearmanr
 
 import veilwood as vw
 from veilwood.data.encoding import Encoding
-from veilwood.forests.skill import Setting, facts
+from veilwood.forests.skill import ForestSize, facts
 from veilwood.tune import averaging, tunable
 
 TABLES = (
@@ -83,7 +83,7 @@ def measure(data: Path, name: str, seed: int) -> list[dict[str, Any]]:
                 continue
             if plan.n_leaves > MOST_LEAVES:
                 continue
-            setting = Setting.of(
+            setting = ForestSize.of(
                 method, Encoding(schema, method.numeric), half, plan.n_leaves, plan.expected_leaf_mse, epsilon
             )  # fmt: skip
             forest.fit(X.iloc[train], y.iloc[train])
@@ -94,8 +94,8 @@ def measure(data: Path, name: str, seed: int) -> list[dict[str, Any]]:
 
 def expanded(table: pd.DataFrame) -> pd.DataFrame:
     """What is weighed, for each setting."""
-    names = [field.name for field in fields(Setting)]
-    rows = [facts(Setting(**dict(zip(names, row, strict=True)))) for row in table[names].itertuples(index=False)]
+    names = [field.name for field in fields(ForestSize)]
+    rows = [facts(ForestSize(**dict(zip(names, row, strict=True)))) for row in table[names].itertuples(index=False)]
     return pd.DataFrame(rows, index=table.index)
 
 

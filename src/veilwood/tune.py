@@ -328,7 +328,7 @@ def _judge(forest: Any, schema: Schema, n: int, values: dict[str, int]) -> Candi
     """Plan one setting and score it."""
     plan, method = forest.plan(), forest.make_method()
     loss, neighbours = forest.promise()
-    setting = skill.Setting.of(
+    setting = skill.ForestSize.of(
         method,
         Encoding(schema, method.numeric),
         n,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 import veilwood
@@ -102,6 +103,49 @@ def test_test_files_are_short() -> None:
 def test_rooms_of_tests_are_rooms_of_the_house() -> None:
     rooms = {path.relative_to(TESTS).parts[0] for path in TEST_FILES if path.parent != TESTS}
     assert {room for room in rooms if not (SOURCE / room).is_dir()} == {"guarantees"}
+
+
+# Names of classes and types that stand for one thing in several modules.
+SHARED_NAMES = {
+    "Client": "both are public: one of the service, one of the secure servers, each in a namespace of its own",
+    **dict.fromkeys(("Arrays", "Bools", "Codes", "Floats", "Ints", "Longs", "Words"), "arrays of one kind"),
+    **dict.fromkeys(("Kind", "Outcome", "Result"), "type variables"),
+    "Buffer": "bytes in memory",
+    "Counts": "arrays of whole numbers",
+    "Said": "tells a line to whoever waits",
+}
+
+
+def types_in(source: str) -> list[str]:
+    """The classes and aliases that a module defines."""
+    found = []
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef):
+            found.append(node.name)
+        elif isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation).endswith("TypeAlias"):
+            found.append(ast.unparse(node.target))
+        elif isinstance(node, ast.Assign) and re.fullmatch(r"_?[A-Z]\w*[a-z]\w*", name := ast.unparse(node.targets[0])):
+            found.append(name)
+    return found
+
+
+def shared_types(sources: list[str]) -> set[str]:
+    return {
+        name for name, times in Counter(name for source in sources for name in types_in(source)).items() if times > 1
+    }
+
+
+def test_a_name_is_one_thing() -> None:
+    shared = shared_types([path.read_text() for path in MODULES])
+    assert shared - set(SHARED_NAMES) == set(), "rename one of them"
+    assert set(SHARED_NAMES) - shared == set(), "no longer needed in the table"
+
+
+def test_a_name_that_is_two_things_is_caught() -> None:
+    alias, kind, other = "Rows: TypeAlias = list[int]", "class Rows: ...", "Rows = TypeVar('Rows')\nROWS = 3"
+    for pair in ([alias, kind], [kind, other], [alias, other]):
+        assert shared_types(pair) == {"Rows"}
+    assert shared_types([kind, "class Row: ...", "rows = 3"]) == set()
 
 
 def bare_errors(source: str) -> list[int]:

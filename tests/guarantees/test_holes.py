@@ -23,7 +23,7 @@ import pytest
 
 import veilwood as vw
 from veilwood.audit.noninterference import coins_by_row
-from veilwood.data.cluster.worker import Part, count_rows, encoded_schema, of_bucket
+from veilwood.data.cluster.worker import PartSums, count_rows, encoded_schema, of_bucket
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.errors import PlanError, VeilwoodError
@@ -257,9 +257,9 @@ class TestClusters:
 
     def test_what_a_worker_logs_holds_no_counts_and_no_key(self) -> None:
         count = 12_345_678_901  # of so many digits that no address in memory, which a plain repr shows, has them all
-        assert str(count) not in repr(Part(np.array([count])))
+        assert str(count) not in repr(PartSums(np.array([count])))
         assert "secret" not in repr(partial(leaf_totals, assignment=Assignment(b"secret", 3)))
-        assert "secret" not in repr(methodcaller("hold_back_by", cluster_rows.Coins(b"secret"), 0.1))
+        assert "secret" not in repr(methodcaller("hold_back_by", cluster_rows.CoinKey(b"secret"), 0.1))
 
     def test_an_unfinished_fit_does_not_travel_with_a_model(self, car: vw.datasets.Dataset) -> None:
         cloudpickle = pytest.importorskip("cloudpickle")

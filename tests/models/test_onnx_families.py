@@ -13,7 +13,7 @@ import pytest
 
 import veilwood as vw
 from veilwood import estimators, not_private
-from veilwood.forests.adaptive.cell_forests import Grown
+from veilwood.forests.adaptive.cell_forests import GrownModel
 from veilwood.forests.cells.cell_tables import CellTable, grow_tables
 from veilwood.forests.cells.columns import columns_of
 from veilwood.models.onnx import export_onnx
@@ -186,7 +186,7 @@ def test_fine_cells_are_exported(tmp_path: Path) -> None:
     columns = columns_of(model.model_.encoding)
     forest, _ = grow_tables([CellTable((column.of_mass(column.prior, 5),)) for column in columns])
     start = np.log([0.2, 0.3, 0.5])
-    grown = Grown(forest, rng.normal(size=(forest.n_leaves, 3)), start)
+    grown = GrownModel(forest, rng.normal(size=(forest.n_leaves, 3)), start)
     model.model_ = replace(model.model_, cells=grown, weight=0.5)
     assert_same(model, tmp_path / "additive.onnx", frame)
 

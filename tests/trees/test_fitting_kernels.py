@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from forests.adaptive.test_cell_forests import FORESTS
-from veilwood.forests.adaptive.cell_forests import Candidate, _fitted_tree
+from veilwood.forests.adaptive.cell_forests import ModelKind, _fitted_tree
 from veilwood.trees.counting import HAVE_NUMBA
 
 
@@ -26,7 +26,7 @@ def table(n_classes: int, n_rows: int) -> tuple[Any, Any]:
 @pytest.mark.skipif(not HAVE_NUMBA, reason="compares with compiled loops")
 @pytest.mark.parametrize("candidate", FORESTS, ids=str)
 @pytest.mark.parametrize(("n_classes", "n_rows"), [(2, 3000), (3, 300), (12, 900), (2, 1)])
-def test_compiled_trees_are_those_of_scikit_learn(candidate: Candidate, n_classes: int, n_rows: int) -> None:
+def test_compiled_trees_are_those_of_scikit_learn(candidate: ModelKind, n_classes: int, n_rows: int) -> None:
     X, y = table(n_classes, n_rows)
     for seed in (0, 1, 2):
         slow, fast = (_fitted_tree(candidate, X, y, n_classes, seed, way) for way in (False, True))

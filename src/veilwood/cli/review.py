@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.panel import Panel
 
 from veilwood.bounded import rational
-from veilwood.data.review import Question, Review
+from veilwood.data.review import ColumnQuestion, Review
 from veilwood.errors import UseError, VeilwoodError
 
 __all__ = ["walk"]
@@ -70,7 +70,7 @@ def _ask_unit(console: Console, review: Review, out: Path) -> bool:
             return True
 
 
-def _show(console: Console, asked: Question) -> None:
+def _show(console: Console, asked: ColumnQuestion) -> None:
     role = ", the target" if asked.is_target else ""
     lines = [f"drafted from the data:  {escape(asked.drafted)}"]
     if asked.proposal is not None:
@@ -82,7 +82,7 @@ def _show(console: Console, asked: Question) -> None:
     console.print(Panel("\n".join(lines), title=title, title_align="left"))
 
 
-def _answer(console: Console, review: Review, asked: Question) -> bool:
+def _answer(console: Console, review: Review, asked: ColumnQuestion) -> bool:
     """Carry out one key; return False where the person stops."""
     key = typer.getchar().lower()
     if key in ("\x03", "\x04", "q", "\x1b"):

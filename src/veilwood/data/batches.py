@@ -22,11 +22,11 @@ import numpy as np
 import numpy.typing as npt
 from joblib import effective_n_jobs
 
-from veilwood.data.canonical import Cells
+from veilwood.data.canonical import ColumnCells
 from veilwood.data.encoding import Encoding
 from veilwood.data.files import File, find_checked, find_files
 from veilwood.data.frames import Table, target_cells
-from veilwood.data.problems import Invalid, Problem, Told, refuse
+from veilwood.data.problems import Invalid, Problem, ToldProblem, refuse
 from veilwood.data.row_cap import Keeps, choose_rows, id_codes, no_id
 from veilwood.data.schema import Schema
 from veilwood.errors import FileError, OutOfSchemaError, UseError, VeilwoodError
@@ -273,7 +273,9 @@ def open_files(
     return Source(read, n_partitions=len(files))
 
 
-def _ids(file: File, partition: int, cap: RowsOf, invalid: Invalid, batch_rows: int, watch: Watch) -> Iterator[Cells]:
+def _ids(
+    file: File, partition: int, cap: RowsOf, invalid: Invalid, batch_rows: int, watch: Watch
+) -> Iterator[ColumnCells]:
     """Read the column of ids."""
     row = 0
     for table in file.batches([cap.id], batch_rows):
@@ -285,7 +287,7 @@ def _ids(file: File, partition: int, cap: RowsOf, invalid: Invalid, batch_rows: 
         yield ids
 
 
-def _checksum_of_ids(ids: Cells | None, cap: RowsOf, invalid: Invalid) -> int:
+def _checksum_of_ids(ids: ColumnCells | None, cap: RowsOf, invalid: Invalid) -> int:
     assert ids is not None
     codes, texts = id_codes(ids, cap, invalid)
     each = [zlib.crc32(text.encode("utf-8", "surrogatepass")) for text in texts]
@@ -343,7 +345,7 @@ def _as_text(X: Any, schema: Schema) -> Iterator[File]:
 def _refuse_all(X: Any, encoding: Encoding, extra: Collection[str], batch_rows: int) -> None:
     """Read all rows once more and tell every column and kind of problem, wherever it is; the order is the schema's."""
     wanted = list(encoding.schema.sources)
-    told: dict[tuple[str, Problem], Told] = {}
+    told: dict[tuple[str, Problem], ToldProblem] = {}
     for file in _as_text(X, encoding.schema):
         file.check(encoding.schema, extra)
         row = 0

@@ -45,11 +45,11 @@ import pandas as pd
 import pyarrow as pa
 
 __all__ = [
-    "NO_CELL", "PARTS", "Categories", "Cells", "Nothing", "Read", "category_codes", "cells_of", "id_of", "part_reader",
-    "prefix_reader", "text_of", "texts_of", "write_categories",
+    "NO_CELL", "PARTS", "Categories", "ColumnCells", "Nothing", "ReadText", "category_codes", "cells_of", "id_of",
+    "part_reader", "prefix_reader", "text_of", "texts_of", "write_categories",
 ]  # fmt: skip
 
-Cells: TypeAlias = "pd.Series[Any] | pa.ChunkedArray"
+ColumnCells: TypeAlias = "pd.Series[Any] | pa.ChunkedArray"
 
 NO_CELL: Final = object()  # stands where there is no cell: neither text, nor number, nor missing
 
@@ -75,7 +75,7 @@ class Nothing(Enum):
     UNUSABLE = -2
 
 
-Read: TypeAlias = Callable[[Any], str | Nothing]
+ReadText: TypeAlias = Callable[[Any], str | Nothing]
 
 
 def text_of(cell: Any) -> str | Nothing:
@@ -130,7 +130,7 @@ def id_of(cell: Any) -> str | Nothing:
 
 
 @cache
-def prefix_reader(length: int) -> Read:
+def prefix_reader(length: int) -> ReadText:
     """Return what reads the beginning of a cell's text, which is a text by the same rule.
 
     Examples
@@ -147,7 +147,7 @@ def prefix_reader(length: int) -> Read:
 
 
 @cache
-def part_reader(part: str) -> Read:
+def part_reader(part: str) -> ReadText:
     """Return what reads the year, month, weekday or hour of a date; what is no date is unusable.
 
     Examples
@@ -182,7 +182,7 @@ PARTS: Final[dict[str, Callable[[datetime.datetime], int]]] = {
 }
 
 
-def texts_of(cells: Iterable[Any], read: Read = text_of) -> list[str | Nothing]:
+def texts_of(cells: Iterable[Any], read: ReadText = text_of) -> list[str | Nothing]:
     """Read many cells at once, whole numbers of an array faster than one by one.
 
     Examples
@@ -319,7 +319,7 @@ def _of_duration(duration: Any) -> str | Nothing:
 class Categories(NamedTuple):
     """What each text of a column counts as; a number below 0 says what is wrong with a cell."""
 
-    read: Read
+    read: ReadText
     known: Mapping[str, int]
     unknown: int
     unusable: int
@@ -327,7 +327,7 @@ class Categories(NamedTuple):
 
 
 def write_categories(
-    columns: Iterable[tuple[Categories, Cells, npt.NDArray[Any]]],
+    columns: Iterable[tuple[Categories, ColumnCells, npt.NDArray[Any]]],
 ) -> list[npt.NDArray[np.uint8] | None]:
     """Write what the cells of columns count as into arrays; return, for each column, what is wrong where anything is.
 
@@ -340,7 +340,7 @@ def write_categories(
     return [_write(categories, values, out) for categories, values, out in columns]
 
 
-def _write(categories: Categories, values: Cells, out: npt.NDArray[Any]) -> npt.NDArray[np.uint8] | None:
+def _write(categories: Categories, values: ColumnCells, out: npt.NDArray[Any]) -> npt.NDArray[np.uint8] | None:
     codes, texts = category_codes(values, categories.read)
     numbers = [categories.known.get(text, categories.unknown) for text in texts]
     numbers += [categories.unusable, categories.missing]  # these serve the codes -2 and -1
@@ -352,7 +352,7 @@ def _write(categories: Categories, values: Cells, out: npt.NDArray[Any]) -> npt.
     return np.maximum(-found, 0).astype(np.uint8)
 
 
-def cells_of(values: Cells) -> Iterable[Any]:
+def cells_of(values: ColumnCells) -> Iterable[Any]:
     """Return the cells of a column one by one; one that its library cannot hand over is an object of no use."""
     try:
         if isinstance(values, pa.ChunkedArray):
@@ -362,14 +362,14 @@ def cells_of(values: Cells) -> Iterable[Any]:
         return [_cell(values, row) for row in range(len(values))]
 
 
-def _cell(values: Cells, row: int) -> Any:
+def _cell(values: ColumnCells, row: int) -> Any:
     try:
         return values[row].as_py() if isinstance(values, pa.ChunkedArray) else values.iloc[row]
     except Exception:
         return NO_CELL
 
 
-def category_codes(values: Cells, read: Read = text_of) -> tuple[npt.NDArray[np.intp], list[str]]:
+def category_codes(values: ColumnCells, read: ReadText = text_of) -> tuple[npt.NDArray[np.intp], list[str]]:
     """Number the categories of a column: a code for each row, and the text of each code.
 
     The code is -1 where a value is missing and -2 where it is unusable. Several codes may have the same text.
@@ -385,7 +385,7 @@ def category_codes(values: Cells, read: Read = text_of) -> tuple[npt.NDArray[np.
         return _codes_of_each(cells_of(values), read)
 
 
-def _codes_at_once(values: Cells, read: Read) -> tuple[npt.NDArray[np.intp], list[str]]:
+def _codes_at_once(values: ColumnCells, read: ReadText) -> tuple[npt.NDArray[np.intp], list[str]]:
     if not isinstance(values, pa.ChunkedArray) and isinstance(values.dtype, pd.ArrowDtype):
         values = pa.chunked_array(pa.array(values.array))
     if isinstance(values, pa.ChunkedArray):
@@ -398,7 +398,7 @@ def _codes_at_once(values: Cells, read: Read) -> tuple[npt.NDArray[np.intp], lis
     return _checked(codes, texts_of(np.asarray(uniques), read))
 
 
-def _arrow_codes(values: pa.ChunkedArray, read: Read) -> tuple[npt.NDArray[np.intp], list[str]]:
+def _arrow_codes(values: pa.ChunkedArray, read: ReadText) -> tuple[npt.NDArray[np.intp], list[str]]:
     try:
         coded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
         coded = coded.chunk(0) if coded.num_chunks == 1 else coded.combine_chunks()
@@ -420,7 +420,7 @@ def _arrow_cells(values: Any) -> Any:
     return values.to_pylist()
 
 
-def _codes_of_each(cells: Iterable[Any], read: Read) -> tuple[npt.NDArray[np.intp], list[str]]:
+def _codes_of_each(cells: Iterable[Any], read: ReadText) -> tuple[npt.NDArray[np.intp], list[str]]:
     numbering: dict[str | Nothing, int] = {}
     codes = np.array([numbering.setdefault(read(cell), len(numbering)) for cell in cells], np.intp)
     return _checked(codes, list(numbering))

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from veilwood.data.batches import Sums
 
-__all__ = ["COIN", "Answer", "Cells", "Coins", "SaidCount", "Split", "Way", "codes_of"]
+__all__ = ["COIN", "AddsUpCells", "Cells", "Coins", "SaidCount", "Split", "Way", "codes_of"]
 
 COIN: Final = -1  # in the place of a column: the number that a secret key gives the row
 
@@ -52,7 +52,7 @@ class Coins:
     n: int
 
 
-class Answer(Protocol):
+class AddsUpCells(Protocol):
     """Adds up the rows of tables, where the rows are."""
 
     def __call__(self, tables: Sequence[Cells], what: What, coins: Coins | None = None) -> list[Sums]:
@@ -67,7 +67,7 @@ class Answer(Protocol):
 class SaidCount(Protocol):
     """A ``batches.Count`` that can say what it counts."""
 
-    def by_cells(self, answer: Answer, n_codes: Sequence[int]) -> Sums:
+    def by_cells(self, answer: AddsUpCells, n_codes: Sequence[int]) -> Sums:
         """Return the same sums, out of answers about cells."""
 
 

@@ -22,7 +22,7 @@ from veilwood.wording import shown
 
 __all__ = ["COLUMN_KEYS", "MAX_CATEGORIES", "TRANSFORMS", "Column", "closest"]
 
-Kind = Literal["categorical", "numeric"]
+ColumnKind = Literal["categorical", "numeric"]
 Label: TypeAlias = str | int | float | bool
 LabelType = Literal["text", "int", "float", "bool"]
 
@@ -98,7 +98,7 @@ class Column:
     """
 
     name: str
-    kind: Kind
+    kind: ColumnKind
     values: tuple[str, ...] = ()
     lower: float | None = None
     upper: float | None = None

@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from veilwood.data.canonical import (
     Categories,
-    Cells,
+    ColumnCells,
     Nothing,
-    Read,
+    ReadText,
     category_codes,
     part_reader,
     prefix_reader,
@@ -38,7 +38,9 @@ from veilwood.errors import OutOfSchemaError, VeilwoodError
 __all__ = ["DEFAULT_BINS", "GRID_CELLS", "TARGET_LEVELS", "EncodedColumn", "Encoding", "class_labels"]
 
 Codes = npt.NDArray[np.uint16]
-_Texts = tuple[str, Categories, Cells, npt.NDArray[Any]]  # a column of categories, by name, and where its codes go
+_Texts = tuple[
+    str, Categories, ColumnCells, npt.NDArray[Any]
+]  # a column of categories, by name, and where its codes go
 
 GRID_CELLS: Final = 65535
 """Cells of equal width into which a numeric range is divided; one uint16 code is left for missing values."""
@@ -90,7 +92,7 @@ class _Coder:
         missing_code = self.n_cells if nullable else None
         return EncodedColumn(name, self.column.kind == "numeric", self.n_cells + nullable, missing_code)
 
-    def read(self, values: Cells, codes: Codes, parse: bool) -> Kinds | None:
+    def read(self, values: ColumnCells, codes: Codes, parse: bool) -> Kinds | None:
         """Write the codes of one column of numbers; return what is wrong with it, if anything is."""
         if self.column.part is not None:
             found, kinds = _parts(self.column, values)
@@ -344,7 +346,7 @@ class Encoding:
         """Encode numbers of one numeric column, of which none is missing."""
         return self._coders[feature].encode_numbers(values)
 
-    def cells(self, table: Table, name: str) -> Cells:
+    def cells(self, table: Table, name: str) -> ColumnCells:
         """Return the column of a feature or of the target."""
         if table.names is None:
             return table.column(self.schema.feature_names.index(name))
@@ -375,7 +377,7 @@ class Encoding:
         problems.refuse(lambda name: values)
         return target
 
-    def read_target(self, values: Cells, *, parse: bool = False) -> tuple[npt.NDArray[np.int32], Kinds | None]:
+    def read_target(self, values: ColumnCells, *, parse: bool = False) -> tuple[npt.NDArray[np.int32], Kinds | None]:
         """Encode the target as far as it can be, and say what is wrong with it."""
         column = self.schema.target
         if column.kind == "categorical":
@@ -464,7 +466,7 @@ def class_labels(schema: Schema) -> npt.NDArray[Any]:
     return np.array(schema.target.labels, dtype=_LABEL_TYPES[schema.target.label_type])
 
 
-def _reader(column: Column) -> Read:
+def _reader(column: Column) -> ReadText:
     """Return what turns a cell into the text that is compared: all of it, its beginning, or a part of a date."""
     if column.part is not None:
         return part_reader(column.part)
@@ -479,11 +481,11 @@ def _categories(column: Column) -> Categories:
     return Categories(_reader(column), known, unknown, -Problem.UNUSABLE, missing)
 
 
-def _cells_at(table: Table, place: int) -> Cells:
+def _cells_at(table: Table, place: int) -> ColumnCells:
     return table.column(place) if table.arrow is None else table.arrow.column(place)
 
 
-def _parts(column: Column, values: Cells) -> tuple[Floats, Kinds | None]:
+def _parts(column: Column, values: ColumnCells) -> tuple[Floats, Kinds | None]:
     """Return the part of each date as a number, NaN where there is none, and what is wrong where it is not missing."""
     codes, texts = category_codes(values, _reader(column))
     numbers = np.array([*map(float, texts), np.nan, np.nan])  # the last two serve the codes -2 and -1

@@ -20,7 +20,7 @@ import pyarrow as pa
 from scipy import sparse
 from sklearn.utils.validation import column_or_1d
 
-from veilwood.data.canonical import NO_CELL, Cells
+from veilwood.data.canonical import NO_CELL, ColumnCells
 from veilwood.errors import OutOfSchemaError
 
 __all__ = ["Table", "is_dataset", "is_frame", "is_scanner", "series_of", "target_cells", "to_pandas"]
@@ -40,7 +40,7 @@ class Table:
     array: npt.NDArray[Any] | None = None  # the table itself, where it is an array of numbers
     arrow: pa.Table | None = None  # the table itself, where it is Arrow's
 
-    def named(self, name: str) -> Cells | None:
+    def named(self, name: str) -> ColumnCells | None:
         """Return the column of that name, in Arrow's form where the table is Arrow's, or None where there is none."""
         if not self.names or name not in self.names:
             return None
@@ -179,7 +179,7 @@ def _series(values: npt.NDArray[Any]) -> pd.Series[Any]:
     return pd.Series(values, dtype=object if values.dtype.kind in "OU" else values.dtype)
 
 
-def target_cells(y: Any, *, total: bool = False) -> Cells:
+def target_cells(y: Any, *, total: bool = False) -> ColumnCells:
     """Return the target as a column in which no row decides how another is read.
 
     With ``total`` every entry of a list is a label, whatever it is; otherwise a list of lists is taken for a table.

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from veilwood.data.canonical import Cells, Nothing, category_codes, part_reader
+from veilwood.data.canonical import ColumnCells, Nothing, category_codes, part_reader
 from veilwood.data.catalogue import usual_numbers, usual_values
 from veilwood.data.dialect import Dialect
 from veilwood.data.frames import Table
@@ -109,7 +109,7 @@ def _distinct(codes: npt.NDArray[np.intp], texts: list[str]) -> tuple[npt.NDArra
     return moved[codes], known
 
 
-def _numbers(values: Cells, texts: list[str], there: npt.NDArray[np.bool_], dialect: Dialect) -> Floats | None:
+def _numbers(values: ColumnCells, texts: list[str], there: npt.NDArray[np.bool_], dialect: Dialect) -> Floats | None:
     """Return the numbers of a column, or None where it holds something else, such as codes with leading zeros."""
     if any(re.match("0[0-9]", text) for text in texts) or {"True", "False"} & set(texts):
         return None

@@ -25,7 +25,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from veilwood.data.canonical import Cells, Nothing, cells_of, text_of
+from veilwood.data.canonical import ColumnCells, Nothing, cells_of, text_of
 from veilwood.data.problems import Kinds, Problem
 
 __all__ = ["number_of", "numbers_of"]
@@ -74,7 +74,7 @@ def _of_exact(cell: Any) -> float | Problem:
     return Problem.TOO_LARGE if np.isinf(number) else number
 
 
-def numbers_of(values: Cells, parse: bool = False) -> tuple[Floats, Kinds | None]:
+def numbers_of(values: ColumnCells, parse: bool = False) -> tuple[Floats, Kinds | None]:
     """Read a column of numbers; return them, NaN where there is none, and what is wrong where it is not missing.
 
     Examples
@@ -92,7 +92,7 @@ def numbers_of(values: Cells, parse: bool = False) -> tuple[Floats, Kinds | None
     return _one_by_one(cells_of(values), parse)
 
 
-def _all_at_once(values: Cells, parse: bool) -> tuple[Floats, Kinds | None] | None:
+def _all_at_once(values: ColumnCells, parse: bool) -> tuple[Floats, Kinds | None] | None:
     """Read a column of one type; None where its cells must be read one by one."""
     if not isinstance(values, pa.ChunkedArray):
         dtype = values.dtype

@@ -21,7 +21,7 @@ from veilwood.data.private_text import may_show_values
 from veilwood.errors import OutOfSchemaError
 from veilwood.wording import shorten, shown
 
-__all__ = ["Invalid", "Kinds", "Problem", "Problems", "Told", "refuse"]
+__all__ = ["Invalid", "Kinds", "Problem", "Problems", "ToldProblem", "refuse"]
 
 Invalid: TypeAlias = Literal["refuse", "drop"]
 """What becomes of rows that do not fit the schema."""
@@ -92,15 +92,17 @@ class Problems:
         """Raise if anything is wrong; ``cells`` gives a column by name, for the case that values may be shown."""
         refuse(self.told(cells, first_row))
 
-    def told(self, cells: Callable[[str], Any], first_row: int = 0) -> list[Told]:
+    def told(self, cells: Callable[[str], Any], first_row: int = 0) -> list[ToldProblem]:
         """Put in words what is wrong."""
         return [
-            Told.of(column, kind, (rows + first_row).tolist(), partial(_values, cells, column.name, rows), self.target)
+            ToldProblem.of(
+                column, kind, (rows + first_row).tolist(), partial(_values, cells, column.name, rows), self.target
+            )
             for column, kind, rows in self.each()
         ]
 
 
-class Told(NamedTuple):
+class ToldProblem(NamedTuple):
     """One column and kind of problem, in words; and a value, where values may be shown."""
 
     column: str
@@ -112,7 +114,7 @@ class Told(NamedTuple):
     @classmethod
     def of(
         cls, column: Column, kind: Problem, rows: list[int], values: Callable[[], list[Any]], target: Column
-    ) -> Told:
+    ) -> ToldProblem:
         """Say what is wrong with some rows of a column."""
         words, hint = _words(column, kind, is_target=column is target)
         if not may_show_values():
@@ -121,12 +123,12 @@ class Told(NamedTuple):
         return cls(column.name, kind, f"{words} ({examples(column, found, rows)})", hint, found[0])
 
     @classmethod
-    def of_kind(cls, column: Column, kind: Problem, target: Column) -> Told:
+    def of_kind(cls, column: Column, kind: Problem, target: Column) -> ToldProblem:
         """Say what is wrong with some rows of a column that are not at hand."""
         return cls(column.name, kind, *_words(column, kind, is_target=column is target))
 
 
-def refuse(told: Sequence[Told]) -> None:
+def refuse(told: Sequence[ToldProblem]) -> None:
     """Raise if anything is wrong, and name every column and kind of problem."""
     if told:
         raise OutOfSchemaError(

@@ -33,7 +33,7 @@ __all__ = [
     "types_from_rows",
 ]
 
-Piece: TypeAlias = "pa.RecordBatch | pa.Table | pd.DataFrame"
+FramePiece: TypeAlias = "pa.RecordBatch | pa.Table | pd.DataFrame"
 
 _TEXT_READERS: Final = ("CSVStreamingReader", "TextFileReader", "JsonReader")  # of Arrow and pandas
 # How the plans of DuckDB and polars name what reads files of text.
@@ -49,13 +49,13 @@ class Relation:
     """What it is called in messages."""
     names: tuple[str, ...]
     """The columns."""
-    _start: Callable[[list[str], int], Iterable[Piece]]  # some columns, about so many rows at a time
+    _start: Callable[[list[str], int], Iterable[FramePiece]]  # some columns, about so many rows at a time
 
     def __post_init__(self) -> None:
         if len(set(self.names)) < len(self.names):
             raise OutOfSchemaError(f"two columns of {self.where} have the same name. Hint: rename one.")
 
-    def to_batches(self, columns: list[str], batch_size: int, **scanning: Any) -> Iterator[Piece]:
+    def to_batches(self, columns: list[str], batch_size: int, **scanning: Any) -> Iterator[FramePiece]:
         """Ask for some columns, about so many rows at a time."""
         yield from _typed(self.where, self._start(columns, batch_size))
 
@@ -65,13 +65,13 @@ class Relation:
         return _joined(pieces) if pieces else pa.table({name: [] for name in columns})
 
 
-def _typed(where: str, pieces: Iterable[Piece]) -> Iterator[Piece]:
+def _typed(where: str, pieces: Iterable[FramePiece]) -> Iterator[FramePiece]:
     """Pass pieces on; what another library raises is told without its words."""
     with without_words_of(where):
         yield from pieces
 
 
-def in_batches(pieces: Iterable[Piece], batch_rows: int) -> Iterator[Piece]:
+def in_batches(pieces: Iterable[FramePiece], batch_rows: int) -> Iterator[FramePiece]:
     """Cut and join pieces so that every batch but the last has as many rows: then a row's batch follows from its place.
 
     >>> [len(batch) for batch in in_batches([pa.table({"a": range(5)}), pa.table({"a": range(2)})], 3)]
@@ -95,7 +95,7 @@ def in_batches(pieces: Iterable[Piece], batch_rows: int) -> Iterator[Piece]:
         yield _joined(held)
 
 
-def _joined(parts: list[Any]) -> Piece:
+def _joined(parts: list[Any]) -> FramePiece:
     if isinstance(parts[0], pd.DataFrame):
         return parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True)
     return pa.concat_tables([pa.Table.from_batches([p]) if isinstance(p, pa.RecordBatch) else p for p in parts])
@@ -163,7 +163,7 @@ def _of_duckdb(relation: Any) -> Relation:
         )
     running: list[Any] = []
 
-    def start(columns: list[str], batch_rows: int) -> Iterator[Piece]:
+    def start(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
         while running:  # a pass that was given up; a connection has one at a time
             running.pop().close()
         quoted = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
@@ -179,7 +179,7 @@ def _of_lazy(frame: Any) -> Relation:
     if reads_texts(frame.explain(optimized=False)):
         raise types_from_rows("a lazy frame")
 
-    def start(columns: list[str], batch_rows: int) -> Iterator[Piece]:
+    def start(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
         chosen = frame.select(columns)
         if hasattr(chosen, "collect_batches"):
             pieces = chosen.collect_batches(chunk_size=batch_rows, maintain_order=True)
@@ -206,7 +206,7 @@ def _of_scanner(scanner: Any) -> Relation:
                 "vw.spool(...) where a forest reads the rows several times."
             ) from None
 
-    def start(columns: list[str], batch_rows: int) -> Iterator[Piece]:
+    def start(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
         for tagged in scanner.scan_batches():
             _check_fragment(tagged)
             yield tagged.record_batch.select(columns)
@@ -229,8 +229,8 @@ def of_delta(table: Any) -> Relation:
             "or write Parquet."
         ) from None
 
-    def start(columns: list[str], batch_rows: int) -> Iterable[Piece]:
-        pieces: Iterable[Piece] = dataset.to_batches(columns=columns, batch_size=batch_rows, fragment_readahead=1)
+    def start(columns: list[str], batch_rows: int) -> Iterable[FramePiece]:
+        pieces: Iterable[FramePiece] = dataset.to_batches(columns=columns, batch_size=batch_rows, fragment_readahead=1)
         return pieces
 
     return Relation("the table of Delta Lake", tuple(dataset.schema.names), start)
@@ -241,7 +241,7 @@ def of_iceberg(table: Any) -> Relation:
     snapshot = table.current_snapshot()
     number = None if snapshot is None else snapshot.snapshot_id
 
-    def start(columns: list[str], batch_rows: int) -> Iterator[Piece]:
+    def start(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
         scan = table.scan(selected_fields=tuple(columns), snapshot_id=number)
         yield from scan.to_arrow_batch_reader()
 
@@ -333,7 +333,7 @@ def _of_adbc(asked: Query) -> Relation:
             "ADBC's driver of SQLite takes its types from the rows. Hint: pass a connection of sqlite3 or SQLAlchemy."
         )
 
-    def read(columns: list[str] | None) -> Iterator[Piece]:
+    def read(columns: list[str] | None) -> Iterator[FramePiece]:
         with asked.connection.cursor() as cursor:
             cursor.execute(asked.query)
             reader = cursor.fetch_record_batch()
@@ -347,13 +347,13 @@ def _of_adbc(asked: Query) -> Relation:
     return Relation("the query", tuple(empty.schema.names), lambda columns, batch_rows: read(columns))
 
 
-Rows: TypeAlias = tuple[list[str], Iterator[list[Any]]]  # names, and lists of rows
+NamedRows: TypeAlias = tuple[list[str], Iterator[list[Any]]]  # names, and lists of rows
 
 
-def _of_cells(asked: Query, run: Callable[[Query, int], Iterator[Rows]]) -> Relation:
+def _of_cells(asked: Query, run: Callable[[Query, int], Iterator[NamedRows]]) -> Relation:
     """Take each cell as the driver gives it: no type is looked for over several rows."""
 
-    def start(columns: list[str], batch_rows: int) -> Iterator[Piece]:
+    def start(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
         for names, batches in run(asked, batch_rows):
             places = [names.index(name) for name in columns]
             for rows in batches:
@@ -366,7 +366,7 @@ def _of_cells(asked: Query, run: Callable[[Query, int], Iterator[Rows]]) -> Rela
     return Relation("the query", tuple(names), start)
 
 
-def _by_sqlalchemy(asked: Query, batch_rows: int) -> Iterator[Rows]:
+def _by_sqlalchemy(asked: Query, batch_rows: int) -> Iterator[NamedRows]:
     from sqlalchemy import Connection, text
 
     query = text(asked.query) if isinstance(asked.query, str) else asked.query
@@ -380,7 +380,7 @@ def _by_sqlalchemy(asked: Query, batch_rows: int) -> Iterator[Rows]:
             connection.close()
 
 
-def _by_cursor(asked: Query, batch_rows: int) -> Iterator[Rows]:
+def _by_cursor(asked: Query, batch_rows: int) -> Iterator[NamedRows]:
     cursor = asked.connection.cursor()
     try:
         cursor.execute(asked.query)

@@ -24,7 +24,7 @@ from veilwood.data.schema import Schema, is_unreviewed
 from veilwood.errors import UseError
 from veilwood.wording import shown
 
-__all__ = ["Question", "Review", "written"]
+__all__ = ["ColumnQuestion", "Review", "written"]
 
 PUBLIC: Final = "public: "
 _SHORTEST_SOURCE: Final = 3
@@ -33,7 +33,7 @@ _KEYS_OF_BOUNDS: Final = ("values", "lower", "upper", "other", "prefix")
 
 
 @dataclass(frozen=True)
-class Question:
+class ColumnQuestion:
     """What to ask about one column."""
 
     number: int
@@ -105,7 +105,7 @@ class Review:
         """Names of the columns that are not reviewed."""
         return tuple(column["name"] for column in self._draft["columns"] if is_unreviewed(column))
 
-    def question(self) -> Question | None:
+    def question(self) -> ColumnQuestion | None:
         """Return the next question, those put off last; None where all is reviewed."""
         names = sorted(self.open, key=lambda name: name in self._later)
         if not names:
@@ -113,7 +113,7 @@ class Review:
         column = self._column(names[0])
         usual = self._usual(column)
         total = len(self._draft["columns"])
-        return Question(
+        return ColumnQuestion(
             total - len(names) + 1,
             total,
             column["name"],

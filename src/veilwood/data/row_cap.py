@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import numpy.typing as npt
 
-from veilwood.data.canonical import Cells, Nothing, category_codes, id_of
+from veilwood.data.canonical import ColumnCells, Nothing, category_codes, id_of
 from veilwood.data.problems import Invalid, Problem
 from veilwood.errors import OutOfSchemaError
 from veilwood.privacy import entropy
@@ -43,7 +43,7 @@ def first_rows(person: npt.NDArray[np.int64], order: npt.NDArray[np.uint64], at_
 
 
 def choose_rows(
-    partitions: Iterable[Iterable[Cells]], cap: RowsOf, invalid: Invalid, keeps: Keeps | None = None
+    partitions: Iterable[Iterable[ColumnCells]], cap: RowsOf, invalid: Invalid, keeps: Keeps | None = None
 ) -> list[npt.NDArray[np.bool_]]:
     """Choose at random which rows of each id to keep, given the id columns of all partitions.
 
@@ -68,7 +68,7 @@ def choose_rows(
     return np.split(kept, np.cumsum([len(column) for column in columns])[:-1])
 
 
-def id_codes(values: Cells, cap: RowsOf, invalid: Invalid) -> tuple[npt.NDArray[np.intp], list[str]]:
+def id_codes(values: ColumnCells, cap: RowsOf, invalid: Invalid) -> tuple[npt.NDArray[np.intp], list[str]]:
     """Number the ids of a column; rows of which it cannot be told whose they are get ``NOBODY``, or are refused."""
     codes, texts = category_codes(values, id_of)
     worst = codes.min(initial=0)

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from veilwood.bounded import is_whole
 from veilwood.data.batches import Batch, Source, encode_rows, kept_of, view
-from veilwood.data.canonical import Cells
+from veilwood.data.canonical import ColumnCells
 from veilwood.data.encoding import Encoding
 from veilwood.data.frames import is_frame
 from veilwood.data.problems import Invalid
@@ -32,7 +32,7 @@ __all__ = ["Spool", "open_spool", "spool"]
 _MOST_BYTES: Final = 1 << 50
 _BATCH_ROWS: Final = 65536
 
-_Encoded: TypeAlias = "tuple[Batch, npt.NDArray[np.bool_], Cells | None]"  # and which rows fit, and their ids
+_Encoded: TypeAlias = "tuple[Batch, npt.NDArray[np.bool_], ColumnCells | None]"  # and which rows fit, and their ids
 
 
 @dataclass(frozen=True, repr=False, eq=False)

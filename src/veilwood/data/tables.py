@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from veilwood.data.canonical import Cells, Nothing, category_codes
+from veilwood.data.canonical import ColumnCells, Nothing, category_codes
 from veilwood.data.columns import closest
 from veilwood.data.encoding import class_labels
 from veilwood.data.files import find_files
@@ -117,11 +117,11 @@ def _read_frame(
     return pd.DataFrame(series)
 
 
-def _same(cells: Cells, name: str) -> Cells:
+def _same(cells: ColumnCells, name: str) -> ColumnCells:
     return cells
 
 
-def _texts(values: Cells) -> tuple[npt.NDArray[np.object_], Kinds | None]:
+def _texts(values: ColumnCells) -> tuple[npt.NDArray[np.object_], Kinds | None]:
     """Return a column as plain texts, by which categories are compared, None where missing."""
     codes, texts = category_codes(values)
     unusable = codes == Nothing.UNUSABLE.value

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from veilwood.data.canonical import Cells, category_codes
+from veilwood.data.canonical import ColumnCells, category_codes
 from veilwood.data.dialect import DIALECT, Dialect
 from veilwood.data.files import find_files
 from veilwood.data.frames import Table
@@ -95,7 +95,7 @@ class Things:
         return texts, sizes
 
 
-def _count(cells: Cells, mask: Any, dialect: Dialect, texts: Counter[str], sizes: npt.NDArray[np.int64]) -> None:
+def _count(cells: ColumnCells, mask: Any, dialect: Dialect, texts: Counter[str], sizes: npt.NDArray[np.int64]) -> None:
     codes, found = category_codes(cells)
     codes = codes[mask]
     counts = np.bincount(codes[codes >= 0], minlength=len(found))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from veilwood.data.sql.session import Session, is_address, open_session
 from veilwood.data.sql.source import EncodedRows, SqlSource, assumed_types, scratch_tables
-from veilwood.data.sql.words import Engine, Words, kind_of
+from veilwood.data.sql.words import EngineWords, SqlEngine, kind_of
 from veilwood.forests.adaptive.private_forest import PrivateForest
 from veilwood.forests.cells.sql_rows import show_questions
 from veilwood.privacy.neighbours import RowsOf
@@ -80,7 +80,7 @@ def statements_of(forest: Any, where: str) -> list[str]:
         words, relation = session.words, session.relation
         types = {name: (kind_of(type_name, words.engine), type_name) for name, type_name in columns}
     else:
-        words = Words(cast(Engine, where))
+        words = EngineWords(cast(SqlEngine, where))
         relation, types = words.name(encoding.schema.name), assumed_types(words, encoding, cap)
     rows = EncodedRows.of(words, relation, types, encoding, cap, forest.invalid, _KEY)
     dry = Session(words, relation, lambda statement: ([], []), listening=sent.append)

@@ -15,7 +15,7 @@ from veilwood.data.open_rows import open_rows
 from veilwood.data.schema import TaskKind
 from veilwood.errors import ParameterError, UseError
 from veilwood.estimators.base import BaseForest, SharedParameters
-from veilwood.forests.matrix.answering import Answering, AnsweringParameters, Questions
+from veilwood.forests.matrix.answering import Answering, AnsweringParameters, PlannedBatch
 from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.privacy.door import SEEDED, Door
 from veilwood.privacy.entropy import is_seeded
@@ -107,7 +107,7 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
         self._forget(self._fitted())
         self._answering, self._exact, self._seed, self._table = answering, exact, seed, handle_of(X)
         self._stored: dict[bytes, tuple[NDArray[np.int64], PrivacyStatement, Plan]] = {}
-        self._planned: tuple[Any, Questions] | None = None
+        self._planned: tuple[Any, PlannedBatch] | None = None
         self._neighbours, self._not_private = neighbours, "; ".join(r for r in (inferred, seeded) if r) or None
         self.forest_, self.ledger_ = answering.forest, ledger
         self._set_public(schema, answering.encoding)
@@ -150,7 +150,7 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
     def _price(self, epsilon: float | None) -> Loss:
         return requested_loss(self.epsilon if epsilon is None else epsilon, self.delta)
 
-    def _plan_batch(self, codes: NDArray[np.uint16], loss: Loss) -> Questions:
+    def _plan_batch(self, codes: NDArray[np.uint16], loss: Loss) -> PlannedBatch:
         """Plan the answer by the present parameters; rows were counted for one mode only."""
         parameters, counted_for = AnsweringParameters.of(self), self._answering.parameters.mode
         parameters.check()

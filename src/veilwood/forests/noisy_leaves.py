@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from veilwood.data.batches import Count, Source
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
-from veilwood.data.sql.words import Words
+from veilwood.data.sql.words import EngineWords
 from veilwood.errors import DomainTooLargeError, ModelFileError, PlanError
 from veilwood.forests import leaves as cleaning
 from veilwood.forests.method import Arrays, Asked, Codes, Floats, ForestDesign, ForestModel, Method, Model, Parameters
@@ -28,7 +28,7 @@ from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import secret_key
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
-from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Plan, Records
+from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Plan, RowSharing
 from veilwood.privacy.steps import Noise, Step, counting_step
 from veilwood.trees.counting import Assignment, LeafCount
 from veilwood.trees.forest import Forest
@@ -91,7 +91,7 @@ class LeafModel(ForestModel):
         """Return averaged shares or votes as probabilities, none of which is 0."""
         return cleaning.with_doubt(shares, self.forest.n_trees) if self.doubtful else shares
 
-    def said_in_sql(self, words: Words, sums: Sequence[str]) -> tuple[list[str], list[str]]:
+    def said_in_sql(self, words: EngineWords, sums: Sequence[str]) -> tuple[list[str], list[str]]:
         """Write ``outputs`` for a database, and what the class is chosen by."""
         shares = [f"({one} / {words.number(float(self.forest.n_trees))})" for one in sums]
         if self.encoding.schema.classes:
@@ -258,7 +258,7 @@ class LeafMethod(Method[L]):
         return 1 if self.disjoint else int(np.sum(self.parameters.n_estimators))
 
     @property
-    def records(self) -> Records:
+    def records(self) -> RowSharing:
         """In which trees a row counts, in the words of a plan."""
         return EACH_TO_ONE_TREE if self.disjoint else ALL_TO_EVERY_TREE
 

@@ -16,7 +16,7 @@ from veilwood.data.batches import Batch, Count
 from veilwood.data.cells import Coins
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.data.sql.source import SqlSource
-from veilwood.data.sql.words import Words
+from veilwood.data.sql.words import EngineWords
 from veilwood.errors import UseError
 from veilwood.forests.method import Codes, Floats, Model
 from veilwood.forests.scoring_sql import count_scores, largest, place_among
@@ -190,7 +190,7 @@ class ScoreCount:
         coins = None if self.drawn is None else Coins(self.drawn.key, self.drawn.n_trees)
         return count_scores(self.scoring.model, self._written, self.scoring.n_cells, source, coins)
 
-    def _written(self, words: Words, said: Sequence[str], chosen: Sequence[str]) -> list[str]:
+    def _written(self, words: EngineWords, said: Sequence[str], chosen: Sequence[str]) -> list[str]:
         """Write the cells of a row, one for each table."""
         k = self.scoring.n_classes
         if not k:

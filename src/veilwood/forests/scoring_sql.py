@@ -18,7 +18,7 @@ from veilwood.data.cells import Coins, Way
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.data.schema import Schema
 from veilwood.data.sql.source import SqlSource
-from veilwood.data.sql.words import Words
+from veilwood.data.sql.words import EngineWords
 from veilwood.data.sql.writing import Writer, batched
 from veilwood.errors import DomainTooLargeError, UseError
 from veilwood.forests.method import Floats, ForestModel
@@ -30,8 +30,8 @@ MOST_VALUES = 200_000  # leaves times outputs that a query can hold
 
 
 def count_scores(
-    model: Any, cells: Callable[[Words, Sequence[str], Sequence[str]], list[str]], n_cells: int, source: SqlSource,
-    coins: Coins | None,
+    model: Any, cells: Callable[[EngineWords, Sequence[str], Sequence[str]], list[str]], n_cells: int,
+    source: SqlSource, coins: Coins | None,
 ) -> NDArray[np.int64]:  # fmt: skip
     """Count the rows in their cells; ``cells`` writes them from what the model says and what it chooses by."""
     if not isinstance(model, ForestModel) or not hasattr(model, "said_in_sql"):
@@ -71,13 +71,15 @@ def _sum(model: ForestModel, output: int, writer: Writer) -> str:
     return " + ".join([writer.words.number(0.0), *(f"({writer.way(way)})" for way in ways)])
 
 
-def decoded(words: Words, level: str, bounds: tuple[float, float]) -> str:
+def decoded(words: EngineWords, level: str, bounds: tuple[float, float]) -> str:
     """A level of a numeric target as a number (``Encoding.decode_target``)."""
     lower, upper = bounds
     return f"({words.number(lower)} + {level} * {words.number((upper - lower) / TARGET_LEVELS)})"
 
 
-def said_by_scores(words: Words, start: Floats, sums: Sequence[str], schema: Schema) -> tuple[list[str], list[str]]:
+def said_by_scores(
+    words: EngineWords, start: Floats, sums: Sequence[str], schema: Schema
+) -> tuple[list[str], list[str]]:
     """Scores from a start as a number, or as probabilities of classes, which are chosen by them too."""
     number = words.number
     started = [f"({number(one)} + {z})" for one, z in zip(start.tolist(), sums, strict=True)]
@@ -95,13 +97,13 @@ def said_by_scores(words: Words, start: Floats, sums: Sequence[str], schema: Sch
     return shares, shares
 
 
-def doubtful(words: Words, shares: Sequence[str], n_trees: int) -> list[str]:
+def doubtful(words: EngineWords, shares: Sequence[str], n_trees: int) -> list[str]:
     """Shares as probabilities (``leaves.with_doubt``)."""
     trees, more, even = (words.number(float(x)) for x in (n_trees, n_trees + 1, 1 / len(shares)))
     return [f"(({share} * {trees} + {even}) / {more})" for share in shares]
 
 
-def place_among(words: Words, x: str, edges: Floats, first: int = 0) -> str:
+def place_among(words: EngineWords, x: str, edges: Floats, first: int = 0) -> str:
     """How many edges are below a number."""
     if not len(edges):
         return str(first)

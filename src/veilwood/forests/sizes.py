@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from veilwood.bounded import is_whole
 from veilwood.data.batches import Batch, Count, Source
-from veilwood.data.cells import Answer, Cells
+from veilwood.data.cells import AddsUpCells, Cells
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import DomainTooLargeError, ParameterError, PlanError, UseError
@@ -283,7 +283,7 @@ def _score(
     """Return what sizes are ranked by, for so many rows; without noise, the larger the better."""
     if n_rows is None:
         return (float(leaves),)
-    setting = skill.Setting.of(method, encoding, n_rows, leaves, noise, epsilon)
+    setting = skill.ForestSize.of(method, encoding, n_rows, leaves, noise, epsilon)
     drowned = setting.noise / setting.rows_per_leaf / math.sqrt(setting.trees)  # after averaging
     score = (-max(drowned, DROWNED), skill.score(setting))
     if encoding.schema.classes:
@@ -336,7 +336,7 @@ class AllRows:
         first = int(batch.target.sum(dtype=np.int64))
         return np.array([first, len(batch.target) * TARGET_LEVELS - first], np.int64)
 
-    def by_cells(self, answer: Answer, n_codes: Sequence[int]) -> NDArray[np.int64]:
+    def by_cells(self, answer: AddsUpCells, n_codes: Sequence[int]) -> NDArray[np.int64]:
         """Return the same, out of answers about a table of one cell."""
         (totals,) = answer([Cells((0,), 1)], "classes" if self.n_classes else "pair")
         return np.asarray(totals[0])
@@ -361,7 +361,7 @@ class WithAllRows:
         sums = self.count(passing(), n_jobs=n_jobs)
         return np.concatenate([totals, sums.ravel()])
 
-    def by_cells(self, answer: Answer, n_codes: Sequence[int]) -> NDArray[np.int64]:
+    def by_cells(self, answer: AddsUpCells, n_codes: Sequence[int]) -> NDArray[np.int64]:
         """Return the same, out of answers about cells."""
         sums = self.count.by_cells(answer, n_codes)
         return np.concatenate([self.rows.by_cells(answer, n_codes), sums.ravel()])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from veilwood.data.encoding import Encoding
     from veilwood.forests.noisy_leaves import LeafMethod
 
-__all__ = ["DECAY", "Setting", "expected_skill", "facts", "learned", "score"]
+__all__ = ["DECAY", "ForestSize", "expected_skill", "facts", "learned", "score"]
 
 DECAY = 0.5
 """How much less of the classes' variance interactions explain with each further feature in them: the prior."""
@@ -31,7 +31,7 @@ FAMILIES = ("RandomTrees", "MatrixForest", "MedianForest", "GreedyForest")
 
 
 @dataclass(frozen=True)
-class Setting:
+class ForestSize:
     """A forest of a size on so many rows, as far as its expected skill depends on it: public numbers only."""
 
     family: str
@@ -145,7 +145,7 @@ def expected_skill(
     return agreement / float(np.sum(prior * inside * kept * (within + across) + noise + sampling))
 
 
-def facts(setting: Setting) -> dict[str, float]:
+def facts(setting: ForestSize) -> dict[str, float]:
     """Return what is weighed, by name: noise against rows, size, how they go together, and how families differ.
 
     Noise is that of one leaf over its rows, in powers of ten; averaging over trees takes their square root off it.
@@ -172,7 +172,7 @@ def facts(setting: Setting) -> dict[str, float]:
     return told
 
 
-def score(setting: Setting) -> float:
+def score(setting: ForestSize) -> float:
     """Return what settings are ranked by: facts times the weights that public tables have taught, in units of skill.
 
     Only differences mean something.

@@ -19,7 +19,7 @@ from veilwood.estimators.base import RunParameters
 from veilwood.estimators.predicting import Classifier, Regressor
 from veilwood.forests.grown.levels import LevelNodes
 from veilwood.forests.grown.median_forest import MedianForest, MedianForestParameters
-from veilwood.forests.grown.medians import Level, Variant
+from veilwood.forests.grown.medians import MedianLevel, Variant
 from veilwood.forests.method import Floats
 from veilwood.not_private.shared import PARTS, AsPublished, PaperParameters, uniform
 from veilwood.privacy.door import Door
@@ -74,7 +74,7 @@ class DiPriMe(MedianForest):
         """How attributes and medians are chosen, in the words of the sound forest."""
         return "random-attribute" if self.parameters.variant == "DiPriMe" else "k-medians"
 
-    def plan_level(self, nodes: LevelNodes) -> Level:
+    def plan_level(self, nodes: LevelNodes) -> MedianLevel:
         """Section 4 of the paper: half of a level's budget for each choice, whatever the number of medians."""
         level = super().plan_level(nodes)
         budget = self._budget(exact(self.parameters.split_share) / self.parameters.max_depth)
@@ -85,7 +85,7 @@ class DiPriMe(MedianForest):
         # targets from 0 to 1; twice for classes.
         flatness = 8 if self.task == "regression" else 2
         score_range = flatness * spread_range(self.task == "regression")
-        return Level(
+        return MedianLevel(
             attributes=replace(level.attributes, mechanism=choose(budget / 2, score_range)),
             medians=replace(level.medians, mechanism=choose(budget / 2, 2)),
         )

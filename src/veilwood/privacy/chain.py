@@ -40,7 +40,7 @@ _LARGEST_PART = 10**30  # of a loss: far more than all releases together can cos
 _BEFORE_ALL = -(2**63)
 
 
-class Answer(Protocol):
+class StatementRows(Protocol):
     """The rows that a statement gives."""
 
     def fetchone(self) -> Any:
@@ -52,7 +52,7 @@ class Answer(Protocol):
 class Connection(Protocol):
     """A database in the middle of a transaction, whose statements mark their parameters by question marks."""
 
-    def execute(self, query: str, parameters: Sequence[Any] = (), /) -> Answer:
+    def execute(self, query: str, parameters: Sequence[Any] = (), /) -> StatementRows:
         """Carry out one statement."""
 
 

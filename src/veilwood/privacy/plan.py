@@ -25,9 +25,9 @@ from veilwood.privacy.neighbours import Neighbours, RowsOf
 from veilwood.privacy.steps import MOST_CELLS, Step, amount, loss_from_dict, to_plain
 from veilwood.wording import shorten
 
-Records: TypeAlias = Literal["all to every tree", "each to one tree"]
-EACH_TO_ONE_TREE: Records = "each to one tree"
-ALL_TO_EVERY_TREE: Records = "all to every tree"
+RowSharing: TypeAlias = Literal["all to every tree", "each to one tree"]
+EACH_TO_ONE_TREE: RowSharing = "each to one tree"
+ALL_TO_EVERY_TREE: RowSharing = "all to every tree"
 LARGEST_SEED = 2**128 - 1
 
 _WORDS = 32  # a longer note gets a line of its own
@@ -55,7 +55,7 @@ class Layout:
     trees: int = 0
     leaves: int = 0
     depth: int = 0
-    records: Records = ALL_TO_EVERY_TREE
+    records: RowSharing = ALL_TO_EVERY_TREE
     queries: int = 0
     rows_planned: int | None = None
     rows_known: Literal["declared", "counted", "measured"] | None = None
@@ -66,7 +66,7 @@ class Layout:
         made = cls(**data)
         rows = 0 if made.rows_planned is None else made.rows_planned
         numbers = (made.trees, made.leaves, made.depth, made.queries, rows)
-        known = made.records in get_args(Records) and made.rows_known in (None, "declared", "counted", "measured")
+        known = made.records in get_args(RowSharing) and made.rows_known in (None, "declared", "counted", "measured")
         if not known or not are_whole(numbers, 0, MOST_CELLS):
             raise PlanError("this is not a plan: the layout of its forest is not made of whole numbers.")
         return made

@@ -21,7 +21,7 @@ from joblib import effective_n_jobs
 from numpy.typing import NDArray
 
 from veilwood.data.batches import Batch
-from veilwood.data.cells import COIN, Answer, Cells, Coins, Split
+from veilwood.data.cells import COIN, AddsUpCells, Cells, Coins, Split
 from veilwood.trees import gpu
 from veilwood.trees.forest import LEAF, Forest, Ints
 from veilwood.trees.ways import tree_tables, way_through
@@ -131,7 +131,7 @@ class LeafCount:
             assignment=self.assignment, n_jobs=n_jobs,
         )  # fmt: skip
 
-    def by_cells(self, answer: Answer, n_codes: Sequence[int]) -> Counts:
+    def by_cells(self, answer: AddsUpCells, n_codes: Sequence[int]) -> Counts:
         """Return the totals out of answers: a table for each tree, or one for all where each row is in one tree."""
         forest = self.forest
         what: Any = "classes" if self.n_classes else "pair"

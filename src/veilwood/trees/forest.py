@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from veilwood.errors import ModelFileError
-from veilwood.privacy.plan import Layout, Records
+from veilwood.privacy.plan import Layout, RowSharing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -115,11 +115,11 @@ class Forest:
         """Derive now what kernels read: what a forest holds must not tell whether there were rows."""
         _ = self.packed, self.level, self.lookup_bits
 
-    def layout(self, records: Records, **more: Any) -> Layout:
+    def layout(self, records: RowSharing, **more: Any) -> Layout:
         """Return the layout of the forest, for the plan of one that is grown without data."""
         return Layout(self.n_trees, self.n_leaves, self.depth, records, **more)
 
-    def in_plan(self, records: Records) -> tuple[Layout, dict[str, str]]:
+    def in_plan(self, records: RowSharing) -> tuple[Layout, dict[str, str]]:
         """Return what a plan says of trees that are grown without data: their layout, and a hash of their structure."""
         return self.layout(records), {"structure": self.fingerprint()}
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.data.batches import AddUp, Batch
-from veilwood.data.cells import COIN, Answer, Cells, Coins, Split, Way, codes_of
+from veilwood.data.cells import COIN, AddsUpCells, Cells, Coins, Split, Way, codes_of
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.errors import DomainTooLargeError
 from veilwood.trees.counting import HAVE_NUMBA, Assignment, on_threads, route
@@ -99,7 +99,7 @@ class HistogramCount:
             assignment=self.assignment, n_jobs=n_jobs, fast=self.fast,
         )  # fmt: skip
 
-    def by_cells(self, answer: Answer, n_codes: Sequence[int]) -> Counts:
+    def by_cells(self, answer: AddsUpCells, n_codes: Sequence[int]) -> Counts:
         """Return the histograms out of answers: a table for each tree and place among the candidates of its nodes."""
         slots, forest, own = self.slots, self.forest, self.assignment
         tables, owners = [], []

@@ -92,7 +92,7 @@ def check_size(n_trees: int, max_depth: int, branching: int) -> None:
         )
 
 
-class _Tree(NamedTuple):
+class _RandomTree(NamedTuple):
     """One tree in level order, with its own lookup table."""
 
     feature: Ints
@@ -148,7 +148,7 @@ def grow_multiway(
 
 def _grow_binary_tree(
     columns: Sequence[EncodedColumn], max_depth: int, rng: np.random.Generator, *, narrowing: bool
-) -> _Tree:
+) -> _RandomTree:
     """Grow level by level, keeping for each node of the level what its path leaves of every column, or all of it."""
     ordered = np.array([column.ordered for column in columns])
     n_codes = np.array([column.n_codes for column in columns])
@@ -200,7 +200,7 @@ def _grow_binary_tree(
     return _closed(features, cuts, branches, len(low), np.concatenate([np.empty(0, np.uint16), *tables]))
 
 
-def _grow_multiway_tree(columns: Sequence[EncodedColumn], max_depth: int, rng: np.random.Generator) -> _Tree:
+def _grow_multiway_tree(columns: Sequence[EncodedColumn], max_depth: int, rng: np.random.Generator) -> _RandomTree:
     n_codes = np.array([column.n_codes for column in columns], np.int32)
     unused = np.ones((1, len(columns)), bool)
     features, cuts, branches = [], [], []
@@ -217,15 +217,15 @@ def _grow_multiway_tree(columns: Sequence[EncodedColumn], max_depth: int, rng: n
 
 def _closed(
     features: list[Ints], cuts: list[Ints], branches: list[Ints], n_open: int, lookup: NDArray[np.uint16]
-) -> _Tree:
+) -> _RandomTree:
     """End a tree: what is still open becomes a leaf."""
     leaf, none = np.full(n_open, LEAF, np.int32), np.zeros(n_open, np.int32)
-    return _Tree(
+    return _RandomTree(
         np.concatenate([*features, leaf]), np.concatenate([*cuts, none]), np.concatenate([*branches, none]), lookup
     )
 
 
-def _side_by_side(trees: Sequence[_Tree], lookup: Sequence[NDArray[np.uint16]]) -> Forest:
+def _side_by_side(trees: Sequence[_RandomTree], lookup: Sequence[NDArray[np.uint16]]) -> Forest:
     return build_forest(
         [len(tree.feature) for tree in trees],
         np.concatenate([tree.feature for tree in trees]),

@@ -328,7 +328,7 @@ def double(value: Any) -> Any:
 
 
 def test_what_is_kept_is_moved_and_asked_where_it_is(here: None) -> None:
-    held = [partitions.Held(np.array([number]), partitions.Part(seen={number: (1, 0)})) for number in range(20)]
+    held = [partitions.Held(np.array([number]), partitions.PartSums(seen={number: (1, 0)})) for number in range(20)]
     one_by_one = DaskKept([dask.delayed(each, traverse=False) for each in held])
     in_lists = Buckets(DaskKept([dask.delayed(held[i : i + 3], traverse=False) for i in range(0, 20, 3)]))
     for kept in (one_by_one, in_lists):
@@ -337,7 +337,7 @@ def test_what_is_kept_is_moved_and_asked_where_it_is(here: None) -> None:
         np.testing.assert_array_equal(total.sums, [4 * 190])  # type: ignore[arg-type]
         assert len(total.seen) == 20
         later.close()
-    refused = partitions.Held(None, partitions.Part(refusal=OutOfSchemaError("no")))
+    refused = partitions.Held(None, partitions.PartSums(refusal=OutOfSchemaError("no")))
     assert partitions.ask(double, partitions.move(double, refused)).refusal is not None
 
 

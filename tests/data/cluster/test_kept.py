@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from veilwood.data.cluster.kept import Buckets
-from veilwood.data.cluster.worker import Part
+from veilwood.data.cluster.worker import PartSums
 
 
 class Here:
@@ -21,8 +21,8 @@ class Here:
     def moved(self, move: Callable[[Any], Any]) -> Here:
         return Here([move(each) for each in self.held])
 
-    def ask(self, answer: Callable[[Any], Part]) -> Part:
-        return Part.total([answer(each) for each in self.held])
+    def ask(self, answer: Callable[[Any], PartSums]) -> PartSums:
+        return PartSums.total([answer(each) for each in self.held])
 
     def close(self) -> None:
         self.closed = True
@@ -31,7 +31,7 @@ class Here:
 def test_every_bucket_is_moved_and_asked_once() -> None:
     kept = Here([[1, 2], [], [3]])
     double: Any = lambda number: 2 * number  # noqa: E731
-    told: Any = lambda number: Part(np.array([number, 1]), {number: (1, 1)})  # noqa: E731
+    told: Any = lambda number: PartSums(np.array([number, 1]), {number: (1, 1)})  # noqa: E731
     total = Buckets(kept).moved(double).ask(told)
     np.testing.assert_array_equal(np.asarray(total.sums), [12, 3])
     assert set(total.seen) == {2, 4, 6}

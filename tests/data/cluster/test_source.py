@@ -10,7 +10,7 @@ import numpy as np
 import veilwood as vw
 from data.cluster.test_kept import Here
 from veilwood.data.cluster import source
-from veilwood.data.cluster.worker import Part
+from veilwood.data.cluster.worker import PartSums
 from veilwood.data.encoding import Encoding
 from veilwood.privacy.neighbours import RowsOf
 
@@ -26,8 +26,8 @@ class Frame:
         self.made += 1
         return Here([make(["a", "b"]), make(["c"])])
 
-    def checked(self, work: Any) -> Part:
-        part: Part = work()
+    def checked(self, work: Any) -> PartSums:
+        part: PartSums = work()
         return part
 
 
@@ -41,7 +41,7 @@ def test_only_the_columns_that_count_are_asked_for() -> None:
 
 def test_rows_are_kept_once_changed_and_let_go(monkeypatch: Any) -> None:
     monkeypatch.setattr(source, "move", lambda change, held: change(held))
-    monkeypatch.setattr(source, "ask", lambda question, held: Part(question(held)))
+    monkeypatch.setattr(source, "ask", lambda question, held: PartSums(question(held)))
     frame = Frame()
     rows = source.KeptRows(frame, list)  # type: ignore[arg-type]
     count = lambda held: np.array([len(held)])  # noqa: E731

@@ -16,7 +16,7 @@ import sqlglot
 
 import veilwood as vw
 from fixtures.databases import passages_of, put, same, schema_of
-from veilwood.data.sql.words import ENGINES, Words
+from veilwood.data.sql.words import ENGINES, EngineWords
 from veilwood.estimators.in_sql import statements_of
 
 
@@ -38,11 +38,11 @@ def test_names_and_categories_cannot_end_their_quotes(tmp_path: Path, server: st
         assert same(here, passages_of(made(), address)), engine
     for engine in ENGINES:
         for text in [*nasty, *names]:
-            literal = sqlglot.parse_one(f"SELECT {Words(engine).text(text)}", dialect=engine).expressions[0]
+            literal = sqlglot.parse_one(f"SELECT {EngineWords(engine).text(text)}", dialect=engine).expressions[0]
             assert (literal.is_string, literal.this) == (True, text)
             if engine == "bigquery" and "." in text:
                 continue  # which reads a path, and has no such columns
-            column = sqlglot.parse_one(f"SELECT {Words(engine).name(text)}", dialect=engine).expressions[0]
+            column = sqlglot.parse_one(f"SELECT {EngineWords(engine).name(text)}", dialect=engine).expressions[0]
             assert column.name == text
 
 
@@ -52,7 +52,7 @@ def test_constants_are_read_back_exactly(tmp_path: Path, server: str) -> None:
     engines: dict[str, Any] = {"duckdb": duckdb.connect(), "sqlite": sqlite3.connect(":memory:")}
     with psycopg.connect(server) as engines["postgres"]:
         for engine, connection in engines.items():
-            words = Words(engine)  # type: ignore[arg-type]
+            words = EngineWords(engine)  # type: ignore[arg-type]
             for number in map(float, numbers):
                 ((found,),) = connection.execute(
                     f"SELECT CAST({words.number(number)} AS {words.types.double})"

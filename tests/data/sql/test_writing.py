@@ -13,7 +13,7 @@ from data.test_cells import follow
 from veilwood.data.cells import Cells, Split, codes_of
 from veilwood.data.encoding import Encoding
 from veilwood.data.sql import writing
-from veilwood.data.sql.words import Words
+from veilwood.data.sql.words import EngineWords
 from veilwood.data.sql.writing import NOWHERE, CellWriter, batched
 from veilwood.errors import DomainTooLargeError
 
@@ -25,7 +25,7 @@ def test_a_database_finds_the_cell_that_the_tests_lead_to() -> None:
     inner = codes_of(1, np.array([3, 3, -1, 4, 5]))
     way = codes_of(0, np.array([0, 1, 1, 2, 0, 2]), lambda group: inner if group == 1 else group)
     table = Cells((way, Split(1, (0, 2), (10, 20))), 30)
-    text = CellWriter(Words("sqlite"), ENCODING, (6, 5)).cell(table)
+    text = CellWriter(EngineWords("sqlite"), ENCODING, (6, 5)).cell(table)
     with sqlite3.connect(":memory:") as database:
         for row in np.column_stack([rng.integers(0, 6, 60), rng.integers(0, 5, 60)]).tolist():
             (found,) = database.execute(f"SELECT {text} FROM (SELECT {row[0]} AS c0, {row[1]} AS c1)").fetchone()

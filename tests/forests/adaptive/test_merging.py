@@ -11,7 +11,7 @@ from forests.cells.test_rows import random_rows
 from veilwood.forests.adaptive import merging
 from veilwood.forests.cells.cell_tables import CellTable
 from veilwood.forests.explained.estimates import Seen
-from veilwood.forests.explained.estimates import Step as Taken
+from veilwood.forests.explained.estimates import TableScores as Taken
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),

@@ -12,7 +12,7 @@ import pytest
 import veilwood as vw
 from veilwood.data.encoding import Encoding
 from veilwood.forests.adaptive.purse import Purse
-from veilwood.forests.adaptive.shapes import MOST_CELLS, Shapes, Strengths, division, groups_in_set
+from veilwood.forests.adaptive.shapes import MOST_CELLS, Strengths, TableShapes, division, groups_in_set
 from veilwood.forests.cells.columns import columns_of
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
@@ -24,8 +24,8 @@ CAR = columns_of(Encoding(vw.datasets.car().schema, "grid"))
 @pytest.mark.parametrize("columns", [NUMBERS, CAR], ids=["numbers", "car"])
 @pytest.mark.parametrize("gaussian", [False, True])
 def test_more_rows_and_more_budget_are_worth_more(columns: tuple[object, ...], gaussian: bool) -> None:
-    by_rows = [Shapes(columns, 2, n, gaussian).best(1.0, 0.8) for n in (10, 100, 1000, 10_000, 100_000)]  # type: ignore[arg-type]
-    by_price = [Shapes(columns, 2, 2000, gaussian).best(e, 0.8 * e) for e in (0.01, 0.1, 1.0, 10.0)]  # type: ignore[arg-type]
+    by_rows = [TableShapes(columns, 2, n, gaussian).best(1.0, 0.8) for n in (10, 100, 1000, 10_000, 100_000)]  # type: ignore[arg-type]
+    by_price = [TableShapes(columns, 2, 2000, gaussian).best(e, 0.8 * e) for e in (0.01, 0.1, 1.0, 10.0)]  # type: ignore[arg-type]
     for shapes in (by_rows, by_price):
         assert all(one.worth <= other.worth + 1e-9 for one, other in pairwise(shapes))
         assert all(one.n_columns <= other.n_columns for one, other in pairwise(shapes))
@@ -33,7 +33,7 @@ def test_more_rows_and_more_budget_are_worth_more(columns: tuple[object, ...], g
 
 def test_shapes_fit_the_table_and_the_memory() -> None:
     for n_classes in (2, 10, 100):
-        shape = Shapes(CAR, n_classes, 10**6, False).best(10.0, 8.0)
+        shape = TableShapes(CAR, n_classes, 10**6, False).best(10.0, 8.0)
         assert 1 <= shape.together <= shape.n_columns <= len(CAR)
         assert shape.n_tables == -(-shape.n_columns // shape.together)
         largest = sorted((column.n_cells for column in CAR), reverse=True)[: shape.together]

@@ -39,7 +39,7 @@ from veilwood.data.encoding import Encoding
 from veilwood.forests.adaptive import fine_cells, loop
 from veilwood.forests.cells import cluster_rows
 from veilwood.forests.cells.cell_tables import CellTable
-from veilwood.forests.cells.cluster_rows import Coins, CountedCells, PartitionRows
+from veilwood.forests.cells.cluster_rows import CoinKey, CountedCells, PartitionRows
 from veilwood.forests.cells.columns import columns_of
 from veilwood.forests.cells.questions import RowCount
 from veilwood.forests.cells.rows import HeldRows
@@ -138,8 +138,8 @@ def test_coins_are_tossed_alike_by_whoever_has_the_key() -> None:
 
 def test_rows_that_were_set_apart_are_asked_apart_and_stay_as_they_are() -> None:
     rows = partition(5000)
-    apart = rows.after([methodcaller("hold_back_by", Coins(b"k"), 0.1)])
-    judged = apart.after([methodcaller("draw_judges_by", Coins(b"k"), 0.2)])
+    apart = rows.after([methodcaller("hold_back_by", CoinKey(b"k"), 0.1)])
+    judged = apart.after([methodcaller("draw_judges_by", CoinKey(b"k"), 0.2)])
     (held,), (left,) = judged.ask_held_back(RowCount()), judged.ask(RowCount())
     assert (rows.ask(RowCount()), held + left) == (np.array([5000]), 5000)
     assert 400 < held < 600

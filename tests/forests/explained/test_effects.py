@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 import veilwood as vw
 from veilwood.data.encoding import Encoding
 from veilwood.forests.cells.cell_tables import Axis, CellTable
-from veilwood.forests.explained.effects import BARS, MainEffect, Told, effects_of
-from veilwood.forests.explained.estimates import Estimate, estimates
+from veilwood.forests.explained.effects import BARS, EffectForest, MainEffect, effects_of
+from veilwood.forests.explained.estimates import EffectEstimate, estimates
 from veilwood.privacy.entropy import seeded_for_tests
 
 pytestmark = [
@@ -48,8 +48,8 @@ AGE, WARD = axis(0, [0, 20_000, 40_000]), axis(1, [0, 1, 2])
 
 def test_effects_are_read_off_the_trees_that_hold_them() -> None:
     pair = np.arange(9.0).reshape(9, 1)
-    alone = Estimate(CellTable((AGE,)), np.array([[1.0], [2.0], [-3.0]]), np.full((3, 1), 0.5))
-    told = Told.of([alone, Estimate(CellTable((AGE, WARD)), pair, pair / 2)], 1)
+    alone = EffectEstimate(CellTable((AGE,)), np.array([[1.0], [2.0], [-3.0]]), np.full((3, 1), 0.5))
+    told = EffectForest.of([alone, EffectEstimate(CellTable((AGE, WARD)), pair, pair / 2)], 1)
     effects = effects_of(told, ENCODING)
     assert (effects.unit, effects.outputs) == ("log-odds of yes", ("yes",))
     (main,), (both,) = effects.main, effects.interactions
@@ -65,7 +65,7 @@ def test_effects_are_read_off_the_trees_that_hold_them() -> None:
 
 
 def test_nothing_measured_is_nothing_told() -> None:
-    effects = effects_of(Told.of(estimates([], np.zeros(1), 2), 1), ENCODING)
+    effects = effects_of(EffectForest.of(estimates([], np.zeros(1), 2), 1), ENCODING)
     assert (effects.main, effects.interactions) == ((), ())
     assert "No column was measured" in str(effects)
 

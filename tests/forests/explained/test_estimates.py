@@ -8,7 +8,7 @@ import pytest
 
 from forests.explained.test_effects import WARD
 from veilwood.forests.cells.cell_tables import Axis, CellTable
-from veilwood.forests.explained.estimates import MOST_PAIRS, Seen, Step, estimates
+from veilwood.forests.explained.estimates import MOST_PAIRS, Seen, TableScores, estimates
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning"),
@@ -20,7 +20,7 @@ def test_counts_give_their_log_odds_and_a_weight_that_tables_were_given_is_divid
     """A single column of many rows: nothing is averaged over, so the estimate is exact."""
     counts = np.array([[900.0, 100.0], [500.0, 500.0], [200.0, 800.0]]) * 1e6
     deflated = 0.3 * np.log(counts[:, 1:] / counts[:, :1])
-    (found,) = estimates([Step(CellTable((WARD,)), deflated, Seen(counts, 0.0))], np.zeros(1), 2)
+    (found,) = estimates([TableScores(CellTable((WARD,)), deflated, Seen(counts, 0.0))], np.zeros(1), 2)
     true = np.log(counts[:, 1] / counts[:, 0])
     assert found.values[:, 0] == pytest.approx(true - true.mean(), abs=1e-9)
 
@@ -31,11 +31,13 @@ def test_gradients_are_read_together_with_what_was_predicted_before(taken: float
     true, rows = np.array([[-1.0], [0.2], [0.8]]), np.full(3, 1e9)
     table = CellTable((WARD,))
     share, now = 1 / (1 + np.exp(-true)), 1 / (1 + np.exp(-taken * true))
-    first = Step(table, taken * true, Seen(np.zeros((3, 1)), 1e30, rows))
-    second = Step(table, np.zeros((3, 1)), Seen((share - now) * rows[:, None], 0.0, rows))
+    first = TableScores(table, taken * true, Seen(np.zeros((3, 1)), 1e30, rows))
+    second = TableScores(table, np.zeros((3, 1)), Seen((share - now) * rows[:, None], 0.0, rows))
     (found,) = estimates([first, second], np.zeros(1), 2)
     assert found.values == pytest.approx(true - true.mean(), abs=1e-6)
-    numbers = Step(table, np.zeros((3, 1)), Seen((1 - taken) * true * rows[:, None] / 0.25, 0.0, rows, limit=0.25))
+    numbers = TableScores(
+        table, np.zeros((3, 1)), Seen((1 - taken) * true * rows[:, None] / 0.25, 0.0, rows, limit=0.25)
+    )
     (found,) = estimates([first, numbers], np.zeros(1), 0)
     assert found.values == pytest.approx(true - true.mean(), abs=1e-6)
 
@@ -43,7 +45,7 @@ def test_gradients_are_read_together_with_what_was_predicted_before(taken: float
 def test_only_the_strongest_pairs_are_told() -> None:
     axes = [Axis(feature, np.arange(2, dtype=np.uint16), False, 2, np.arange(2)) for feature in range(6)]
     steps = [
-        Step(CellTable((axes[i], axes[j])), np.zeros((4, 1)), Seen(1e6 + 1e4 * i * j * np.eye(4, 2), 1.0))
+        TableScores(CellTable((axes[i], axes[j])), np.zeros((4, 1)), Seen(1e6 + 1e4 * i * j * np.eye(4, 2), 1.0))
         for i in range(6) for j in range(i)
     ]  # fmt: skip
     found = estimates(steps, np.zeros(1), 2)

@@ -21,7 +21,7 @@ from veilwood.forests.grown.greedy import (
     ENTROPY_PARTS,
     ENTROPY_ROWS,
     QUALITIES,
-    Level,
+    GreedyLevel,
     grow_level,
     plan_level,
     quality_of_children,
@@ -112,7 +112,7 @@ def chosen_columns(rows: Any, quality: Any, mutate: Any = None) -> Any:
     nodes = LevelNodes(0, RUNS, loss, Neighbours(), trees_per_row=1, candidates=2, by="flip")
     level = plan_level(nodes, quality, "multiway")
     if mutate is not None:
-        level = Level(replace(level.splits, mechanism=mutate(level.splits.mechanism)))
+        level = GreedyLevel(replace(level.splits, mechanism=mutate(level.splits.mechanism)))
     plan = Plan("Audit", loss, Neighbours(), level.steps, "splits", "audit", "0", Layout(leaves=1), 0.0)
     table = np.array(rows)
     batch = Batch(table[:, :2].astype(np.uint16), table[:, 2].astype(np.int32), 0, 0)

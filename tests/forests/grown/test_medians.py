@@ -21,7 +21,7 @@ from veilwood.data.batches import Batch
 from veilwood.data.encoding import TARGET_LEVELS, EncodedColumn
 from veilwood.forests.grown import medians
 from veilwood.forests.grown.levels import LevelNodes, Splitter
-from veilwood.forests.grown.medians import VARIANTS, Level, grow_level, plan_level
+from veilwood.forests.grown.medians import VARIANTS, MedianLevel, grow_level, plan_level
 from veilwood.not_private.diprime import means_as_published
 from veilwood.not_private.shared import PARTS
 from veilwood.privacy.door import Door
@@ -123,7 +123,7 @@ def published_splits(rows: Any, variant: Any, mutant: bool) -> Any:
     level = plan_level(nodes, variant, moments=True)
     if mutant:  # the paper's accounting: the K medians of one node are charged as one
         once = plan_level(replace(nodes, most=RUNS * K), "select-then-median", moments=True)
-        level = Level(level.attributes, once.medians)
+        level = MedianLevel(level.attributes, once.medians)
     plan = Plan("Audit", loss, Neighbours(), level.steps, "splits", "audit", "0", Layout(leaves=1), 0.0)
     codes, targets = np.repeat(np.array(rows)[:, :1], K, axis=1), np.array(rows)[:, 1]
     batch = Batch(codes.astype(np.uint16), targets.astype(np.int32), 0, 0)

@@ -30,7 +30,7 @@ from veilwood.data.cluster.worker import (  # fmt: skip
     PREDICTION,
     PROBABILITY,
     Held,
-    Part,
+    PartSums,
     features,
     label_type,
     packed,
@@ -41,10 +41,10 @@ from veilwood.errors import OutOfSchemaError
 
 __all__ = ["Cluster", "anywhere", "engine_of"]
 
-Method = TypeVar("Method", bound=Callable[..., Any])
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
-def anywhere(method: Method) -> Method:
+def anywhere(method: Decorated) -> Decorated:
     """Let a method that predicts for a table predict for frames of Dask, Spark and Ray too, on their workers.
 
     Dask gets a series (or a frame with a column for each class) with the index of its frame; Spark and Ray get their
@@ -96,13 +96,13 @@ class Cluster(Protocol):
     def project(self, frame: Any, names: list[str]) -> Any:
         """Keep some columns."""
 
-    def count(self, frame: Any, work: Callable[[int, Iterable[Any]], Part]) -> Part:
+    def count(self, frame: Any, work: Callable[[int, Iterable[Any]], PartSums]) -> PartSums:
         """Run ``work`` on each partition and add up."""
 
     def count_by_id(
         self, frame: Any, encode: Callable[[Iterable[Any]], Iterator[pa.Table]], schema: pa.Schema,
-        work: Callable[[pa.Table], Part],
-    ) -> Part:  # fmt: skip
+        work: Callable[[pa.Table], PartSums],
+    ) -> PartSums:  # fmt: skip
         """Encode, bring each bucket together by the engine's own group-by, run ``work`` on each and add up."""
 
     def keep(self, frame: Any, work: Callable[[int, Iterable[Any]], Held]) -> Kept:
@@ -147,11 +147,11 @@ class Dask:
         """Keep some columns."""
         return frame[names]
 
-    def count(self, frame: Any, work: Callable[[int, Iterable[Any]], Part]) -> Part:
+    def count(self, frame: Any, work: Callable[[int, Iterable[Any]], PartSums]) -> PartSums:
         """Run ``work`` on each partition and add up in a tree of tasks."""
         return add_up_by_dask(self._tasks(frame, _on_rows, work))
 
-    def count_by_id(self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], Part]) -> Part:
+    def count_by_id(self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], PartSums]) -> PartSums:
         """Shuffle encoded rows so that each bucket is in one partition."""
         return add_up_by_dask(self._tasks(self._shuffled(frame, encode, schema), _on_buckets, work))
 
@@ -188,8 +188,8 @@ def _expressions(frame: Any) -> Iterator[Any]:
     return iter(()) if getattr(frame, "expr", None) is None else frame.expr.walk()
 
 
-def _on_buckets(work: Any, partition: int, rows: pd.DataFrame) -> Part:
-    return Part.total(_hold_buckets(work, partition, rows))
+def _on_buckets(work: Any, partition: int, rows: pd.DataFrame) -> PartSums:
+    return PartSums.total(_hold_buckets(work, partition, rows))
 
 
 def _hold_buckets(work: Any, partition: int, rows: pd.DataFrame) -> list[Any]:
@@ -234,7 +234,7 @@ class Spark:
         """Keep some columns."""
         return frame.select(*(f"`{name}`" for name in names))
 
-    def count(self, frame: Any, work: Callable[[int, Iterable[Any]], Part]) -> Part:
+    def count(self, frame: Any, work: Callable[[int, Iterable[Any]], PartSums]) -> PartSums:
         """Run ``work`` on each partition and add up in two stages."""
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -244,7 +244,7 @@ class Spark:
 
         return self._add_up(frame.mapInArrow(run, "part binary"))
 
-    def count_by_id(self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], Part]) -> Part:
+    def count_by_id(self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], PartSums]) -> PartSums:
         """Group encoded rows by bucket."""
         groups = self._groups(frame, encode, schema)
         return self._add_up(groups.applyInArrow(lambda table: packed(work(table)), "part binary"))
@@ -272,7 +272,7 @@ class Spark:
         groups = self._groups(frame, encode, schema)
         return SparkKept(groups.applyInArrow(lambda table: packed(work(table)), "part binary").rdd.map(_cell))
 
-    def _add_up(self, cells: Any) -> Part:
+    def _add_up(self, cells: Any) -> PartSums:
         def add(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             parts = (part for batch in batches for part in batch.column(0).to_pylist())
             yield from packed(unpacked(parts)).to_batches()
@@ -337,11 +337,11 @@ class Ray:
         frame.context.execution_options.preserve_order = True
         return frame.materialize()
 
-    def count(self, frame: Any, work: Callable[[int, Iterable[Any]], Part]) -> Part:
+    def count(self, frame: Any, work: Callable[[int, Iterable[Any]], PartSums]) -> PartSums:
         """Run ``work`` on each block and add up in a tree of tasks."""
         return add_up_by_ray(self._tasks(frame, work))
 
-    def count_by_id(self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], Part]) -> Part:
+    def count_by_id(self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], PartSums]) -> PartSums:
         """Group encoded rows by bucket."""
         return unpacked(row["part"] for row in self._grouped(frame, encode, schema, work).iter_rows())
 

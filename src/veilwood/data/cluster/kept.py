@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
-from veilwood.data.cluster.worker import Held, Part
+from veilwood.data.cluster.worker import Held, PartSums
 
 __all__ = ["FAN_IN", "Buckets", "DaskKept", "Kept", "RayKept", "SparkKept", "add_up_by_dask", "add_up_by_ray"]
 
@@ -25,7 +25,7 @@ class Kept(Protocol):
     def moved(self, move: Callable[[Held], Held]) -> Kept:
         """Move every partition on; what it was before is let go."""
 
-    def ask(self, answer: Callable[[Held], Part]) -> Part:
+    def ask(self, answer: Callable[[Held], PartSums]) -> PartSums:
         """Add up the answers of all partitions."""
 
     def close(self) -> None:
@@ -47,7 +47,7 @@ class DaskKept:
         shared = delayed(move, traverse=False)  # sent once, not with every task
         return DaskKept([delayed(_call)(shared, task) for task in self._tasks])
 
-    def ask(self, answer: Callable[[Held], Part]) -> Part:
+    def ask(self, answer: Callable[[Held], PartSums]) -> PartSums:
         """Add up in a tree of tasks."""
         from dask import delayed
 
@@ -59,13 +59,13 @@ class DaskKept:
         self._tasks = ()
 
 
-def add_up_by_dask(parts: list[Any]) -> Part:
+def add_up_by_dask(parts: list[Any]) -> PartSums:
     """Add up tasks in a tree of them."""
     from dask import delayed
 
     while len(parts) > 1:
-        parts = [delayed(Part.total)(parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
-    total: Part = parts[0].compute()
+        parts = [delayed(PartSums.total)(parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
+    total: PartSums = parts[0].compute()
     return total
 
 
@@ -81,16 +81,16 @@ class SparkKept:
         """Move every partition on."""
         return SparkKept(self._elements.map(lambda held: pickle.dumps(move(pickle.loads(held)))), self)
 
-    def ask(self, answer: Callable[[Held], Part]) -> Part:
+    def ask(self, answer: Callable[[Held], PartSums]) -> PartSums:
         """Add up on the workers first."""
 
         def add(parts: Any) -> Any:
-            yield pickle.dumps(Part.total(map(pickle.loads, parts)))
+            yield pickle.dumps(PartSums.total(map(pickle.loads, parts)))
 
         answers = self._elements.map(lambda held: pickle.dumps(answer(pickle.loads(held))))
         if answers.getNumPartitions() > FAN_IN:
             answers = answers.mapPartitions(add).coalesce(FAN_IN)
-        total = Part.total(map(pickle.loads, answers.mapPartitions(add).collect()))
+        total = PartSums.total(map(pickle.loads, answers.mapPartitions(add).collect()))
         if self._before is not None:
             self._before.close()
             self._before = None
@@ -116,7 +116,7 @@ class RayKept:
         run, shared = ray.remote(_call), ray.put(move)
         return RayKept([run.remote(shared, held) for held in self._objects])
 
-    def ask(self, answer: Callable[[Held], Part]) -> Part:
+    def ask(self, answer: Callable[[Held], PartSums]) -> PartSums:
         """Add up in a tree of tasks."""
         import ray
 
@@ -128,14 +128,14 @@ class RayKept:
         self._objects = []
 
 
-def add_up_by_ray(parts: list[Any]) -> Part:
+def add_up_by_ray(parts: list[Any]) -> PartSums:
     """Add up objects in a tree of tasks."""
     import ray
 
     add = ray.remote(_add)
     while len(parts) > 1:
         parts = [add.remote(*parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
-    return Part.total(ray.get(parts))
+    return PartSums.total(ray.get(parts))
 
 
 class Buckets:
@@ -148,7 +148,7 @@ class Buckets:
         """Move every bucket on."""
         return Buckets(self._kept.moved(partial(_move_each, move)))
 
-    def ask(self, answer: Callable[[Held], Part]) -> Part:
+    def ask(self, answer: Callable[[Held], PartSums]) -> PartSums:
         """Add up the answers of all buckets."""
         return self._kept.ask(partial(_ask_each, answer))
 
@@ -161,13 +161,13 @@ def _move_each(move: Callable[[Held], Held], buckets: Any) -> Any:
     return [move(bucket) for bucket in buckets]
 
 
-def _ask_each(answer: Callable[[Held], Part], buckets: Any) -> Part:
-    return Part.total(map(answer, buckets))
+def _ask_each(answer: Callable[[Held], PartSums], buckets: Any) -> PartSums:
+    return PartSums.total(map(answer, buckets))
 
 
 def _call(work: Callable[[Held], Any], held: Held) -> Any:
     return work(held)
 
 
-def _add(*parts: Part) -> Part:
-    return Part.total(parts)
+def _add(*parts: PartSums) -> PartSums:
+    return PartSums.total(parts)

@@ -18,8 +18,8 @@ from veilwood.data.batches import Batch, Count, Source, Sums
 from veilwood.data.cluster.engines import Cluster
 from veilwood.data.cluster.kept import Kept
 from veilwood.data.cluster.worker import (  # fmt: skip
-    Part,
-    Rows,
+    NumberedBatches,
+    PartSums,
     Summed,
     ask,
     count_rows,
@@ -155,7 +155,7 @@ class Frame:
     salt: int
     seen: dict[int, tuple[int, int]] = field(default_factory=dict)
 
-    def count(self, count: Count) -> Part:
+    def count(self, count: Count) -> PartSums:
         """Count on the workers."""
         if self.cap is None:
             return self.engine.count(self.frame, partial(count_rows, count, self._tables))
@@ -168,11 +168,11 @@ class Frame:
         return self.engine.keep_by_id(self.frame, *self._by_id, partial(hold, make, self._bucket))
 
     @property
-    def _tables(self) -> Callable[..., Rows]:
+    def _tables(self) -> Callable[..., NumberedBatches]:
         return partial(of_tables, self.encoding, self.invalid)
 
     @property
-    def _bucket(self) -> Callable[..., Rows]:
+    def _bucket(self) -> Callable[..., NumberedBatches]:
         assert self.cap is not None
         return partial(of_bucket, self.cap, self.salt)
 
@@ -181,7 +181,7 @@ class Frame:
         assert self.cap is not None
         return partial(encode_with_id, self.encoding, self.cap, self.invalid), encoded_schema(self.encoding)
 
-    def checked(self, run: Callable[[], Part]) -> Part:
+    def checked(self, run: Callable[[], PartSums]) -> PartSums:
         """Run something on the cluster and check that rows are where they were in earlier passes."""
         with _told(self.engine):
             total = run()

@@ -41,7 +41,7 @@ class Summed(Protocol):
 
 
 @dataclass(repr=False)  # workers log what fails with its arguments, and sums are exact
-class Part:
+class PartSums:
     """The sums of some partitions, what their rows looked like, and the first refusal; parts add up."""
 
     sums: Summed | None = None
@@ -49,7 +49,7 @@ class Part:
     refusal: OutOfSchemaError | None = None
 
     @classmethod
-    def total(cls, parts: Iterable[Part]) -> Part:
+    def total(cls, parts: Iterable[PartSums]) -> PartSums:
         """Add parts up, leaving them as they are: an engine may use one again after a failure."""
         total = cls()
         for part in parts:
@@ -65,10 +65,10 @@ class Held:
     """What one partition needs between passes: whatever was made of its rows, and what they looked like."""
 
     value: Any
-    part: Part  # without sums
+    part: PartSums  # without sums
 
 
-def hold(make: Callable[[list[Batch]], Any], read: Callable[..., Rows], *where: Any) -> Held:
+def hold(make: Callable[[list[Batch]], Any], read: Callable[..., NumberedBatches], *where: Any) -> Held:
     """Make something of the rows of one partition."""
     made: list[Any] = []
 
@@ -85,24 +85,24 @@ def move(change: Callable[[Any], Any], held: Held) -> Held:
     return held if held.part.refusal is not None else replace(held, value=change(held.value))
 
 
-def ask(question: Callable[[Any], Summed], held: Held) -> Part:
+def ask(question: Callable[[Any], Summed], held: Held) -> PartSums:
     """Ask what a partition holds."""
     return held.part if held.part.refusal is not None else replace(held.part, sums=question(held.value))
 
 
-Rows: TypeAlias = tuple[int, Iterator[Batch]]  # the number of a partition, and its rows
+NumberedBatches: TypeAlias = tuple[int, Iterator[Batch]]  # the number of a partition, and its rows
 
 
-def count_rows(count: Count, read: Callable[..., Rows], *where: Any) -> Part:
+def count_rows(count: Count, read: Callable[..., NumberedBatches], *where: Any) -> PartSums:
     """Count the rows of one partition, which ``read`` finds: ``of_tables`` or ``of_bucket``."""
     try:
         partition, batches = read(*where)
     except OutOfSchemaError as error:
-        return Part(refusal=error)
+        return PartSums(refusal=error)
     return _count(count, partition, batches)
 
 
-def of_tables(encoding: Encoding, invalid: Invalid, partition: int, tables: Iterable[Any]) -> Rows:
+def of_tables(encoding: Encoding, invalid: Invalid, partition: int, tables: Iterable[Any]) -> NumberedBatches:
     """Read the rows of a partition."""
 
     def batches() -> Iterator[Batch]:
@@ -115,7 +115,7 @@ def of_tables(encoding: Encoding, invalid: Invalid, partition: int, tables: Iter
     return partition, batches()
 
 
-def of_bucket(cap: RowsOf, salt: int, encoded: pa.Table) -> Rows:
+def of_bucket(cap: RowsOf, salt: int, encoded: pa.Table) -> NumberedBatches:
     """Choose at most k rows of each id of one bucket.
 
     Which rows of an id are kept depends on nothing but its own rows and the salt: on their contents, so that it holds
@@ -155,7 +155,7 @@ def encode_with_id(encoding: Encoding, cap: RowsOf, invalid: Invalid, tables: It
         yield pa.table([[REFUSED], [str(error)], *([0] for _ in schema.names[2:])], schema=schema)
 
 
-def _count(count: Count, partition: int, batches: Iterator[Batch]) -> Part:
+def _count(count: Count, partition: int, batches: Iterator[Batch]) -> PartSums:
     seen = [0, 0]
 
     def watched() -> Iterator[Batch]:
@@ -167,8 +167,8 @@ def _count(count: Count, partition: int, batches: Iterator[Batch]) -> Part:
     try:
         sums = count(watched(), n_jobs=1)
     except OutOfSchemaError as error:  # returned, as engines try again what raises, and then raise something else
-        return Part(refusal=error)
-    return Part(sums, {partition: (seen[0], seen[1])})
+        return PartSums(refusal=error)
+    return PartSums(sums, {partition: (seen[0], seen[1])})
 
 
 def _pieces(tables: Iterable[Any]) -> Iterator[Any]:
@@ -204,11 +204,11 @@ def label_type(model: Any) -> pa.DataType:
     return pa.array(model.classes_.tolist()).type if hasattr(model, "classes_") else pa.float64()
 
 
-def packed(part: Part | Held) -> pa.Table:
+def packed(part: PartSums | Held) -> pa.Table:
     """Put a part, or what is held, into a table of one cell, for engines that move tables."""
     return pa.table({"part": pa.array([pickle.dumps(part)], pa.binary())})
 
 
-def unpacked(cells: Iterable[bytes]) -> Part:
+def unpacked(cells: Iterable[bytes]) -> PartSums:
     """Add up what workers sent; they are the user's own, and engines speak pickle with them anyway."""
-    return Part.total(map(pickle.loads, cells))
+    return PartSums.total(map(pickle.loads, cells))

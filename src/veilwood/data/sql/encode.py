@@ -29,10 +29,10 @@ from veilwood.data.canonical import text_of
 from veilwood.data.columns import Column
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.data.problems import Problem
-from veilwood.data.sql.words import Kind, Words
+from veilwood.data.sql.words import EngineWords, SqlKind
 from veilwood.errors import OutOfSchemaError
 
-__all__ = ["Read", "Typed", "id_read", "level_of", "number_of", "place_of"]
+__all__ = ["ReadCell", "Typed", "id_read", "level_of", "number_of", "place_of"]
 
 _LARGEST: Final = 1.7976931348623157e308
 _TO_ZERO: Final = "2.470328229206232720882843964341106861826e-324"  # decimals up to here, rounded up, are 0 as a float
@@ -47,12 +47,12 @@ class Typed:
     """A column of the table: how it is written in a query, what it holds, and the type's own name."""
 
     x: str
-    kind: Kind
+    kind: SqlKind
     type_name: str = ""
 
 
 @dataclass(frozen=True)
-class Read:
+class ReadCell:
     """What becomes of a cell: its value, and the number of its problem (0: none)."""
 
     value: str
@@ -60,7 +60,7 @@ class Read:
     kinds: tuple[Problem, ...]  # that there can be
 
 
-def number_of(column: Column, typed: Typed, words: Words, *, finite: bool = False) -> Read:
+def number_of(column: Column, typed: Typed, words: EngineWords, *, finite: bool = False) -> ReadCell:
     """Read a number; ``finite`` refuses infinities, as targets do."""
     value, wrong, kinds = _numeric(column, typed, words)
     cases = [f"WHEN {condition} THEN {int(kind)}" for kind, condition in wrong.items()]
@@ -71,10 +71,10 @@ def number_of(column: Column, typed: Typed, words: Words, *, finite: bool = Fals
         largest = words.number(_LARGEST)
         cases.append(f"WHEN {value} > {largest} OR {value} < -{largest} THEN {int(Problem.INFINITE)}")
         kinds = (*kinds, Problem.INFINITE)
-    return Read(value, f"CASE {' '.join(cases)} ELSE 0 END" if cases else "0", kinds)
+    return ReadCell(value, f"CASE {' '.join(cases)} ELSE 0 END" if cases else "0", kinds)
 
 
-def _numeric(column: Column, typed: Typed, words: Words) -> tuple[str, dict[Problem, str], tuple[Problem, ...]]:
+def _numeric(column: Column, typed: Typed, words: EngineWords) -> tuple[str, dict[Problem, str], tuple[Problem, ...]]:
     """Return a float or null, and what else can be wrong."""
     x = typed.x
     if column.part is not None:
@@ -113,11 +113,11 @@ def _numeric(column: Column, typed: Typed, words: Words) -> tuple[str, dict[Prob
     raise _wrong_type(column, typed, "numbers", "cast it in a view")
 
 
-def _without_nan(x: str, words: Words) -> str:
+def _without_nan(x: str, words: EngineWords) -> str:
     return f"CASE WHEN {words.is_nan(x)} THEN NULL ELSE {x} END"
 
 
-def level_of(column: Column, typed: Typed, words: Words) -> Read:
+def level_of(column: Column, typed: Typed, words: EngineWords) -> ReadCell:
     """Read a numeric target: its level, by the arithmetic of ``Encoding.read_target``, to the last bit."""
     number = number_of(column, typed, words, finite=True)
     lower, upper = column.bounds
@@ -136,13 +136,13 @@ def level_of(column: Column, typed: Typed, words: Words) -> Read:
     )
     if words.engine in ("bigquery", "snowflake"):
         value = value.replace(f"{below} % 2", f"MOD({below}, 2)")
-    return Read(value, number.problem, number.kinds)
+    return ReadCell(value, number.problem, number.kinds)
 
 
 # -- categories ------------------------------------------------------------------------------------------------------
 
 
-def place_of(column: Column, typed: Typed, words: Words) -> Read:
+def place_of(column: Column, typed: Typed, words: EngineWords) -> ReadCell:
     """Read a category: its place, or the number of its problem, negative."""
     missing = str(len(column.values)) if column.nullable else str(-Problem.MISSING)
     known = {text: str(place) for place, text in enumerate(column.values)}
@@ -150,11 +150,11 @@ def place_of(column: Column, typed: Typed, words: Words) -> Read:
     kinds: tuple[Problem, ...] = () if column.nullable else (Problem.MISSING,)
     kinds += (Problem.UNKNOWN,) if column.other is None else ()
     value, more = _placed(column, typed, words, known, missing, unknown)
-    return Read(value, "", (*kinds, *more))
+    return ReadCell(value, "", (*kinds, *more))
 
 
 def _placed(
-    column: Column, typed: Typed, words: Words, known: Mapping[str, str], missing: str, unknown: str
+    column: Column, typed: Typed, words: EngineWords, known: Mapping[str, str], missing: str, unknown: str
 ) -> tuple[str, tuple[Problem, ...]]:
     x = typed.x
     if column.part is not None:
@@ -219,7 +219,7 @@ def _wholes(known: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _floats(known: Mapping[str, str], words: Words, kind: type[np.floating]) -> dict[str, str]:
+def _floats(known: Mapping[str, str], words: EngineWords, kind: type[np.floating]) -> dict[str, str]:
     """Categories that are the text of a float of this precision, which is then compared as a number."""
     found = {}
     for text, place in known.items():
@@ -231,7 +231,7 @@ def _floats(known: Mapping[str, str], words: Words, kind: type[np.floating]) -> 
     return found
 
 
-def _decimals(known: Mapping[str, str], typed: Typed, words: Words) -> dict[str, str]:
+def _decimals(known: Mapping[str, str], typed: Typed, words: EngineWords) -> dict[str, str]:
     """Categories that the column can hold exactly, as constants of its own type: nothing is converted."""
     size = re.search(r"\((\d+)\s*,\s*(\d+)\)", typed.type_name)
     type_name = "NUMERIC" if words.engine == "postgres" else typed.type_name or "DECIMAL(38, 9)"
@@ -264,7 +264,7 @@ def _refuse_days(column: Column, typed: Typed) -> None:
 
 
 def _texts(
-    x: str, words: Words, known: Mapping[str, str], missing: str, unknown: str, prefix: int | None = None
+    x: str, words: EngineWords, known: Mapping[str, str], missing: str, unknown: str, prefix: int | None = None
 ) -> tuple[str, tuple[Problem, ...]]:
     """Compare texts by the rule of ``canonical``; a number with an exponent cannot be, where it could be a category."""
     null = f"WHEN {x} IS NULL THEN {missing} WHEN {x} = '' THEN {missing}"
@@ -282,7 +282,7 @@ def _texts(
     return _cases(exact, {words.text(text): place for text, place in listed.items()}, unknown, null), kinds
 
 
-def canonical_text(x: str, words: Words) -> str:
+def canonical_text(x: str, words: EngineWords) -> str:
     """The one text of a text without an exponent: no zeros at the end of a number, no sign of zero."""
     short = f"RTRIM(RTRIM({x}, '0'), '.')"
     point = f"REPLACE({x}, '.', '') <> {x}"
@@ -293,7 +293,7 @@ def canonical_text(x: str, words: Words) -> str:
     )
 
 
-def _part(column: Column, typed: Typed, words: Words) -> tuple[str, str]:
+def _part(column: Column, typed: Typed, words: EngineWords) -> tuple[str, str]:
     """Return the part of a date as a whole number, and where there is none."""
     x, part = typed.x, column.part
     if typed.kind not in ("date", "moment", "zoned moment"):
@@ -322,23 +322,23 @@ def _part(column: Column, typed: Typed, words: Words) -> tuple[str, str]:
 # -- ids -------------------------------------------------------------------------------------------------------------
 
 
-def id_read(name: str, typed: Typed, words: Words) -> Read:
+def id_read(name: str, typed: Typed, words: EngineWords) -> ReadCell:
     """Read an id: equal values are one person by the rule of ``canonical``, and what may be two people is unusable."""
     x, lost, gone = typed.x, int(Problem.MISSING), int(Problem.UNUSABLE)
     kinds = (Problem.MISSING, Problem.UNUSABLE)
 
-    def as_text(text: str) -> Read:
+    def as_text(text: str) -> ReadCell:
         nothing = f"{text} IS NULL OR {text} = ''"
         several = f"{words.has_exponent(text)} OR {words.is_moment(text)} OR ({_was_float(text, words)})"
         problem = f"CASE WHEN {nothing} THEN {lost} WHEN {several} THEN {gone} ELSE 0 END"
-        return Read(words.exactly(canonical_text(text, words)), problem, kinds)
+        return ReadCell(words.exactly(canonical_text(text, words)), problem, kinds)
 
     match typed.kind:
         case "whole" | "boolean" | "date":
-            return Read(x, f"CASE WHEN {x} IS NULL THEN {lost} ELSE 0 END", kinds[:1])
+            return ReadCell(x, f"CASE WHEN {x} IS NULL THEN {lost} ELSE 0 END", kinds[:1])
         case "decimal":
             nan = f" OR CAST({x} AS TEXT) = 'NaN'" if words.engine == "postgres" else ""
-            return Read(x, f"CASE WHEN {x} IS NULL{nan} THEN {lost} ELSE 0 END", kinds[:1])
+            return ReadCell(x, f"CASE WHEN {x} IS NULL{nan} THEN {lost} ELSE 0 END", kinds[:1])
         case "double" | "single":
             value = _without_nan(f"CAST({x} AS {words.types.double})", words)
             most = words.number(2.0 ** (53 if typed.kind == "double" else 24))
@@ -346,7 +346,7 @@ def id_read(name: str, typed: Typed, words: Words) -> Read:
                 f"CASE WHEN {value} IS NULL THEN {lost} WHEN {value} >= {most} OR {value} <= -{most} THEN {gone} "
                 "ELSE 0 END"
             )
-            return Read(f"({value}) + {words.number(0.0)}", problem, kinds)
+            return ReadCell(f"({value}) + {words.number(0.0)}", problem, kinds)
         case "text":
             return as_text(x)
         case "as text":
@@ -364,7 +364,7 @@ def id_read(name: str, typed: Typed, words: Words) -> Read:
                 f"WHEN 'real' THEN CASE WHEN {whole} THEN 0 ELSE {gone} END WHEN 'text' THEN {text.problem} "
                 f"ELSE {gone} END"
             )
-            return Read(value, problem, kinds)
+            return ReadCell(value, problem, kinds)
     raise OutOfSchemaError(
         f"column {name!r}, which the privacy unit names, has the type {typed.type_name}, of which ids cannot be made. "
         "Hint: cast it to a text or a whole number in a view.",
@@ -372,7 +372,7 @@ def id_read(name: str, typed: Typed, words: Words) -> Read:
     )
 
 
-def _was_float(x: str, words: Words) -> str:
+def _was_float(x: str, words: EngineWords) -> str:
     """Whether a text is a whole number that a float may have rounded: digits, a point and zeros."""
     short = f"RTRIM({x}, '0')"
     return f"{words.is_number(x)} AND {short} LIKE '%.' AND LENGTH({short}) > {_EXACT_DIGITS}"

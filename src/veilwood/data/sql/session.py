@@ -19,14 +19,14 @@ from urllib.parse import unquote
 
 from veilwood.data.private_text import without_words_of
 from veilwood.data.relations import reads_texts, types_from_rows
-from veilwood.data.sql.words import Engine, Words
+from veilwood.data.sql.words import EngineWords, SqlEngine
 from veilwood.errors import SetupError, UnreadableError, UseError
 
 __all__ = ["Session", "is_address", "is_ibis", "open_session"]
 
-Rows: TypeAlias = "list[tuple[Any, ...]]"
+ResultRows: TypeAlias = "list[tuple[Any, ...]]"
 
-_ENGINES: Final[dict[str, Engine]] = {
+_ENGINES: Final[dict[str, SqlEngine]] = {
     "duckdb": "duckdb", "postgresql": "postgres", "postgres": "postgres", "sqlite": "sqlite",
 }  # fmt: skip
 _SNAPSHOT: Final = {
@@ -55,11 +55,11 @@ def is_ibis(X: Any) -> bool:
 class Session:
     """A connection with its snapshot and its record."""
 
-    words: Words
+    words: EngineWords
     """How the engine writes."""
     relation: str
     """The table, as it stands after FROM."""
-    _run: Callable[[str], tuple[list[tuple[str, str]], Rows]]
+    _run: Callable[[str], tuple[list[tuple[str, str]], ResultRows]]
     record: list[str] = field(default_factory=list)
     """The SHA-256 of every statement that was sent, in order."""
     scratch: bool = True
@@ -67,7 +67,7 @@ class Session:
     listening: Callable[[str], None] | None = None
     close: Callable[[], object] = lambda: None
 
-    def ask(self, statement: str) -> Rows:
+    def ask(self, statement: str) -> ResultRows:
         """Send a statement; return what comes back."""
         return self._sent(statement)[1]
 
@@ -91,7 +91,7 @@ class Session:
         """Take the snapshot: from now on all statements see the same rows, and can change none."""
         self.ask(_SNAPSHOT[self.words.engine])
 
-    def _sent(self, statement: str) -> tuple[list[tuple[str, str]], Rows]:
+    def _sent(self, statement: str) -> tuple[list[tuple[str, str]], ResultRows]:
         self.record.append(hashlib.sha256(statement.encode()).hexdigest())
         if self.listening is not None:
             self.listening(statement)
@@ -107,7 +107,7 @@ def open_session(X: Any, listening: Callable[[str], None] | None = None) -> Sess
     scheme, _, rest = str(X).partition("://")
     bare, _, table = rest.partition("#")
     engine = _ENGINES[scheme]
-    words = Words(engine)
+    words = EngineWords(engine)
     if not table:
         raise UseError("the address names no table. Hint: duckdb:///claims.db#visits, with # and the name of a table.")
     relation = _relation(unquote(table), words)
@@ -116,7 +116,7 @@ def open_session(X: Any, listening: Callable[[str], None] | None = None) -> Sess
     return _opened(words, relation, *opened, listening)
 
 
-def _relation(table: str, words: Words) -> str:
+def _relation(table: str, words: EngineWords) -> str:
     """Quote the parts of a name, such as public.visits; a part in double quotes may hold points."""
     parts = [quoted.replace('""', '"') or bare for quoted, bare in _PART.findall(table)]
     if not parts:
@@ -131,7 +131,7 @@ def _close(connection: Any) -> None:
 
 # -- engines ---------------------------------------------------------------------------------------------------------
 
-Run: TypeAlias = "Callable[[str], tuple[list[tuple[str, str]], Rows]]"
+RunStatement: TypeAlias = "Callable[[str], tuple[list[tuple[str, str]], ResultRows]]"
 
 
 def _path(bare: str, engine: str) -> str:
@@ -145,7 +145,7 @@ def _path(bare: str, engine: str) -> str:
     return path[1:]
 
 
-def _duckdb(scheme: str, bare: str) -> tuple[Any, Run]:
+def _duckdb(scheme: str, bare: str) -> tuple[Any, RunStatement]:
     duckdb = _import("duckdb")
     path = _path(bare, "duckdb")
     try:
@@ -155,8 +155,8 @@ def _duckdb(scheme: str, bare: str) -> tuple[Any, Run]:
     return connection, _duckdb_run(connection)
 
 
-def _duckdb_run(connection: Any) -> Run:
-    def run(statement: str) -> tuple[list[tuple[str, str]], Rows]:
+def _duckdb_run(connection: Any) -> RunStatement:
+    def run(statement: str) -> tuple[list[tuple[str, str]], ResultRows]:
         cursor = connection.execute(statement)
         names = [(str(entry[0]), public_type(str(entry[1]))) for entry in cursor.description or ()]
         return names, [tuple(row) for row in cursor.fetchall()]
@@ -176,17 +176,17 @@ def public_type(name: str) -> str:
     return before.partition("(")[0] or ("ENUM[]" if name.endswith("]") else "ENUM")
 
 
-def _postgres(scheme: str, bare: str) -> tuple[Any, Run]:
+def _postgres(scheme: str, bare: str) -> tuple[Any, RunStatement]:
     psycopg = _import("psycopg")
     connection = psycopg.connect(f"{scheme}://{bare}", autocommit=True)
     return connection, _postgres_run(connection)
 
 
-def _postgres_run(connection: Any) -> Run:
+def _postgres_run(connection: Any) -> RunStatement:
     connection.execute("SET jit = off")  # compiling a long expression takes far longer than running it
     connection.execute("SET standard_conforming_strings = on")  # else a backslash could end the quotes of a text
 
-    def run(statement: str) -> tuple[list[tuple[str, str]], Rows]:
+    def run(statement: str) -> tuple[list[tuple[str, str]], ResultRows]:
         cursor = connection.execute(statement)
         if cursor.description is None:
             return [], []
@@ -206,7 +206,7 @@ def _postgres_type(connection: Any, entry: Any) -> str:
     return "enum" if found and found[0][1] == "e" else str(found[0][0]) if found else "unknown"
 
 
-def _sqlite(scheme: str, bare: str) -> tuple[Any, Run]:
+def _sqlite(scheme: str, bare: str) -> tuple[Any, RunStatement]:
     import sqlite3
 
     path = Path(_path(bare, "sqlite")).resolve()
@@ -214,11 +214,11 @@ def _sqlite(scheme: str, bare: str) -> tuple[Any, Run]:
     return connection, _sqlite_run(connection)
 
 
-def _sqlite_run(connection: Any) -> Run:
+def _sqlite_run(connection: Any) -> RunStatement:
     connection.create_function("VEILWOOD_SHA256", 1, _sha256, deterministic=True)
     connection.create_function("EXP", 1, math.exp, deterministic=True)  # not every build has it
 
-    def run(statement: str) -> tuple[list[tuple[str, str]], Rows]:
+    def run(statement: str) -> tuple[list[tuple[str, str]], ResultRows]:
         cursor = connection.execute(statement)
         return [(str(entry[0]), "any") for entry in cursor.description or ()], cursor.fetchall()
 
@@ -229,7 +229,7 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-_CONNECT: Final[dict[str, Callable[[str, str], tuple[Any, Run]]]] = {
+_CONNECT: Final[dict[str, Callable[[str, str], tuple[Any, RunStatement]]]] = {
     "duckdb": _duckdb, "postgres": _postgres, "sqlite": _sqlite,
 }  # fmt: skip
 
@@ -246,7 +246,7 @@ def _of_ibis(table: Any, listening: Callable[[str], None] | None) -> Session:
     relation = f"({table.compile()})"
     if engine == "duckdb":
         connection = backend.con.cursor()
-        return _opened(Words(engine), relation, connection, _duckdb_run(connection), listening)
+        return _opened(EngineWords(engine), relation, connection, _duckdb_run(connection), listening)
     if engine == "sqlite":
         import sqlite3
 
@@ -255,14 +255,16 @@ def _of_ibis(table: Any, listening: Callable[[str], None] | None) -> Session:
             raise UseError("this SQLite database is in memory only. Hint: pass table.to_pyarrow().")
         uri = f"{Path(path).resolve().as_uri()}?mode=ro"
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
-        return _opened(Words(engine), relation, connection, _sqlite_run(connection), listening)
+        return _opened(EngineWords(engine), relation, connection, _sqlite_run(connection), listening)
     psycopg = _import("psycopg")
     information = backend.con.info
     connection = psycopg.connect(information.dsn, password=information.password or None, autocommit=True)
-    return _opened(Words(engine), relation, connection, _postgres_run(connection), listening)
+    return _opened(EngineWords(engine), relation, connection, _postgres_run(connection), listening)
 
 
-def _opened(words: Words, relation: str, connection: Any, run: Run, listening: Callable[[str], None] | None) -> Session:
+def _opened(
+    words: EngineWords, relation: str, connection: Any, run: RunStatement, listening: Callable[[str], None] | None
+) -> Session:
     session = Session(words, relation, run, listening=listening)
     session.close = weakref.finalize(session, _close, connection)
     return session

@@ -17,11 +17,11 @@ import numpy as np
 from veilwood.data.batches import Batch, Count, Source, Sums
 from veilwood.data.cells import Cells, Coins, SaidCount, What
 from veilwood.data.encoding import TARGET_LEVELS, Encoding, check_names
-from veilwood.data.problems import Invalid, Problem, Told, refuse
+from veilwood.data.problems import Invalid, Problem, ToldProblem, refuse
 from veilwood.data.row_cap import no_id, nobody
-from veilwood.data.sql.encode import Read, Typed, id_read, level_of, number_of, place_of
+from veilwood.data.sql.encode import ReadCell, Typed, id_read, level_of, number_of, place_of
 from veilwood.data.sql.session import Session, open_session
-from veilwood.data.sql.words import Kind, Words, kind_of
+from veilwood.data.sql.words import EngineWords, SqlKind, kind_of
 from veilwood.data.sql.writing import Writer
 from veilwood.errors import OutOfSchemaError, UseError
 from veilwood.privacy.entropy import secret_key
@@ -38,19 +38,19 @@ _PARTS: Final = 1000
 class EncodedRows:
     """The rows of a table as the schema reads them: expressions, and the query that they make. No row is in it."""
 
-    words: Words
+    words: EngineWords
     encoding: Encoding
     relation: str
-    features: tuple[Read, ...]
-    target: Read
-    person: Read | None
+    features: tuple[ReadCell, ...]
+    target: ReadCell
+    person: ReadCell | None
     cap: RowsOf | None
     invalid: Invalid
     key: bytes
 
     @classmethod
     def of(
-        cls, words: Words, relation: str, types: dict[str, tuple[Kind | None, str]], encoding: Encoding,
+        cls, words: EngineWords, relation: str, types: dict[str, tuple[SqlKind | None, str]], encoding: Encoding,
         cap: RowsOf | None, invalid: Invalid, key: bytes,
     ) -> EncodedRows:  # fmt: skip
         """Write the schema's rules for columns of these types; columns that cannot be read are refused."""
@@ -82,7 +82,7 @@ class EncodedRows:
         return [f"f{i}" for i in range(len(self.features))]
 
     @property
-    def _reads(self) -> list[tuple[str, Read]]:
+    def _reads(self) -> list[tuple[str, ReadCell]]:
         return [*((f"f{i}", read) for i, read in enumerate(self.features)), ("t", self.target)]
 
     def _read(self) -> str:
@@ -121,7 +121,7 @@ class EncodedRows:
         wrong = [
             (name, kind) for (name, kind, _), any_row in zip(self._conditions(), found[1:], strict=True) if any_row
         ]
-        refuse([Told.of_kind(columns[name], kind, schema.target) for name, kind in wrong if name != "u"])
+        refuse([ToldProblem.of_kind(columns[name], kind, schema.target) for name, kind in wrong if name != "u"])
         if wrong and self.cap is not None:
             raise nobody(self.cap, missing=wrong[0][1] == Problem.MISSING)
 
@@ -314,14 +314,14 @@ def scratch_tables(rows: EncodedRows) -> list[str]:
     ]
 
 
-def assumed_types(words: Words, encoding: Encoding, cap: RowsOf | None) -> dict[str, tuple[Kind | None, str]]:
+def assumed_types(words: EngineWords, encoding: Encoding, cap: RowsOf | None) -> dict[str, tuple[SqlKind | None, str]]:
     """The types that columns have by the schema's own words, for templates that are written without a table."""
     if words.engine == "sqlite":
         names = [*encoding.schema.sources, *(() if cap is None else (cap.id,))]
         return dict.fromkeys(names, ("any", "any"))
-    types: dict[str, tuple[Kind | None, str]] = {}
+    types: dict[str, tuple[SqlKind | None, str]] = {}
     for column in (*encoding.schema.features, encoding.schema.target):
-        kind: Kind = "double"
+        kind: SqlKind = "double"
         if column.part is not None:
             kind = "moment"
         elif column.kind == "categorical":

@@ -16,12 +16,12 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from veilwood.errors import SetupError, UseError
 
-__all__ = ["ENGINES", "Engine", "Kind", "Words", "kind_of"]
+__all__ = ["ENGINES", "EngineWords", "SqlEngine", "SqlKind", "kind_of"]
 
-Engine: TypeAlias = Literal["duckdb", "postgres", "sqlite", "bigquery", "snowflake", "spark"]
-ENGINES: Final[tuple[Engine, ...]] = ("duckdb", "postgres", "sqlite", "bigquery", "snowflake", "spark")
+SqlEngine: TypeAlias = Literal["duckdb", "postgres", "sqlite", "bigquery", "snowflake", "spark"]
+ENGINES: Final[tuple[SqlEngine, ...]] = ("duckdb", "postgres", "sqlite", "bigquery", "snowflake", "spark")
 
-Kind: TypeAlias = Literal[
+SqlKind: TypeAlias = Literal[
     "whole", "decimal", "double", "single", "boolean", "text", "as text", "date", "moment", "zoned moment", "any"
 ]
 """What a column holds, as far as reading it differs; "any": each cell has its own type (SQLite)."""
@@ -85,7 +85,7 @@ _NUMBER: Final = "-?(0|[1-9][0-9]*)([.][0-9]+)?"
 _WITH_EXPONENT: Final = "-?(0|[1-9][0-9]*)(([.][0-9]+[eE][+-]?)|([eE][+-]))[0-9]{1,20}"
 _MOMENT: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}.*"
 
-_OF_TYPE: Final[dict[str, Kind]] = {
+_OF_TYPE: Final[dict[str, SqlKind]] = {
     **dict.fromkeys(
         ["TINYINT", "SMALLINT", "INTEGER", "INT", "BIGINT", "INT2", "INT4", "INT8", "INT64", "BYTEINT", "UTINYINT",
          "USMALLINT", "UINTEGER", "UBIGINT", "SHORT", "LONG", "BYTE"], "whole"),
@@ -102,7 +102,7 @@ _OF_TYPE: Final[dict[str, Kind]] = {
 }  # fmt: skip
 
 
-def kind_of(type_name: str, engine: Engine) -> Kind | None:
+def kind_of(type_name: str, engine: SqlEngine) -> SqlKind | None:
     """Say what a column of a type holds; None where it is of no use.
 
     >>> kind_of("DECIMAL(18,3)", "duckdb"), kind_of("timestamp with time zone", "postgres"), kind_of("JSON", "duckdb")
@@ -129,15 +129,15 @@ def _sqlglot() -> Any:
 
 
 @dataclass(frozen=True)
-class Words:
+class EngineWords:
     """The words of one engine.
 
-    >>> words = Words("postgres")
+    >>> words = EngineWords("postgres")
     >>> words.name('a"; DROP TABLE x'), words.text("O'Neill"), words.number(37.5)
     ('"a""; DROP TABLE x"', "'O''Neill'", '3.75e1')
     """
 
-    engine: Engine
+    engine: SqlEngine
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:

@@ -14,7 +14,7 @@ import numpy as np
 
 from veilwood.data.cells import COIN, Cells, Coins, Split, Way, What
 from veilwood.data.encoding import Encoding
-from veilwood.data.sql.words import Words
+from veilwood.data.sql.words import EngineWords
 from veilwood.errors import DomainTooLargeError
 
 __all__ = ["CellWriter", "Writer", "batched"]
@@ -29,7 +29,7 @@ _COIN_DIGITS: Final = 8  # hexadecimal
 class Writer:
     """Writes the cells of an encoding's rows for one engine. Columns are f0, f1, ..., the target is t, the coin h."""
 
-    def __init__(self, words: Words, encoding: Encoding) -> None:
+    def __init__(self, words: EngineWords, encoding: Encoding) -> None:
         self.words, self._encoding = words, encoding
         self._constants: dict[tuple[int, int], str] = {}
         self._coins = 1
@@ -167,7 +167,7 @@ def _key(way: Way) -> float:
 class CellWriter(Writer):
     """The same for rows whose columns are cells, which are whole numbers without nulls: c0, c1, ..."""
 
-    def __init__(self, words: Words, encoding: Encoding, n_cells: Sequence[int]) -> None:
+    def __init__(self, words: EngineWords, encoding: Encoding, n_cells: Sequence[int]) -> None:
         super().__init__(words, encoding)
         self._n_cells = n_cells
 

@@ -42,7 +42,7 @@ Floats = NDArray[np.float64]
 Groups = NDArray[np.unsignedinteger[Any]]
 
 
-class Candidate(NamedTuple):
+class ModelKind(NamedTuple):
     """A kind of model, the part of the columns that is tried at a node, and the fewest rows in a leaf.
 
     Thresholds of a forest are drawn by chance ("extra") or the best ones ("random"); trees of an additive model have
@@ -55,16 +55,16 @@ class Candidate(NamedTuple):
 
 
 CANDIDATES: Final = (
-    Candidate("extra", 1.0, 1),
-    Candidate("extra", 1.0, 4),
-    Candidate("random", 0.4, 2),
-    Candidate("random", 0.4, 20),
-    Candidate("random", 0.4, 80),
-    Candidate("additive", 1.0, 20),  # where columns act one by one, deep trees need far more rows
+    ModelKind("extra", 1.0, 1),
+    ModelKind("extra", 1.0, 4),
+    ModelKind("random", 0.4, 2),
+    ModelKind("random", 0.4, 20),
+    ModelKind("random", 0.4, 80),
+    ModelKind("additive", 1.0, 20),  # where columns act one by one, deep trees need far more rows
 )
 
 
-class Grown(NamedTuple):
+class GrownModel(NamedTuple):
     """A model: trees, what each leaf adds to the scores, and the scores that they are added to.
 
     Scores are shares of classes, which start from zero, or logarithms of them up to a constant: those start from the
@@ -81,7 +81,7 @@ class Grown(NamedTuple):
         return bool(self.start.any())
 
 
-def shares_of(grown: Grown, codes: NDArray[np.uint16], n_jobs: int | None = None) -> Floats:
+def shares_of(grown: GrownModel, codes: NDArray[np.uint16], n_jobs: int | None = None) -> Floats:
     """Return class probabilities."""
     scores = grown.start + sum_over_trees(grown.forest, codes, grown.values, n_jobs=n_jobs)
     return probabilities(scores) if grown.additive else np.asarray(scores / scores.sum(axis=1, keepdims=True))
@@ -103,10 +103,10 @@ def most_leaves(n_classes: int) -> int:
 
 def grow(
     cells: FineCells, n_classes: int, rng: np.random.Generator, n_jobs: int | None, *, fast: bool = HAVE_NUMBA
-) -> Grown:
+) -> GrownModel:
     """Grow the kind of model that predicts rows best that it was not grown from."""
     if not len(cells.weight):  # nothing came out: nothing is known
-        return Grown(*_joined([_single_leaf(np.full(n_classes, 1 / n_classes))], cells.axes), np.zeros(n_classes))
+        return GrownModel(*_joined([_single_leaf(np.full(n_classes, 1 / n_classes))], cells.axes), np.zeros(n_classes))
     row = _as_rows(cells.weight, rng)
     seeds = rng.integers(0, 2**31 - 1, 2)
     judged = np.random.default_rng(seeds[0]).permutation(len(row))[:MOST_JUDGED]
@@ -135,7 +135,7 @@ def grow(
         on_threads(work, len(trees), n_jobs)
     forest, values = _joined(trees, cells.axes)
     values /= len(trees)
-    return Grown(forest, values, np.zeros(n_classes))
+    return GrownModel(forest, values, np.zeros(n_classes))
 
 
 def _as_rows(weight: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
@@ -177,7 +177,7 @@ class _Fitted(NamedTuple):
         return self.shares[node]
 
 
-def _fitted_tree(candidate: Candidate, X: Groups, y: NDArray[Any], n_classes: int, seed: int, fast: bool) -> _Fitted:
+def _fitted_tree(candidate: ModelKind, X: Groups, y: NDArray[Any], n_classes: int, seed: int, fast: bool) -> _Fitted:
     """One of scikit-learn's trees, from rows drawn with replacement; from all, if few, where thresholds are chance."""
     extra, most = candidate.kind == "extra", _rows_per_tree(n_classes)
     times = np.ones(len(y), np.int64)
@@ -204,7 +204,7 @@ def _fitted_tree(candidate: Candidate, X: Groups, y: NDArray[Any], n_classes: in
     return _Fitted(tree.feature, tree.threshold, tree.children_left, tree.children_right, shares)
 
 
-def _fitted_stumps(candidate: Candidate, X: Groups, y: NDArray[Any], n_classes: int, seed: int) -> Any:
+def _fitted_stumps(candidate: ModelKind, X: Groups, y: NDArray[Any], n_classes: int, seed: int) -> Any:
     """Trees of one split, boosted: each adds to the effect of one column."""
     model = HistGradientBoostingClassifier(
         learning_rate=STEP, max_iter=STUMPS // n_classes, max_leaf_nodes=2, random_state=seed,
@@ -214,7 +214,7 @@ def _fitted_stumps(candidate: Candidate, X: Groups, y: NDArray[Any], n_classes: 
 
 
 def _loss(
-    candidate: Candidate, X: Groups, y: NDArray[Any], n_classes: int, seed: int, n_jobs: int | None, fast: bool
+    candidate: ModelKind, X: Groups, y: NDArray[Any], n_classes: int, seed: int, n_jobs: int | None, fast: bool
 ) -> float:
     """Squared error of class shares on folds that were left out; the rows are in random order."""
     fold = np.arange(len(y)) % FOLDS
@@ -230,7 +230,7 @@ def _loss(
 
 
 def _shares(
-    candidate: Candidate,
+    candidate: ModelKind,
     X: Groups,
     y: NDArray[Any],
     others: Groups,
@@ -264,7 +264,7 @@ def _shares(
 # -- what scikit-learn made as one of ours ----------------------------------------------------------------------
 
 
-def _by_column(fitted: Any, axes: Sequence[Axis]) -> Grown:
+def _by_column(fitted: Any, axes: Sequence[Axis]) -> GrownModel:
     """Write each column as a tree: as no two meet in a tree of one split, a model can be asked for each by itself."""
     forest, group = grow_tables([CellTable((axis,)) for axis in axes])
     asked = np.zeros((1 + len(group), len(axes)), np.float32)
@@ -276,10 +276,10 @@ def _by_column(fitted: Any, axes: Sequence[Axis]) -> Grown:
     for effect in np.split(values, forest.tree_leaves[1:-1]):
         start = start + effect.mean(axis=0)
         effect -= effect.mean(axis=0)  # in place: a view of values
-    return Grown(forest, values, start - np.logaddexp.reduce(start))
+    return GrownModel(forest, values, start - np.logaddexp.reduce(start))
 
 
-class _Tree(NamedTuple):
+class _CellTree(NamedTuple):
     """A tree in level order: axis (or LEAF) and first group on the right of each node, values of leaves."""
 
     axis: NDArray[np.int32]
@@ -287,12 +287,12 @@ class _Tree(NamedTuple):
     values: Floats
 
 
-def _single_leaf(value: Floats) -> _Tree:
+def _single_leaf(value: Floats) -> _CellTree:
     nothing = np.zeros(1, np.int32)
-    return _Tree(np.full(1, LEAF, np.int32), nothing, value[None])
+    return _CellTree(np.full(1, LEAF, np.int32), nothing, value[None])
 
 
-def _tree(fitted: _Fitted, n_classes: int) -> _Tree:
+def _tree(fitted: _Fitted, n_classes: int) -> _CellTree:
     """Number the nodes level by level, siblings side by side."""
     order = np.concatenate(list(_levels(fitted.left, fitted.right)))
     leaf = fitted.left[order] < 0
@@ -300,7 +300,7 @@ def _tree(fitted: _Fitted, n_classes: int) -> _Tree:
     even = 1 / (n_trees(n_classes) + 1)  # as if one more tree voted evenly: no class is impossible
     shares = (1 - even) * (values / values.sum(axis=1, keepdims=True)) + even / n_classes
     group = np.floor(fitted.threshold[order]).astype(np.int32) + 1
-    return _Tree(np.where(leaf, LEAF, fitted.feature[order]).astype(np.int32), group, shares)
+    return _CellTree(np.where(leaf, LEAF, fitted.feature[order]).astype(np.int32), group, shares)
 
 
 def _levels(left: NDArray[np.int64], right: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
@@ -311,7 +311,7 @@ def _levels(left: NDArray[np.int64], right: NDArray[np.int64]) -> Iterator[NDArr
         level = np.stack([left[inner], right[inner]], axis=1).ravel()
 
 
-def _joined(trees: Sequence[_Tree], axes: Sequence[Axis]) -> tuple[Forest, Floats]:
+def _joined(trees: Sequence[_CellTree], axes: Sequence[Axis]) -> tuple[Forest, Floats]:
     """Put trees side by side; groups become thresholds of codes, or tables that send each category left or right."""
     starts, tables, lookup_length = [], [], 0
     for axis in axes:  # what a split before group 1, 2, ... of the axis is written as
@@ -338,7 +338,7 @@ class RightAnswers:
     """Count the rows whose class is predicted where fine cells have each of ``weights``; a row adds 0 or 1 to each."""
 
     columns: Sequence[CellColumn]
-    grown: Grown
+    grown: GrownModel
     weights: tuple[float, ...]
 
     def __call__(self, rows: ScoredRows) -> Ints:

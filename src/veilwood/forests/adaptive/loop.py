@@ -39,7 +39,7 @@ from veilwood.forests.cells.rows import (
     n_outputs,
     reach,
 )
-from veilwood.forests.explained.estimates import Seen, Step
+from veilwood.forests.explained.estimates import Seen, TableScores
 from veilwood.progress import track
 
 FEWEST_ROWS: Final = 10.0
@@ -87,13 +87,13 @@ class Learned:
     """What came out; public. Scores are whole numbers (``rows``)."""
 
     start: NDArray[np.int32]
-    steps: list[Step] = field(default_factory=list)
+    steps: list[TableScores] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
     rows: float = 0.0
     limit: int = GRADIENT_UNITS
     first_limit: int = GRADIENT_UNITS
     n_counted: int = 0  # of the steps, those that are tables of class counts
-    cells: cell_forests.Grown | None = None
+    cells: cell_forests.GrownModel | None = None
     weight: float = 0.0
 
 
@@ -285,7 +285,7 @@ class Loop:
     def _take(self, table: CellTable, values: Floats, seen: Seen, units: int) -> None:
         whole = np.rint(values * units).astype(np.int32)
         self._rows.add(table, whole)
-        self._learned.steps.append(Step(table, whole, seen))
+        self._learned.steps.append(TableScores(table, whole, seen))
 
     # -- tables ------------------------------------------------------------------------------------------------------
 

@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.forests.cells.cell_tables import Axis, CellTable
-from veilwood.forests.explained.estimates import Step
+from veilwood.forests.explained.estimates import TableScores
 
 MOST_MERGED: Final = 1 << 10  # cells of a table that several steps make together, at most
 
 Floats = NDArray[np.float64]
 
 
-def merged(steps: Sequence[Step]) -> list[tuple[CellTable, Floats]]:
+def merged(steps: Sequence[TableScores]) -> list[tuple[CellTable, Floats]]:
     """Add up steps about the same columns, as far as cells that all of them tell apart are few: tables and values."""
     found: dict[tuple[int, ...], list[list[int]]] = {}
     for number, step in enumerate(steps):
@@ -32,13 +32,13 @@ def merged(steps: Sequence[Step]) -> list[tuple[CellTable, Floats]]:
     return [_added_up([steps[i] for i in part]) for part in sorted(part for parts in found.values() for part in parts)]
 
 
-def _told_apart(steps: Sequence[Step]) -> CellTable:
+def _told_apart(steps: Sequence[TableScores]) -> CellTable:
     """Return the cells that steps about the same columns tell apart."""
     axes = [[_axis_of(step, feature) for step in steps] for feature in sorted(steps[0].table.features)]
     return CellTable(tuple(_joined(same) for same in axes))
 
 
-def _added_up(steps: Sequence[Step]) -> tuple[CellTable, Floats]:
+def _added_up(steps: Sequence[TableScores]) -> tuple[CellTable, Floats]:
     table = _told_apart(steps)
     firsts = [np.unique(axis.groups, return_index=True)[1] for axis in table.axes]  # a cell of each group
     places = dict(zip(table.features, np.meshgrid(*firsts, indexing="ij"), strict=True))
@@ -51,7 +51,7 @@ def _added_up(steps: Sequence[Step]) -> tuple[CellTable, Floats]:
     return table, values
 
 
-def _axis_of(step: Step, feature: int) -> Axis:
+def _axis_of(step: TableScores, feature: int) -> Axis:
     return next(axis for axis in step.table.axes if axis.feature == feature)
 
 

@@ -21,9 +21,9 @@ from veilwood.data.cluster.source import ClusterSource
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
 from veilwood.data.sql.source import SqlSource
-from veilwood.data.sql.words import Words
+from veilwood.data.sql.words import EngineWords
 from veilwood.errors import ModelFileError, PlanError, UseError
-from veilwood.forests.adaptive.cell_forests import Grown, most_leaves, shares_of
+from veilwood.forests.adaptive.cell_forests import GrownModel, most_leaves, shares_of
 from veilwood.forests.adaptive.loop import WEIGHTS, Learned, Loop
 from veilwood.forests.adaptive.merging import merged
 from veilwood.forests.adaptive.planning import chosen_loss, first_step, in_words, settled
@@ -47,7 +47,7 @@ from veilwood.forests.cells.rows import (
     reach,
 )
 from veilwood.forests.cells.sql_rows import SqlRows
-from veilwood.forests.explained.effects import Effects, Told, effects_of
+from veilwood.forests.explained.effects import EffectForest, Effects, effects_of
 from veilwood.forests.explained.estimates import MOST_PAIRS, estimates
 from veilwood.forests.method import Arrays, Asked, Codes, Design, Floats, ForestModel, Method, Parameters, check_n_rows
 from veilwood.forests.scoring_sql import said_by_scores
@@ -87,8 +87,8 @@ class PrivateForestModel(ForestModel):
     """Scores that columns and pairs add up to, from a start: log-odds, or a part of the target's range."""
 
     start: Floats
-    told: Told  # what columns and pairs do, for ``explain``
-    cells: Grown | None = None  # what was learned from fine cells, and how much it counts
+    told: EffectForest  # what columns and pairs do, for ``explain``
+    cells: GrownModel | None = None  # what was learned from fine cells, and how much it counts
     weight: float = 0.0
 
     shown: ClassVar[tuple[str, ...]] = ("forest", "leaf_values", "start")
@@ -118,7 +118,7 @@ class PrivateForestModel(ForestModel):
         """Return the shares of classes where no column says anything."""
         return np.asarray(probabilities(self.start[None])[0])
 
-    def said_in_sql(self, words: Words, sums: Sequence[str]) -> tuple[list[str], list[str]]:
+    def said_in_sql(self, words: EngineWords, sums: Sequence[str]) -> tuple[list[str], list[str]]:
         """Write ``outputs`` for a database, and what the class is chosen by."""
         if self.cells is not None:
             raise UseError("what was learned from fine cells cannot be said in a database. Hint: evaluate on files.")
@@ -238,7 +238,7 @@ class PrivateForest(Method[PrivateForestParameters]):
             values[first:last] = value[cells[first:last]] / units
         start = released.start / units
         steps = [step._replace(values=step.values / units) for step in released.steps]
-        told = Told.of(estimates(steps, start, len(design.encoding.schema.classes)), width)
+        told = EffectForest.of(estimates(steps, start, len(design.encoding.schema.classes)), width)
         return PrivateForestModel(design.encoding, forest, values, start, told, released.cells, released.weight)
 
     def restore(self, schema: Schema, plan: Plan, arrays: Arrays) -> PrivateForestModel:
@@ -380,13 +380,15 @@ def _released(plan: Plan) -> str:
     return ", ".join(f"{kind} ({times} times)" if times > 1 else kind for kind, times in kinds.items()) + ", with noise"
 
 
-def _cells(arrays: Arrays, encoding: Encoding) -> Grown:
+def _cells(arrays: Arrays, encoding: Encoding) -> GrownModel:
     """Check what was learned from fine cells: shares of classes, or logarithms of them."""
     own = {name.removeprefix("cells_"): array for name, array in arrays.items() if name.startswith("cells_")}
     forest, n_classes = Forest.from_arrays(own, encoding.n_codes), len(encoding.schema.classes)
     if forest.n_leaves > most_leaves(n_classes):
         raise ModelFileError(f"{forest.n_leaves} leaves are more than fine cells can have.")
-    grown = Grown(forest, _numbers(own, "values", (forest.n_leaves, n_classes)), _numbers(own, "start", (n_classes,)))
+    grown = GrownModel(
+        forest, _numbers(own, "values", (forest.n_leaves, n_classes)), _numbers(own, "start", (n_classes,))
+    )
     shares = grown.values.sum(axis=1)
     if grown.additive and abs(np.logaddexp.reduce(grown.start)) > 1e-9:
         raise ModelFileError("what was learned from fine cells does not consist of logarithms of class shares.")
@@ -395,7 +397,7 @@ def _cells(arrays: Arrays, encoding: Encoding) -> Grown:
     return grown
 
 
-def _told(arrays: Arrays, encoding: Encoding, width: int) -> Told:
+def _told(arrays: Arrays, encoding: Encoding, width: int) -> EffectForest:
     """Check what explanations are read off: a tree for each column, and for some pairs."""
     own = {name.removeprefix("effects_"): array for name, array in arrays.items() if name.startswith("effects_")}
     forest = Forest.from_arrays(own, encoding.n_codes)
@@ -404,7 +406,7 @@ def _told(arrays: Arrays, encoding: Encoding, width: int) -> Told:
     values, errors = (_numbers(own, name, (forest.n_leaves, width)) for name in ("values", "errors"))
     if errors.min(initial=0) < 0:
         raise ModelFileError("errors of what the model explains are below 0.")
-    return Told(forest, values, errors)
+    return EffectForest(forest, values, errors)
 
 
 def _numbers(arrays: Arrays, name: str, shape: tuple[int, ...]) -> Floats:

@@ -57,7 +57,7 @@ class Strengths(NamedTuple):
         return np.asarray(min(max(self.best, 0.0) / STRONG, MOST_EFFECT) ** 2 * place ** (-2 * power))
 
 
-class Shape(NamedTuple):
+class TableShape(NamedTuple):
     """A shape of tables, and what it is worth; no columns: nothing is."""
 
     worth: float
@@ -71,7 +71,7 @@ class Shape(NamedTuple):
         return -(-self.n_columns // max(self.together, 1))
 
 
-class Shapes:
+class TableShapes:
     """Chooses shapes for one schema and number of rows."""
 
     def __init__(
@@ -92,13 +92,13 @@ class Shapes:
         ]  # fmt: skip
         self._usual = {b: self._usual_size(b) for b in GROUPS}
 
-    def best(self, price: float, selecting: float) -> Shape:
+    def best(self, price: float, selecting: float) -> TableShape:
         """Return the shape of largest worth at a price; ``selecting`` is what is left of it after choosing columns."""
-        best = Shape(0.0, 0, 1, GROUPS[0])
+        best = TableShape(0.0, 0, 1, GROUPS[0])
         for m, g, b in self._shapes:
             worth = self._worth(selecting if m < len(self._sizes) else price, m, g, b)
             if worth > best.worth + 1e-9:
-                best = Shape(worth, m, g, b)
+                best = TableShape(worth, m, g, b)
         return best
 
     def _tables_of(self, b: int) -> list[int]:
@@ -134,10 +134,10 @@ class Shapes:
 
 def division(
     columns: Sequence[CellColumn], n_classes: int, n_rows: float, purse: Purse, strengths: Strengths | None = None
-) -> tuple[Shape, float]:
+) -> tuple[TableShape, float]:
     """Return the shape of tables, and the part of what is left that they get; the rest goes to rounds."""
     effects = strengths.effects(len(columns)) if strengths else None
-    shapes, left = Shapes(columns, n_classes, n_rows, purse.gaussian, effects), purse.left
+    shapes, left = TableShapes(columns, n_classes, n_rows, purse.gaussian, effects), purse.left
 
     prices = np.stack([purse.price(left * SHARES), purse.price(left * SHARES * (1 - SELECT))], axis=1)
     # As much as is needed for nearly all of the worth; the last share is all of it.

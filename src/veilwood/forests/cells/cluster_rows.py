@@ -35,7 +35,7 @@ Move = Callable[["PartitionRows"], None]  # what changes rows where they are: pu
 
 
 @dataclass(frozen=True, repr=False)  # workers log what fails with its arguments
-class Coins:
+class CoinKey:
     """The secret key of all coins of a fit."""
 
     key: bytes
@@ -80,14 +80,14 @@ class PartitionRows(HeldRows):
             move(later)
         return later
 
-    def hold_back_by(self, coins: Coins, share: float) -> None:
+    def hold_back_by(self, coins: CoinKey, share: float) -> None:
         """Set rows apart."""
         self._key = coins.key + _APART
         left = [~self._drawn(rows, share) for rows in self._parts]
         self.hold_back(share)
         self._left = left
 
-    def draw_judges_by(self, coins: Coins, share: float) -> None:
+    def draw_judges_by(self, coins: CoinKey, share: float) -> None:
         """Draw the rows that judge."""
         self._key = coins.key + _JUDGES
         self.draw_judges(share)
@@ -96,7 +96,7 @@ class PartitionRows(HeldRows):
         """Return the answer of the rows that were drawn to judge."""
         return self.ask_some(question, 0.0)[0]
 
-    def occupied_by(self, coins: Coins, axes: Sequence[Axis], n_classes: int, share: float) -> CountedCells:
+    def occupied_by(self, coins: CoinKey, axes: Sequence[Axis], n_classes: int, share: float) -> CountedCells:
         """Return the cells that hold rows."""
         coined = copy(self)
         coined._key = coins.key + _CELLS
@@ -120,11 +120,11 @@ class ClusterRows:
         self._rows, self._none = source.keep(make), make([])
         self._moves: list[Move] = []
         self._judges_drawn = False
-        self._coins: Coins | None = None
+        self._coins: CoinKey | None = None
 
-    def _secret(self) -> Coins:
+    def _secret(self) -> CoinKey:
         """One key for all coins of a fit."""
-        self._coins = self._coins or Coins(secret_key())
+        self._coins = self._coins or CoinKey(secret_key())
         return self._coins
 
     def _answer(self, question: Callable[[PartitionRows], Any]) -> Any:

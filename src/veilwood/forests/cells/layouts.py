@@ -21,7 +21,7 @@ LEAST_TABLES = 4  # for which it is worth looking
 ROWS_PER_CELL = 8  # fewer rows than that for each of its cells, and a joint table costs more than it saves
 
 
-class Layout(NamedTuple):
+class TableArrays(NamedTuple):
     """Tables in arrays.
 
     Attributes
@@ -48,7 +48,7 @@ class Layout(NamedTuple):
 class Laid(NamedTuple):
     """Tables in arrays, with the sizes of their axes, and how many cells they have together."""
 
-    layout: Layout
+    layout: TableArrays
     sizes: NDArray[np.int64]
     n_cells: int
 
@@ -82,7 +82,7 @@ class Laid(NamedTuple):
         cells = each.prod(axis=1)
         strides = (cells[:, None] // np.cumprod(each, axis=1)).astype(np.uint32)
         starts = (np.cumsum(cells) - cells).astype(np.uint32)
-        return cls(Layout(features, groups, axes, strides, starts), sizes, int(cells.sum()))
+        return cls(TableArrays(features, groups, axes, strides, starts), sizes, int(cells.sum()))
 
     def joined(self, n_rows: int, n_outputs: int) -> tuple[Laid, NDArray[np.int32]] | None:
         """Return joint tables and the one that each table is in; None where that saves nothing."""

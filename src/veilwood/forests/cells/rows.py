@@ -48,7 +48,7 @@ SECOND_SHARES: Final = np.rint(
 ).astype(np.int16)  # fmt: skip
 
 Ints: TypeAlias = NDArray[np.int64]
-Step: TypeAlias = tuple[CellTable, NDArray[np.int32]]
+ScoredTable: TypeAlias = tuple[CellTable, NDArray[np.int32]]
 T = TypeVar("T")
 
 
@@ -138,7 +138,7 @@ class AskedRows(Protocol):
         """
 
 
-Rows = TypeVar("Rows", Batch, ScoredRows)
+SomeRows = TypeVar("SomeRows", Batch, ScoredRows)
 
 
 class NeverSetApart:
@@ -163,10 +163,12 @@ class _Some(Protocol):
     def some(self, kept: NDArray[np.bool_]) -> Self: ...
 
 
-Part = TypeVar("Part", bound=_Some)
+SomePart = TypeVar("SomePart", bound=_Some)
 
 
-def set_apart(parts: list[Part], share: float, drawn: Callable[[Part, float], NDArray[np.bool_]]) -> list[Part]:
+def set_apart(
+    parts: list[SomePart], share: float, drawn: Callable[[SomePart, float], NDArray[np.bool_]]
+) -> list[SomePart]:
     """Take the rows that are drawn out of all parts, and return them."""
     found = []
     for place, rows in enumerate(parts):
@@ -244,9 +246,9 @@ class HeldRows:
         return joined_cells([_occupied(rows, axes, n_classes) for rows in drawn])
 
 
-def together(batches: Iterable[Rows], most_rows: int) -> Iterator[list[Rows]]:
+def together(batches: Iterable[SomeRows], most_rows: int) -> Iterator[list[SomeRows]]:
     """Put batches together to parts of about so many rows; there is always one."""
-    some: list[Rows] = []
+    some: list[SomeRows] = []
     any_yet = False
     for batch in batches:
         some.append(batch)

@@ -33,7 +33,7 @@ from veilwood.forests.cells.rows import (
     Ints,
     NeverSetApart,
     Question,
-    Step,
+    ScoredTable,
     gradients,
 )
 from veilwood.privacy.entropy import secret_key
@@ -60,7 +60,7 @@ class SqlRows(NeverSetApart):
         self._ask, self._words, self._columns, self._k = session.ask, session.words, columns, n_classes
         self._outputs = n_classes if n_classes > 2 else 1
         self._writer = CellWriter(session.words, rows.encoding, [column.n_cells for column in columns])
-        self._pending: dict[str, list[Step]] = {CELLS: []}
+        self._pending: dict[str, list[ScoredTable]] = {CELLS: []}
         encoded = source.writer()
         cells = []
         for column in columns:

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from veilwood.data.encoding import Encoding
 from veilwood.forests.cells.cell_tables import CellTable, grow_tables
-from veilwood.forests.explained.estimates import Estimate
+from veilwood.forests.explained.estimates import EffectEstimate
 from veilwood.pictures import card, category_bars, steps
 from veilwood.trees.forest import LEAF, Forest
 
-__all__ = ["Effects", "Interaction", "MainEffect", "Told", "effects_of"]
+__all__ = ["EffectForest", "Effects", "Interaction", "MainEffect", "effects_of"]
 
 _MOST_SHOWN: Final = 6  # in a notebook
 BARS: Final = 2.0  # standard errors to each side: of 20 bars about one misses the truth
@@ -28,7 +28,7 @@ Floats: TypeAlias = NDArray[np.float64]
 Codes: TypeAlias = NDArray[np.int64]
 
 
-class Told(NamedTuple):
+class EffectForest(NamedTuple):
     """Estimates as a forest: a tree for each column or pair, values of its leaves, and their standard errors."""
 
     forest: Forest
@@ -36,7 +36,7 @@ class Told(NamedTuple):
     errors: Floats
 
     @classmethod
-    def of(cls, estimates: Sequence[Estimate], n_outputs: int) -> Told:
+    def of(cls, estimates: Sequence[EffectEstimate], n_outputs: int) -> EffectForest:
         """Write estimates as trees; a single leaf stands for none."""
         forest, cells = grow_tables([estimate.table for estimate in estimates] or [CellTable(())])
         values, errors = np.zeros((2, forest.n_leaves, n_outputs))
@@ -199,7 +199,7 @@ class Effects:
         return f"{main.groups[group]}{which} {main.effect[group, output]:+.2f} ± {main.error[group, output]:.2f}"
 
 
-def effects_of(told: Told, encoding: Encoding) -> Effects:
+def effects_of(told: EffectForest, encoding: Encoding) -> Effects:
     """Read effects off the trees that hold them, in units that people know."""
     target, classes = encoding.schema.target, encoding.schema.classes
     scale = 1.0 if classes else target.bounds[1] - target.bounds[0]
@@ -225,7 +225,7 @@ def effects_of(told: Told, encoding: Encoding) -> Effects:
     )  # fmt: skip
 
 
-class _Tree(NamedTuple):
+class _EffectTree(NamedTuple):
     """A tree as a table: its columns, the first code of each group of these, and the leaf of each cell."""
 
     features: list[int]
@@ -233,7 +233,7 @@ class _Tree(NamedTuple):
     leaves: NDArray[np.int32]
 
 
-def _trees(forest: Forest, encoding: Encoding) -> Iterator[_Tree]:
+def _trees(forest: Forest, encoding: Encoding) -> Iterator[_EffectTree]:
     ends = np.append(forest.roots[1:], forest.n_nodes)
     for root, end in zip(forest.roots.tolist(), ends.tolist(), strict=True):
         feature, cut = forest.feature[root:end], forest.cut[root:end]
@@ -255,7 +255,7 @@ def _trees(forest: Forest, encoding: Encoding) -> Iterator[_Tree]:
             at = forest.cut[node]
             branch = np.where(at < 0, forest.lookup[np.where(at < 0, -1 - at + code, 0)], code >= at)
             node = np.where(inner, forest.child[node] + branch, node)
-        yield _Tree(features, codes, forest.child[node].reshape([len(one) for one in codes]))
+        yield _EffectTree(features, codes, forest.child[node].reshape([len(one) for one in codes]))
 
 
 def _root_mean_square(values: Floats) -> float:

@@ -25,7 +25,7 @@ from scipy.stats import qmc
 from veilwood.forests.cells.cell_tables import Axis, CellTable
 from veilwood.forests.cells.rows import probabilities
 
-__all__ = ["MOST_PAIRS", "Estimate", "Seen", "Step", "estimates"]
+__all__ = ["MOST_PAIRS", "EffectEstimate", "Seen", "TableScores", "estimates"]
 
 RAKED: Final = 3  # sweeps that fit the mass of cells to the rows of all steps; more change nothing that is seen
 DRAWS: Final = 256  # 512 were not better
@@ -73,7 +73,7 @@ class Seen(NamedTuple):
         return np.asarray(self.sums.sum(axis=1)) if self.rows is None else self.rows
 
 
-class Step(NamedTuple):
+class TableScores(NamedTuple):
     """A table, the scores that were added in its cells (whole numbers in ``loop``), and what had been seen of it."""
 
     table: CellTable
@@ -82,7 +82,7 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Estimate:
+class EffectEstimate:
     """What one column does, or two beyond what each does: a table with values and their standard errors."""
 
     table: CellTable
@@ -94,17 +94,17 @@ class Estimate:
         """The mean square that is more than the errors explain."""
         return float((self.values**2).mean() - (self.errors**2).mean())
 
-    def moved(self, earlier: Estimate) -> float:
+    def moved(self, earlier: EffectEstimate) -> float:
         """How far this is from an earlier estimate, in standard errors."""
         return float(np.abs(self.values - earlier.values).max() / max(self.errors.mean(), TINY))
 
-    def shrunk(self) -> Estimate:
+    def shrunk(self) -> EffectEstimate:
         """Return an estimate that varies as much as the truth does, not as much as truth and errors together."""
         size = float((self.values**2).mean())
         return replace(self, values=self.values * (max(self.strength, 0.0) / max(size, TINY)) ** 0.5)
 
 
-def estimates(steps: Sequence[Step], start: Floats, n_classes: int) -> list[Estimate]:
+def estimates(steps: Sequence[TableScores], start: Floats, n_classes: int) -> list[EffectEstimate]:
     """Return an estimate for each column that was measured, and for the strongest pairs that were."""
     if not steps:
         return []
@@ -113,7 +113,7 @@ def estimates(steps: Sequence[Step], start: Floats, n_classes: int) -> list[Esti
     pairs = sorted({pair for step in steps for pair in combinations(sorted(step.table.features), 2)})
     readers = [_Reader(steps, start, n_classes, rows, (feature,)) for feature in columns]
     beside = _Beside(rows, len(start))
-    alone: list[Estimate] = []
+    alone: list[EffectEstimate] = []
     for _ in range(PASSES if n_classes else 1):  # what other columns do is itself only known from estimates
         earlier, alone = alone, [reader.estimate(beside.without(reader.features)) for reader in readers]
         beside = _Beside(rows, len(start), [one.shrunk() for one in alone])
@@ -130,7 +130,7 @@ def estimates(steps: Sequence[Step], start: Floats, n_classes: int) -> list[Esti
 class _MadeUpRows:
     """Rows in which columns are independent, as cells of columns; the same ones whenever a column is looked at."""
 
-    def __init__(self, steps: Sequence[Step]) -> None:
+    def __init__(self, steps: Sequence[TableScores]) -> None:
         self._mass: dict[int, Floats] = {}
         for _ in range(RAKED):  # iterative fitting to the rows that each step saw in groups of a column
             for table, _, seen in steps:
@@ -161,7 +161,9 @@ class _MadeUpRows:
         found = np.searchsorted(ends, at, side="right") - 1
         return np.asarray(order[np.clip(found, first[:, None], last[:, None] - 1)])
 
-    def scores(self, known: Sequence[Step | Estimate], given: Mapping[int, Ints], n_outputs: int) -> Floats:
+    def scores(
+        self, known: Sequence[TableScores | EffectEstimate], given: Mapping[int, Ints], n_outputs: int
+    ) -> Floats:
         """Add up what tables say of rows whose cells are ``given`` for some columns and drawn for the others."""
         total: Floats = np.zeros((1, DRAWS, n_outputs))
         for one in known:
@@ -176,7 +178,7 @@ class _MadeUpRows:
 class _Beside:
     """What columns add in made-up rows, by estimates of them."""
 
-    def __init__(self, rows: _MadeUpRows, n_outputs: int, known: Sequence[Estimate] = ()) -> None:
+    def __init__(self, rows: _MadeUpRows, n_outputs: int, known: Sequence[EffectEstimate] = ()) -> None:
         self._parts = {one.table.features: rows.scores([one], {}, n_outputs) for one in known}
         self._all: Floats = sum(self._parts.values(), np.zeros((1, DRAWS, n_outputs)))
 
@@ -208,7 +210,7 @@ class _Reader:
     """Reads what steps say about a column, or a pair, by the grouping of its cells that tells most."""
 
     def __init__(
-        self, steps: Sequence[Step], start: Floats, n_classes: int, rows: _MadeUpRows, features: Features
+        self, steps: Sequence[TableScores], start: Floats, n_classes: int, rows: _MadeUpRows, features: Features
     ) -> None:
         self._start, self._k, self._rows, self.features = start, n_classes, rows, features
         readings = [
@@ -220,7 +222,7 @@ class _Reader:
         self._alike = [reading for reading in readings if reading.key == best.key]
         self._found: list[Floats | None] = [None] * len(self._alike)
 
-    def estimate(self, beside: Floats) -> Estimate:
+    def estimate(self, beside: Floats) -> EffectEstimate:
         """Put the readings together, given what other columns add in made-up rows."""
         solved = [self._solved(reading, beside, found) for reading, found in zip(self._alike, self._found, strict=True)]
         self._found = [one[0] for one in solved]
@@ -234,9 +236,9 @@ class _Reader:
             values, variance = _centred(values, variance, axis)
         variance += (UNSURE * (1 - pull.mean()) * values) ** 2
         flat = (table.n_cells, len(self._start))
-        return Estimate(table, values.reshape(flat), np.sqrt(variance).reshape(flat))
+        return EffectEstimate(table, values.reshape(flat), np.sqrt(variance).reshape(flat))
 
-    def _read(self, before: Sequence[Step], step: Step) -> _Reading:
+    def _read(self, before: Sequence[TableScores], step: TableScores) -> _Reading:
         table, _, seen = step
         cells = CellTable(tuple(_axis(table, feature) for feature in self.features))
         merged = table.n_cells // cells.n_cells  # cells of the table in one of ours

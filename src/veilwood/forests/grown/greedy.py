@@ -19,8 +19,8 @@ from veilwood.privacy.steps import Step, selecting_step
 from veilwood.trees.histograms import Counts, level_scores, spread, spread_range
 from veilwood.trees.levelwise import Growing
 
-Quality: TypeAlias = Literal["max", "gini", "entropy", "squared-error"]
-QUALITIES: tuple[Quality, ...] = ("max", "gini", "entropy")  # of classes
+SplitQuality: TypeAlias = Literal["max", "gini", "entropy", "squared-error"]
+QUALITIES: tuple[SplitQuality, ...] = ("max", "gini", "entropy")  # of classes
 Branching: TypeAlias = Literal["multiway", "binary"]
 BRANCHINGS: tuple[Branching, ...] = ("multiway", "binary")
 
@@ -57,7 +57,7 @@ def _n_log_n(n: Any) -> Any:
     return sum((np.maximum(n[..., None] - some, 0) * bends[some]).sum(axis=-1) for some in np.array_split(places, 16))
 
 
-def quality_of_children(totals: Counts, quality: Quality) -> Counts:
+def quality_of_children(totals: Counts, quality: SplitQuality) -> Counts:
     """Return how pure each child is, from the class counts (or moments) on the last axis; larger is better.
 
     The quality of a split is the sum over its children.
@@ -86,14 +86,14 @@ def quality_of_children(totals: Counts, quality: Quality) -> Counts:
     return -spread(totals, moments=quality == "squared-error")
 
 
-def quality_range(quality: Quality) -> int:
+def quality_range(quality: SplitQuality) -> int:
     """Range of the quality of splits when a row is added; every quality is monotone, so this is also its change."""
     if quality == "max":
         return 1
     return entropy_range() if quality == "entropy" else spread_range(moments=quality == "squared-error")
 
 
-def split_qualities(histograms: Counts, quality: Quality, branching: Branching) -> tuple[Counts]:
+def split_qualities(histograms: Counts, quality: SplitQuality, branching: Branching) -> tuple[Counts]:
     """Return the quality of each split of each slot: a single one by value, or one for each edge between bins."""
     if branching == "multiway":
         return (quality_of_children(histograms, quality).sum(axis=1, keepdims=True),)
@@ -102,14 +102,14 @@ def split_qualities(histograms: Counts, quality: Quality, branching: Branching) 
     return (quality_of_children(left[:, :-1], quality) + quality_of_children(right, quality),)
 
 
-def gains(histograms: Counts, quality: Quality, branching: Branching) -> tuple[Counts]:
+def gains(histograms: Counts, quality: SplitQuality, branching: Branching) -> tuple[Counts]:
     """Return how much purer each split makes the rows of its slot: 0 where nothing is gained."""
     (split,) = split_qualities(histograms, quality, branching)
     return (split - quality_of_children(histograms.sum(axis=1), quality)[:, None],)
 
 
 @dataclass(frozen=True)
-class Level:
+class GreedyLevel:
     """The planned choice of splits of one level."""
 
     splits: Step
@@ -121,7 +121,7 @@ class Level:
         return (self.splits,)
 
 
-def plan_level(nodes: LevelNodes, quality: Quality, branching: Branching, *, stops: bool = False) -> Level:
+def plan_level(nodes: LevelNodes, quality: SplitQuality, branching: Branching, *, stops: bool = False) -> GreedyLevel:
     """Plan the choice of a split at each node of a level, at the price of its loss together.
 
     Notes
@@ -132,7 +132,7 @@ def plan_level(nodes: LevelNodes, quality: Quality, branching: Branching, *, sto
     tests/forests/grown/test_greedy.py).
     """
     splits = 1 if branching == "multiway" else BINS - 1
-    return Level(
+    return GreedyLevel(
         selecting_step(
             f"splits at depth {nodes.depth}", (nodes.most, nodes.candidates * splits + stops), nodes.loss,
             nodes.neighbours, score_range=quality_range(quality), selections_per_row=nodes.trees_per_row, by=nodes.by,
@@ -141,7 +141,7 @@ def plan_level(nodes: LevelNodes, quality: Quality, branching: Branching, *, sto
     )  # fmt: skip
 
 
-def grow_level(growing: Growing, level: Level, quality: Quality, branching: Branching, by: Splitter) -> None:
+def grow_level(growing: Growing, level: GreedyLevel, quality: SplitQuality, branching: Branching, by: Splitter) -> None:
     """Split every open node by one private choice, in one pass over the rows; nothing to split makes a leaf."""
     max_bins = growing.most_codes if branching == "multiway" else BINS
     slots = growing.slots(growing.candidates(by.candidates, by.rng), max_bins, by.rng)

@@ -19,7 +19,15 @@ from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import ParameterError
 from veilwood.forests.grown.base import HALF, GrownMethod, GrownParameters
-from veilwood.forests.grown.greedy import BRANCHINGS, QUALITIES, Branching, Level, Quality, grow_level, plan_level
+from veilwood.forests.grown.greedy import (
+    BRANCHINGS,
+    QUALITIES,
+    Branching,
+    GreedyLevel,
+    SplitQuality,
+    grow_level,
+    plan_level,
+)
 from veilwood.forests.grown.levels import LevelNodes, Splitter
 from veilwood.forests.method import Asked
 from veilwood.forests.noisy_leaves import AUTO
@@ -72,12 +80,12 @@ class GreedyForest(GrownMethod[GreedyForestParameters]):
         return "binary" if self.parameters.branching == "binary" else "multiway"
 
     @property
-    def quality(self) -> Quality:
+    def quality(self) -> SplitQuality:
         """The score of a split."""
         mine = self.parameters
         if not isinstance(mine, GreedyForestClassifierParameters):
             return "squared-error"
-        return "max" if mine.quality == AUTO else cast(Quality, mine.quality)
+        return "max" if mine.quality == AUTO else cast(SplitQuality, mine.quality)
 
     @property
     def labels_only(self) -> bool:
@@ -130,12 +138,12 @@ class GreedyForest(GrownMethod[GreedyForestParameters]):
             )  # fmt: skip
         return int(self.parameters.n_estimators) * prod(sorted(encoding.n_codes, reverse=True)[:depth])
 
-    def plan_level(self, nodes: LevelNodes) -> Level:
+    def plan_level(self, nodes: LevelNodes) -> GreedyLevel:
         """Plan the choice of splits."""
         stops = self.sized and nodes.loss.epsilon is None
         return plan_level(nodes, self.quality, self.branching, stops=stops)
 
-    def grow_level(self, growing: Growing, level: Level, by: Splitter) -> None:
+    def grow_level(self, growing: Growing, level: GreedyLevel, by: Splitter) -> None:
         """Split the open nodes by the best splits."""
         grow_level(growing, level, self.quality, self.branching, by)
 

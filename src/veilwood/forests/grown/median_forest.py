@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, cast
 from veilwood.data.encoding import Encoding
 from veilwood.forests.grown.base import GrownMethod, GrownParameters
 from veilwood.forests.grown.levels import LevelNodes, Splitter
-from veilwood.forests.grown.medians import VARIANTS, Level, Variant, grow_level, plan_level
+from veilwood.forests.grown.medians import VARIANTS, MedianLevel, Variant, grow_level, plan_level
 from veilwood.trees.levelwise import Growing
 
 
@@ -59,10 +59,10 @@ class MedianForest(GrownMethod[MedianForestParameters]):
         super().check()
         self.parameters.check_words(variant=self.variants)
 
-    def plan_level(self, nodes: LevelNodes) -> Level:
+    def plan_level(self, nodes: LevelNodes) -> MedianLevel:
         """Plan the choice of attributes and medians."""
         return plan_level(nodes, self.variant, moments=self.task == "regression")
 
-    def grow_level(self, growing: Growing, level: Level, by: Splitter) -> None:
+    def grow_level(self, growing: Growing, level: MedianLevel, by: Splitter) -> None:
         """Split the open nodes at medians."""
         grow_level(growing, level, self.variant, by)

@@ -31,7 +31,7 @@ NO_EDGE = 1 << 60
 
 
 @dataclass(frozen=True)
-class Level:
+class MedianLevel:
     """The planned selections of one level: of attributes (None: drawn at random), and of medians."""
 
     attributes: Step | None
@@ -43,7 +43,7 @@ class Level:
         return (self.medians,) if self.attributes is None else (self.attributes, self.medians)
 
 
-def plan_level(nodes: LevelNodes, variant: Variant, *, moments: bool) -> Level:
+def plan_level(nodes: LevelNodes, variant: Variant, *, moments: bool) -> MedianLevel:
     """Plan the selections of the nodes of a level, at the price of its loss together.
 
     Half goes to the choice of attributes and half to medians (the paper's section 4), all of it to medians where
@@ -60,10 +60,10 @@ def plan_level(nodes: LevelNodes, variant: Variant, *, moments: bool) -> Level:
     median = f"medians at depth {nodes.depth}"
     if variant == "random-attribute":
         step = select(median, (nodes.most, BINS - 1), nodes.loss, score_range=2, selections_per_row=nodes.trees_per_row)
-        return Level(None, step)
+        return MedianLevel(None, step)
     half = nodes.loss.part(Fraction(1, 2))
     medians_per_node = nodes.candidates if variant == "k-medians" else 1
-    return Level(
+    return MedianLevel(
         attributes=select(
             f"attributes at depth {nodes.depth}", (nodes.most, nodes.candidates), half,
             score_range=spread_range(moments), selections_per_row=nodes.trees_per_row,
@@ -75,7 +75,7 @@ def plan_level(nodes: LevelNodes, variant: Variant, *, moments: bool) -> Level:
     )  # fmt: skip
 
 
-def grow_level(growing: Growing, level: Level, variant: Variant, by: Splitter) -> None:
+def grow_level(growing: Growing, level: MedianLevel, variant: Variant, by: Splitter) -> None:
     """Split every open node at a private median, in one pass over the rows; a node with nothing to split is a leaf."""
     door, candidates, moments = by.door, by.candidates, by.n_classes is None
     chosen = growing.candidates(1 if variant == "random-attribute" else candidates, by.rng)
@@ -109,7 +109,7 @@ def grow_level(growing: Growing, level: Level, variant: Variant, by: Splitter) -
     growing.split(slots, winner, all_edges)
 
 
-def _select_slots(door: Door, level: Level, slots: Slots, open_: Longs, merit: Counts, candidates: int) -> Longs:
+def _select_slots(door: Door, level: MedianLevel, slots: Slots, open_: Longs, merit: Counts, candidates: int) -> Longs:
     """Release one slot for each open node that has any, by the merit of its slots."""
     assert level.attributes is not None
     slot, present = slots.by_node(open_, candidates)

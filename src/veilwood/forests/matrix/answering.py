@@ -61,7 +61,7 @@ class AnsweringParameters(EnsembleParameters):
 
 
 @dataclass(frozen=True)
-class Questions:
+class PlannedBatch:
     """A planned batch: the queries, the plan of their answers, and what is measured; nothing, query by query."""
 
     codes: Codes
@@ -114,12 +114,12 @@ class Answering:
 
     # -- planning a batch ----------------------------------------------------------------------------------------
 
-    def plan(self, asked: Asked, codes: Codes) -> Questions:
+    def plan(self, asked: Asked, codes: Codes) -> PlannedBatch:
         """Choose what to measure for these queries, from public facts alone."""
         self.parameters.check()
         return least_noise(asked, partial(self._plan, codes=codes))
 
-    def _plan(self, asked: Asked, codes: Codes) -> Questions:
+    def _plan(self, asked: Asked, codes: Codes) -> PlannedBatch:
         measurements: list[Measurement] = []
         steps: tuple[Step, ...] = (self._direct_step(codes, asked),)
         error = steps[0].variance
@@ -139,7 +139,7 @@ class Answering:
             notes={"ensembles": len(self.ensembles)},
             choices={"structure": self.forest.fingerprint()},
         )
-        return Questions(codes, plan, measurements)
+        return PlannedBatch(codes, plan, measurements)
 
     def _measurements(self, codes: Codes, asked: Asked) -> list[Measurement]:
         loss, neighbours, n_columns = asked.loss, asked.neighbours, self._n_columns
@@ -178,7 +178,7 @@ class Answering:
 
     # -- releasing a batch ---------------------------------------------------------------------------------------
 
-    def release(self, asked: Questions, exact: Any, door: Door, n_jobs: int | None) -> Floats:
+    def release(self, asked: PlannedBatch, exact: Any, door: Door, n_jobs: int | None) -> Floats:
         """Let the answers out through the door; return the votes by class."""
         if asked.measurements:
             noisy = [

@@ -17,10 +17,10 @@ from veilwood.forests.matrix.workloads import Ints, PathWorkload
 from veilwood.trees.counting import leaf_totals
 from veilwood.trees.ways import tree_tables
 
-__all__ = ["AskedCounts", "Cells", "CountedRows", "Counts"]
+__all__ = ["AskedCounts", "CountedRecords", "CountedRows", "CountedTable"]
 
 
-class Counts(ABC):
+class CountedRecords(ABC):
     """Counted records, asked for one marginal table at a time."""
 
     @abstractmethod
@@ -32,7 +32,7 @@ class Counts(ABC):
         """Counts [leaves, k] of the leaves of a forest."""
 
 
-class CountedRows(Counts):
+class CountedRows(CountedRecords):
     """Counts out of records, never of the size of the whole domain."""
 
     def __init__(
@@ -57,7 +57,7 @@ class CountedRows(Counts):
         return leaf_totals(workload.forest, [rows], n_classes=self.n_classes)
 
 
-class AskedCounts(Counts):
+class AskedCounts(CountedRecords):
     """Counts of records that are somewhere else, asked for in cells (``data.cells``).
 
     ``columns`` are the columns of the features, ``maps`` merge their codes: a record with a code that is merged into
@@ -65,7 +65,7 @@ class AskedCounts(Counts):
     """
 
     def __init__(
-        self, answer: said.Answer, n_codes: Sequence[int], columns: Sequence[int], maps: Sequence[Ints],
+        self, answer: said.AddsUpCells, n_codes: Sequence[int], columns: Sequence[int], maps: Sequence[Ints],
         shape: tuple[int, ...],
     ) -> None:  # fmt: skip
         self.answer, self.n_codes, self.columns, self.maps, self.shape = answer, n_codes, columns, maps, shape
@@ -96,7 +96,7 @@ class AskedCounts(Counts):
         ]
 
 
-class Cells(Counts):
+class CountedTable(CountedRecords):
     """Counts out of a table of all cells."""
 
     def __init__(self, cells: Ints) -> None:

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 
 from veilwood.errors import MechanismError
-from veilwood.forests.matrix.counted import Counts
+from veilwood.forests.matrix.counted import CountedRecords
 from veilwood.forests.matrix.strategies import Floats, Ints, Marginals, NoiseName, seen_spaces
 from veilwood.forests.matrix.workloads import PathWorkload, Workload
 
@@ -99,7 +99,7 @@ class Mixture(Marginals):
         spaces = seen_spaces(by_space)
         return spaces, np.array([by_space[int(space)] for space in spaces])
 
-    def _measure(self, counts: Counts) -> list[Ints]:
+    def _measure(self, counts: CountedRecords) -> list[Ints]:
         leaves = counts.leaves(self._paths)
         return [*super()._measure(counts), *(leaves[group] for group in self._leaves)]
 

@@ -34,9 +34,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from veilwood.data.cells import Answer
+from veilwood.data.cells import AddsUpCells
 from veilwood.errors import MechanismError, OutOfSchemaError
-from veilwood.forests.matrix.counted import AskedCounts, Cells, CountedRows, Counts
+from veilwood.forests.matrix.counted import AskedCounts, CountedRecords, CountedRows, CountedTable
 from veilwood.forests.matrix.workloads import PathWorkload, Workload
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 
@@ -92,7 +92,7 @@ class Strategy(ABC):
         """For each table: its share of the budget, and how far one record moves it, in L1 and in squared L2."""
 
     @abstractmethod
-    def _measure(self, counts: Counts) -> list[Ints]:
+    def _measure(self, counts: CountedRecords) -> list[Ints]:
         """Measure out of counted records."""
 
     @abstractmethod
@@ -148,7 +148,7 @@ class Strategy(ABC):
             CountedRows(merged[seen], labels[seen].astype(np.int64), n_classes, self.shape, values[seen])
         )
 
-    def measure_asked(self, answer: Answer, n_codes: Sequence[int], columns: Sequence[int]) -> list[Ints]:
+    def measure_asked(self, answer: AddsUpCells, n_codes: Sequence[int], columns: Sequence[int]) -> list[Ints]:
         """The same of records that are somewhere else; ``columns`` are those of the features."""
         return self._measure(AskedCounts(answer, n_codes, columns, self.maps, self.shape))
 
@@ -166,7 +166,7 @@ class Strategy(ABC):
                 summed = np.zeros((size, *moved.shape[1:]), np.int64)
                 np.add.at(summed, to[to >= 0], moved[to >= 0])
                 table = np.moveaxis(summed, 0, i)
-        return self._measure(Cells(table))
+        return self._measure(CountedTable(table))
 
     def reconstruct(
         self,
@@ -265,7 +265,7 @@ class Marginals(Strategy):
     def _covered(self, spaces: Ints) -> NDArray[np.bool_]:
         return np.array([((self._masks & space) == space).any() for space in spaces])
 
-    def _measure(self, counts: Counts) -> list[Ints]:
+    def _measure(self, counts: CountedRecords) -> list[Ints]:
         return [counts.table(features) for features in self.weights]
 
     def precisions(self, spaces: Ints, variances: Sequence[float]) -> Floats:
@@ -383,7 +383,7 @@ class Factors(Strategy):
         """One record moves the only table by a column of A."""
         return [(Fraction(1), self.l1, self.l2_squared)]
 
-    def _measure(self, counts: Counts) -> list[Ints]:
+    def _measure(self, counts: CountedRecords) -> list[Ints]:
         table = counts.table(tuple(range(len(self.shape))))
         table = table.reshape(*(factor.shape[1] for factor in self.factors), -1)
         for axis, factor in enumerate(self.factors):

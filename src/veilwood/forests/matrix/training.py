@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from veilwood.bounded import rational
 from veilwood.data.batches import Batch, Count
-from veilwood.data.cells import Answer
+from veilwood.data.cells import AddsUpCells
 from veilwood.data.encoding import Encoding
-from veilwood.data.sql.words import Words
+from veilwood.data.sql.words import EngineWords
 from veilwood.errors import DomainTooLargeError, PlanError, UseError
 from veilwood.forests import leaves as cleaning
 from veilwood.forests.matrix.choices import strategy_to_choice
@@ -67,7 +67,7 @@ from veilwood.privacy.plan import Plan
 from veilwood.trees.forest import Forest
 
 VOTINGS = ("hard", "weight")
-Grown: TypeAlias = tuple[tuple[Ensemble, ...], Forest]
+GrownEnsembles: TypeAlias = tuple[tuple[Ensemble, ...], Forest]
 _ALTERNATIVES = {
     "alternatives": "expected squared error of a leaf, by what is measured,",
     "divisions": "about the same, as a multiple of what was chosen, by the number of ensembles,",
@@ -112,7 +112,7 @@ class TableCount:
                     total += part
         return np.concatenate([total.ravel() for sums in totals for total in sums])
 
-    def by_cells(self, answer: Answer, n_codes: Sequence[int]) -> NDArray[np.int64]:
+    def by_cells(self, answer: AddsUpCells, n_codes: Sequence[int]) -> NDArray[np.int64]:
         """Return the same out of answers about cells."""
         found = [
             measurement.strategy.measure_asked(answer, n_codes, ensemble.features)
@@ -157,7 +157,7 @@ class MatrixModel(LeafModel):
         shares = plain_shares(np.maximum(votes, 0.0))
         return cleaning.with_doubt(shares, self.forest.n_trees), np.asarray(votes.argmax(axis=1))
 
-    def said_in_sql(self, words: Words, sums: Sequence[str]) -> tuple[list[str], list[str]]:
+    def said_in_sql(self, words: EngineWords, sums: Sequence[str]) -> tuple[list[str], list[str]]:
         """Write ``answers`` for a database: shares of votes, and the votes."""
         zero, even = words.number(0.0), words.number(1 / len(sums))
         kept = [words.greatest(one, zero) for one in sums]
@@ -262,7 +262,7 @@ class MatrixForest(OnePassMethod[MatrixForestParameters]):
         return *grown[division], told
 
     def _best_division(
-        self, asked: Asked, encoding: Encoding, options: Sequence[Division], grown: dict[int, Grown]
+        self, asked: Asked, encoding: Encoding, options: Sequence[Division], grown: dict[int, GrownEnsembles]
     ) -> tuple[int, dict[str, float]]:
         """Say how many ensembles the features are divided among, and what error each number would leave, in ratio.
 
