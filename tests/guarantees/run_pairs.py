@@ -38,10 +38,10 @@ ABSTAINED = "class counts once more"
 # What the adaptive loop can let out, by task. Each must be reached at delta 0. A delta is used where many rows are
 # declared: their number is not asked then, nothing is abstained from, and no column of so small a table stands out.
 OF_CLASSES = (
-    "class counts", "strengths of columns", "column of tables", "histogram of column", "class counts of tables",
+    "class counts", "strengths of columns", "column of tables", "histogram of column", "classes by cell",
     "choice", "rows", "gradients", "interactions", ABSTAINED,
 )  # fmt: skip
-NOT_WITH_DELTA = {ABSTAINED, "column of tables", "class counts of tables", "number of rows", "sums of the target"}
+NOT_WITH_DELTA = {ABSTAINED, "column of tables", "classes by cell", "number of rows", "sums of the target"}
 OF_FINE_CELLS = ("classes by column", "fine cells", "weight of fine cells")
 OF_NUMBERS = (
     "number of rows", "sums of the target", "histogram of the target", "sum of residuals", "histogram of column",

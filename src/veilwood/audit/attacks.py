@@ -46,6 +46,7 @@ CANARIES = 16384
 """Canaries of one audited fit: enough to show 0.8 or more of an epsilon of 1."""
 
 _CROWD = 32  # rows beside each canary that make its gradient large, where gradients are released
+_ONE_TABLE = 100  # rows times epsilon that tables of PrivateForest are counted with, and nothing else
 _ONE_ROUND = 600.0  # rows times epsilon for which a PrivateForest has one round
 _ALL = "everything"  # under which the result of all steps is heard
 _SHARE_GUESSED = 0.1  # of the canaries, on either side, where guesses are not all worth the same
@@ -141,7 +142,8 @@ def prepared(kind: type[BaseForest], epsilon: float, params: Mapping[str, Any] |
     if issubclass(kind, PrivateForestClassifier | PrivateForestRegressor):
         # A guess at the rows that leads to one table, or to one round, over the values of a single die.
         n_dice, sides = 1, CANARIES
-        wanted |= {"n_rows": 1 if kind is PrivateForestClassifier else max(1, round(_ONE_ROUND / epsilon))}
+        enough = _ONE_TABLE if kind is PrivateForestClassifier else _ONE_ROUND
+        wanted |= {"n_rows": max(1, round(enough / epsilon))}
     given = {name: value for name, value in wanted.items() if name in known} | {"random_state": 0, "n_jobs": 1}
     unknown = set(params or ()) - set(known)
     if unknown:
@@ -314,7 +316,7 @@ def _released(
         moved = gradients(learned.start[None], np.array([TARGET_LEVELS], np.int32), 0, learned.limit)
         return heard[last][codes[:, 0]], leaves[:, :1], moved.astype(np.int64)
     if heard:
-        return heard["class counts of tables"][codes[:, 0], column][:, None], leaves, np.array(height)
+        return heard["table 1: classes by cell"][codes[:, 0], column][:, None], leaves, np.array(height)
     if isinstance(fitted, MatrixForestPredictor):
         return fitted._release(codes, fitted._price(None))[:, [column]], leaves, np.array(height)
     return fitted.leaf_counts_[leaves, column], leaves, np.array(height)

@@ -25,7 +25,15 @@ from veilwood.forests.adaptive.fine_cells import CELL_SHARE, may_win
 from veilwood.forests.adaptive.fine_cells import measure as measure_cells
 from veilwood.forests.adaptive.planning import LEAST_START, first_step, mean_step, schedule, settled, target_step
 from veilwood.forests.adaptive.purse import Purse
-from veilwood.forests.adaptive.shapes import LEAST_ROUNDS, SELECT, Strengths, by_chance, division, groups_in_set
+from veilwood.forests.adaptive.shapes import (
+    LEAST_ROUNDS,
+    SELECT,
+    Strengths,
+    by_chance,
+    division,
+    groups_in_set,
+    shares_of_tables,
+)  # fmt: skip
 from veilwood.forests.adaptive.shrinking import newton_step, shrunken_evidence, shrunken_mean, totals_of
 from veilwood.forests.cells import questions as asked
 from veilwood.forests.cells.cell_tables import Axis, CellTable
@@ -313,20 +321,22 @@ class Loop:
             axes.append(self._cut(self._columns[j], shape.bins, "tables", budget / numeric, CUT_TABLES, prior))
         g = shape.together
         tables = [CellTable(tuple(axes[i : i + g])) for i in range(0, len(axes), g)]
-        n_cells = sum(table.n_cells for table in tables)
-        step = purse.counting(
-            "class counts of tables", (n_cells, self._k), purse.left - end, l1=len(tables), squared_l2=len(tables)
-        )
-        noisy = purse.measure(step, self._rows.ask(asked.ClassesByCell(tables, self._k)))
-        counts = np.split(noisy, np.cumsum([table.n_cells for table in tables])[:-1])
-        variances = [table.n_cells * step.variance for table in tables]
+        sizes = [table.n_cells for table in tables]
+        exact = self._rows.ask(asked.ClassesByCell(tables, self._k))
+        ends, budget = np.cumsum(sizes), purse.left - end
+        steps, counts = [], []
+        for number, share in enumerate(shares_of_tables(sizes, purse.gaussian)):
+            shape_of_counts = (sizes[number], self._k)
+            steps.append(purse.counting(f"table {number + 1}: classes by cell", shape_of_counts, budget * float(share)))
+            counts.append(purse.measure(steps[-1], exact[ends[number] - sizes[number] : ends[number]]))
+        variances = [step.variance for step in steps]
         totals = totals_of([*(count.sum(axis=0) for count in counts), self._counts],
-                           [*variances, self._counts_variance], self._known)  # fmt: skip
+                           [*np.multiply(sizes, variances), self._counts_variance], self._known)  # fmt: skip
         self._n = float(totals.sum())
         self._begin_classes(totals)
-        for table, count in zip(tables, counts, strict=True):
-            values = shrunken_evidence(count, table.shape, totals, step.variance, len(tables))
-            self._take(table, values, Seen(count, step.variance), SCORE_UNITS)
+        for table, count, variance in zip(tables, counts, variances, strict=True):
+            values = shrunken_evidence(count, table.shape, totals, variance, len(tables))
+            self._take(table, values, Seen(count, variance), SCORE_UNITS)
         self._learned.n_counted = len(tables)
         names = "all columns" if len(chosen) == len(self._columns) else f"{len(chosen)} chosen columns"
         self._learned.told.append(f"tables of {names}, up to {g} together, {part:.0%} of what was left")

@@ -302,20 +302,21 @@ def _rows_are_public(asked: Asked) -> bool:
 
 
 ONE_COUNT: Final = {  # steps in which one row adds 1 to one number
-    "class counts", "class counts once more", "number of rows", "rows", "histogram of column",
+    "class counts", "class counts once more", "classes by cell", "number of rows", "rows", "histogram of column",
     "histogram of the target", "histogram of residuals before round",
 }  # fmt: skip
 
 
+COUNTED: Final = ": classes by cell"  # of a table
+
+
 def check_columns_of_tables(plan: Plan, n_columns: int) -> None:
     """Raise ValueError where the tables that a plan says were counted are not those that its steps can have chosen."""
-    kinds = [step.name.rstrip("0123456789 ") for step in plan.steps]
-    n_chosen = sum(kind.startswith("column ") for kind in kinds) or n_columns
+    n_chosen = sum(step.name.startswith("column ") for step in plan.steps) or n_columns
     sizes = [len(table) for table in plan.choices["tables"]]  # as many together as there can be, and a rest
     columns = [column for table in plan.choices["tables"] for column in table]
-    if "class counts of tables" not in kinds:
-        fits = not sizes
-    else:
+    fits = sum(step.name.endswith(COUNTED) for step in plan.steps) == len(sizes)
+    if fits and sizes:
         together = max(sizes)
         even = [together] * (n_chosen // together) + [n_chosen % together] * (n_chosen % together > 0)
         fits = together <= MOST_TABLE_COLUMNS and sizes == even and len(set(columns)) == n_chosen
@@ -325,15 +326,17 @@ def check_columns_of_tables(plan: Plan, n_columns: int) -> None:
 
 
 def check_tables(forest: Forest, plan: Plan) -> None:
-    """Refuse a forest whose first trees are not the tables that were counted: a row counts once in each of them."""
+    """Refuse a forest whose first trees are not the tables that were counted, or that has trees of no step."""
     tables = plan.choices.get("tables", [])
-    cells = sum(step.shape[0] for step in plan.steps if step.name == "class counts of tables")
-    starts = [*forest.roots.tolist(), forest.n_nodes]
-    told = isinstance(tables, list) and len(tables) <= forest.n_trees
+    cells = [step.shape[0] for step in plan.steps if step.name.endswith(COUNTED)]
+    n_rounds = sum(step.name.endswith(": gradients") for step in plan.steps)
+    told = isinstance(tables, list) and len(tables) == len(cells) <= forest.n_trees <= max(len(cells) + n_rounds, 1)
+    starts, leaves = [*forest.roots.tolist(), forest.n_nodes], np.diff(forest.tree_leaves)
     for place, table in enumerate(tables if told else ()):
         tested = set(forest.feature[starts[place] : starts[place + 1]].tolist()) - {LEAF}
         told &= isinstance(table, list) and are_whole(table, 0) and tested <= set(table)
-    if not told or forest.tree_leaves[len(tables)] < cells:
+        told &= bool(leaves[place] >= cells[place])
+    if not told:
         raise ModelFileError("its first trees are not the tables that the plan says were counted.")
 
 
@@ -357,7 +360,6 @@ def planned_again(step: Step, n_columns: int, n_classes: int, choices: Mapping[s
         "sum of residuals": (l1, squared * (2 if signed else 1)),
         "strengths of columns": (2 * n_columns * l1, 2 * (n_columns * l1) ** 2 * (2 if signed else 1)),
         "sums of the target": (TARGET_LEVELS, TARGET_LEVELS**2),
-        "class counts of tables": (len(choices["tables"]),) * 2,
         "classes by column": (n_columns, n_columns),
     }
     l1, squared = (1, 1) if kind in ONE_COUNT else norms[kind]

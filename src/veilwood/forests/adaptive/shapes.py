@@ -91,6 +91,7 @@ class TableShapes:
             for m in sorted({min(len(columns), max(g, round(len(columns) * part))) for part in PARTS} | {g})
         ]  # fmt: skip
         self._usual = {b: self._usual_size(b) for b in GROUPS}
+        self._own = {b: self._own_sizes(b) for b in GROUPS}
 
     def best(self, price: float, selecting: float) -> TableShape:
         """Return the shape of largest worth at a price; ``selecting`` is what is left of it after choosing columns."""
@@ -111,7 +112,23 @@ class TableShapes:
         sizes = [b if size is None else min(size, LARGEST_SIZE) for size in self._sizes]
         return float(np.exp(np.log(sizes).mean()))
 
+    def _own_sizes(self, b: int) -> tuple[Floats, Floats, Floats]:
+        """Cells of each column, what they can show of its effect, and its share where all columns are counted alone."""
+        sizes = np.array([b if size is None else size for size in self._sizes], np.float64)
+        shown = np.array([1 - b**-SHOWN if size is None else 1.0 for size in self._sizes])
+        return sizes, shown, shares_of_tables(sizes, self._gaussian)
+
+    def _alone(self, price: float, m: int, b: int) -> float:
+        """What m columns are worth that are counted alone: any effect may be that of any column."""
+        sizes, shown, shares = self._own[b]
+        noise = 2 / (price**2 * (shares * len(sizes) / m) ** (1 if self._gaussian else 2))
+        rows, effects = self._n / (sizes * self._k), self._effects[:m, None]
+        signal = effects * rows**2
+        return float((effects * shown * signal / (signal + rows + noise)).mean(axis=1).sum())
+
     def _worth(self, price: float, m: int, g: int, b: int) -> float:
+        if g == 1:
+            return self._alone(price, m, b)
         tables, cells = -(-m // g), self._usual[b]
         noise = 2 * tables ** (1 if self._gaussian else 2) / price**2
         shown = self._numeric * (1 - b**-SHOWN) + 1 - self._numeric
@@ -130,6 +147,20 @@ class TableShapes:
                 kept = signal_of_all / (signal_of_all + rows + others)
                 total += count * math.comb(size, order) * effect * kept * shown**order
         return total
+
+
+def shares_of_tables(n_cells: Sequence[int] | Floats, gaussian: bool) -> Floats:
+    """Return the share of a budget that each table gets: their cells have the least squared noise together.
+
+    That is the least sum of cells / share^2, or cells / share under rho; cells are rounded to powers of 4, so that
+    tables of about one size get the same. Measured: 2,000 towns beside six columns 0.678 -> 0.716 at e = 1, 0.682 ->
+    0.739 at 4; 500 towns 0.674 -> 0.690, 0.685 -> 0.706; 21 other tables -0.002 +- 0.002.
+
+    >>> shares_of_tables([4, 5, 256], gaussian=False).round(3).tolist()
+    [0.167, 0.167, 0.667]
+    """
+    weights = 4.0 ** (np.rint(np.log2(n_cells) / 2) * (1 / 2 if gaussian else 1 / 3))
+    return np.asarray(weights / weights.sum())
 
 
 def division(
