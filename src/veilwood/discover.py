@@ -2,7 +2,7 @@
 """A schema measured privately, for lists and bounds that are not public: ``discover``, through the door and charged.
 
 A row adds one to the count of its text and one to that of its size, in each column (``data.things``). What stands out
-of the noise comes out, and all else about the schema is decided from that. Proof: proofs/discover.md.
+of the noise is released, and all else about the schema is decided from that. Proof: proofs/discover.md.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FEW: Final = 2  # so many different numbers are codes,
 _FEW_CLASSES: Final = 20  # and so many classes
 _NEARLY_ALL: Final = 0.9
 _MOST_VALUES: Final = 200
-_CHANCE: Final = 0.05  # that an empty size is taken for one that is there, where all sizes come out
+_CHANCE: Final = 0.05  # that an empty size is taken for one that is there, where all sizes are released
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def discovery_plan(
 
 @dataclass(frozen=True)
 class _Found:
-    """What came out of one column: noisy counts of texts, and of sizes of numbers."""
+    """What was released about one column: noisy counts of texts, and of sizes of numbers."""
 
     texts: dict[str, int]
     sizes: dict[Size, int]
@@ -211,7 +211,7 @@ def _measure(door: Door, things: Things, columns: Sequence[str], unit: Unit) -> 
         for name, row in zip(columns, noisy, strict=True):
             found[name].sizes.update({size: int(n) for size, n in enumerate(row) if n > least})
         return found
-    # Sorted, so that the order of what comes out does not depend on the order of the rows.
+    # Sorted, so that the order of what is released does not depend on the order of the rows.
     keys = [(place, text) for place in range(len(columns)) for text in sorted(texts[place])]
     counts = np.array([texts[place][text] for place, text in keys], np.int64)
     which, there = np.nonzero(sizes)
@@ -226,7 +226,7 @@ def _measure(door: Door, things: Things, columns: Sequence[str], unit: Unit) -> 
 
 
 def _column_of(name: str, found: _Found, *, is_target: bool) -> Column | None:
-    """Decide what a column is, from what came out of it; None where nothing useful did."""
+    """Decide what a column is, from what was released about it; None where nothing useful was."""
     sizes, texts = sum(found.sizes.values()), sum(found.texts.values())
     few = 2 <= len(found.texts) <= (_FEW_CLASSES if is_target else _FEW) and texts >= _NEARLY_ALL * sizes
     if found.sizes and not few and sizes >= texts / 2:
@@ -253,7 +253,7 @@ def _schema_of(
     name: str,
     inferred: bool,
 ) -> Schema:
-    """Put the schema together: post-processing of what came out."""
+    """Put the schema together: post-processing of what was released."""
     target = (
         _column_of(goal, found[goal], is_target=True)
         if classes is None

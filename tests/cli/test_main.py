@@ -161,7 +161,7 @@ def test_every_family_goes_from_fit_to_predictions(
 def test_what_was_chosen_on_the_way_is_told(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["fit", "visits.csv", "--schema", "visits.json", "--estimator", "private-forest", "--epsilon", "2"]
     assert main(words) == 0
-    assert "Chosen on the way, from what had come out: " in capsys.readouterr().out
+    assert "Chosen on the way, from what had been released: " in capsys.readouterr().out
 
 
 # -- what goes wrong -----------------------------------------------------------------------------------------

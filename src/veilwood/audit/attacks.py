@@ -270,7 +270,7 @@ def _alone(leaves: NDArray[np.int32]) -> NDArray[np.bool_]:
 
 
 class _Overheard(Door):
-    """A door at which someone listens: what comes out is public, also what no model keeps."""
+    """A door at which someone listens: what is released is public, also what no model keeps."""
 
     def __init__(self, plan: Plan, ledger: Ledger, heard: dict[str, Any]) -> None:
         super().__init__(plan, ledger)

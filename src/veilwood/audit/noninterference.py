@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Noninterference: what comes out of every mechanism is forced, so that nothing visible may tell two neighbours apart.
+"""Noninterference: what every mechanism releases is forced, so that nothing visible may tell two neighbours apart.
 
 A program runs on two neighbouring tables. Each step at the door gets the same answer both times, which follows from the
 public step alone. Whatever then differs (an attribute, a byte of a file, a message) has passed beside the door. The

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fit, overheard at the door and replayed on other tables: the likelihood ratio of what came out, for each row.
+"""A fit, overheard at the door and replayed on other tables: the likelihood ratio of what was released, for each row.
 
-What came out of a fit is forced upon fits on made-up tables, so that the exact numbers of every step are known for
+What a fit released is forced upon fits on made-up tables, so that the exact numbers of every step are known for
 those tables, whatever was chosen on the way. Which rows moved which number is found by fitting on halves of the rows,
 one half for each binary digit of their number. Nothing about an estimator has to be known for that.
 """
@@ -45,7 +45,7 @@ class Guesses:
 
 @contextmanager
 def overheard() -> Iterator[list[tuple[Step, Any, tuple[Any, ...]]]]:
-    """Write down every step at the door, what came out of it, and what went in."""
+    """Write down every step at the door, what it released, and what went in."""
     heard: list[tuple[Step, Any, tuple[Any, ...]]] = []
 
     def listening(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,7 +71,7 @@ def guess_rows(
     delta: float = 0.0,
     alpha: float = ALPHA,
 ) -> Guesses:
-    """Fit once on rows chosen by fair coins, and guess the coins from all that came out.
+    """Fit once on rows chosen by fair coins, and guess the coins from all that was released.
 
     Parameters
     ----------

@@ -432,7 +432,7 @@ def fit(
         if evaluate_share is not None:
             forest.evaluation_.save(quality_file(out))
     if not care.as_json and (learned := forest.plan_.choices.get("learned")):
-        tell(f"Chosen on the way, from what had come out: {learned}.")
+        tell(f"Chosen on the way, from what had been released: {learned}.")
     data = {"model": str(out), "certificate": forest.privacy_.to_dict(), "plan": forest.plan_.to_dict()}
     if evaluate_share is not None:
         data["evaluation"] = forest.evaluation_.to_dict()

@@ -163,9 +163,9 @@ def schema_discover(
 ) -> None:
     """Measure what a schema needs where it is not public: at a price, with a certificate.
 
-    Frequent categories and bounds of numbers that stand out of the noise come out; what one person has stays hidden but
-    for a probability of delta. Names of columns are taken to be public. Ignore columns you do not need: each one adds
-    noise to the others. The schema needs no review.
+    Frequent categories and bounds of numbers that stand out of the noise are released; what one person has stays
+    hidden but for a probability of delta. Names of columns are taken to be public. Ignore columns you do not need:
+    each one adds noise to the others. The schema needs no review.
 
     \b
     Example:

@@ -353,7 +353,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         return self._prepared[1]
 
     def go_through(self, door: Door, design: Design, method: Method[Any], measure: Callable[[Door], Any]) -> None:
-        """Measure inside a door, and take in what came out."""
+        """Measure inside a door, and take in what was released."""
         earlier = {name: getattr(self, name) for name in self._fitted()}
         with door:
             released = measure(door)
@@ -394,7 +394,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         measure: Callable[[Door], Any],
         table: Handle,
     ) -> Door:
-        """Open the door, measure, and take in what came out; return the door, closed."""
+        """Open the door, measure, and take in what was released; return the door, closed."""
         ledger = None if self.ledger is None else open_ledger(self.ledger)
         door = Door(design.plan, ledger, not_private=not_private, table=table)
         self.go_through(door, design, method, measure)

@@ -122,7 +122,7 @@ def _model(fitted: Any) -> Any:
 def measure_quality(
     model: Any, source: Source, door: Door, *, confidence: float = 0.95, n_jobs: int | None = None
 ) -> Evaluation:
-    """Count how predictions meet the truth, let the counts out through the door, and say what they say."""
+    """Count how predictions meet the truth, release the counts through the door, and say what they say."""
     scoring, schema = Scoring(_model(model)), model.schema_
     (step,) = door.plan.steps
     with door:

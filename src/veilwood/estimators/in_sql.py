@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The statements that a fit would send to a database, for its owner to review before anything runs.
 
-Trees that are grown without data are counted by these very statements. Where a forest grows from what has come out,
+Trees that are grown without data are counted by these very statements. Where a forest grows from what was released,
 later statements have this form and other constants, which are released numbers. A secret key is written KEY.
 """
 
@@ -26,7 +26,7 @@ _SHOWN: Final = 1500  # characters of a statement that is shown by its beginning
 
 
 class _OpenDoor:
-    """Lets nothing out: there are no rows, and every choice falls on the first that is allowed."""
+    """Releases nothing: there are no rows, and every choice falls on the first that is allowed."""
 
     def __init__(self, plan: Any) -> None:
         self.plan = plan

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Leaves that say no more than their noise lets them: shares that fall back on what is above, doubt, and coins.
 
-Everything here is computed from what the door let out, so it costs no privacy and may be repeated at will.
+Everything here is computed from what the door released, so it costs no privacy and may be repeated at will.
 A regression leaf holds the rotated pair (sum of y, sum of levels - y); its "shares" are then the mean target
 between the bounds and its complement, so that classes and means are treated alike.
 """

@@ -387,7 +387,7 @@ class OnePassMethod(LeafMethod[L]):
 
     @abstractmethod
     def release(self, design: Any, exact: NDArray[np.int64], door: Door) -> Any:
-        """Let the sums out through the door."""
+        """Release the sums through the door."""
 
     def measure(self, design: Any, source: Source, door: Door, n_jobs: int | None = None) -> Any:
         """Add up in one pass, and release."""
@@ -422,7 +422,7 @@ class PlainLeaves(OnePassMethod[L]):
         return self.leaf_count(design.encoding, design.forest, self.assignment(design.forest.n_trees))
 
     def release(self, design: ForestDesign, exact: NDArray[np.int64], door: Door) -> NDArray[np.int64]:
-        """Let the leaves out, with noise."""
+        """Release the leaves, with noise."""
         (step,) = design.plan.steps
         return door.noisy(step, exact)
 

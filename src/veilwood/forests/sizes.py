@@ -56,7 +56,7 @@ class SizingDesign(Design):
 
 @dataclass(frozen=True)
 class Released:
-    """What came out: the counts of all rows, and what the forest of the chosen size let out."""
+    """What was released: the counts of all rows, and what the forest of the chosen size released."""
 
     design: SizingDesign
     pooled: NDArray[np.int64] | None
@@ -208,7 +208,7 @@ class Sizing(Method[LeafParameters]):
     # -- the data --------------------------------------------------------------------------------------------------
 
     def measure(self, design: SizingDesign, source: Source, door: Door, n_jobs: int | None = None) -> Released:
-        """Count all rows first, choose the size from what comes out if nobody said it, and go on."""
+        """Count all rows first, choose the size from what is released if nobody said it, and go on."""
         if design.method is not None and isinstance(design.method, OnePassMethod):
             return self.release(design, source.add_up(self.count(design), n_jobs=n_jobs), door)
         pooled = None
@@ -236,7 +236,7 @@ class Sizing(Method[LeafParameters]):
         return WithAllRows(AllRows(len(design.encoding.schema.classes)), inner)
 
     def release(self, design: SizingDesign, exact: NDArray[np.int64], door: Door) -> Released:
-        """Let the counts of all rows out, and then the forest's."""
+        """Release the counts of all rows, and then the forest's."""
         method, first = design.method, design.plan.steps[0]
         assert isinstance(method, OnePassMethod)
         if first.name != POOLED:

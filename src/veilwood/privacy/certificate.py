@@ -147,7 +147,7 @@ class PrivacyStatement:
     schema_hash: str
     plan_hash: str
     version: str
-    """What was released, exactly, and by which version of the library. Where a plan went on from what had come out,
+    """What was released, exactly, and by which version of the library. Where a plan went on from what was released,
     this is the hash of the one that opened the door, which could be signed before.
     """
     chosen: dict[str, Any] = field(default_factory=dict)
@@ -272,7 +272,7 @@ def certify(plan: Plan, spend: Spend, servers: ByServers | None = None) -> Priva
 
 
 def chosen_in(plan: Plan, fingerprint: str) -> dict[str, Any]:
-    """Return what a plan that went on from what had come out has chosen; nothing for any other."""
+    """Return what a plan that went on from what had been released has chosen; nothing for any other."""
     if plan.opened_as is None:
         return {}
     return {"choices": plan.choices, "layout": plan.layout.to_dict(), "plan_hash": fingerprint}

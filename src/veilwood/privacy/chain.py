@@ -68,7 +68,7 @@ class Entry:
         What it was said to cost.
     state : str
         ``reserved``: charged, and not settled yet; ``committed``: noise was drawn; ``resolved``: a custodian settled as
-        spent what a crash had left; all three count. ``cancelled``: given back, as nothing had come out.
+        spent what a crash had left; all three count. ``cancelled``: given back, as nothing had been released.
     neighbours : str
         Whom it protects.
     not_private : str or None

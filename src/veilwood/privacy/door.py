@@ -44,13 +44,13 @@ class Door:
     Used as a context. On entry the whole loss is reserved, or ``BudgetExceededError`` is raised and nothing has
     happened. Each step of the plan passes once. On a regular exit the reservation is committed. If anything goes
     wrong, what was reserved stays spent, with one exception: input refused (``OutOfSchemaError``) before the first
-    noise was drawn, when nothing can have come out. Without a ledger nothing is kept, and the certificate says so.
+    noise was drawn, when nothing can have been released. Without a ledger nothing is kept, and the certificate says so.
 
     Notes
     -----
     Guarantee
 
-    What comes out costs at most the plan's loss, and that loss stands in the ledger before any of it can be seen
+    What is released costs at most the plan's loss, and that loss stands in the ledger before any of it can be seen
     (proofs/door.md, attacked by tests/guarantees/test_door.py).
     """
 
@@ -105,7 +105,7 @@ class Door:
         raise UseError("a door cannot be copied: each copy would let the same budget out once more.")
 
     def refine(self, plan: Plan) -> None:
-        """Go on under a plan that was made from what has come out so far.
+        """Go on under a plan that was made from what has been released so far.
 
         It must promise the same loss to the same people and hold every step that has passed, so that all steps together
         cost no more than what was reserved: adaptive composition (proofs/door.md). It remembers under which plan the
@@ -119,7 +119,7 @@ class Door:
         self.plan = replace(plan, opened_as=self.plan.opened_as or self.plan.fingerprint())
 
     def extend(self, step: Step) -> None:
-        """Plan one more step, from what has come out so far; all steps together cost no more than was reserved."""
+        """Plan one more step, from what has been released so far; all steps together cost no more than was reserved."""
         if self._closed or self._reservation is None:
             raise UseError("a plan is extended inside the open door.")
         if not self._passed <= {planned.name for planned in self.plan.steps}:
@@ -127,7 +127,7 @@ class Door:
         self.plan = self.plan.refined(steps=(*self.plan.steps, step))  # refused if it costs more than it promises
 
     def noisy(self, step: Step, exact: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Add the planned noise to exact integers and let them out."""
+        """Add the planned noise to exact integers and release them."""
         self._pass(step, exact.shape)
         if step.mechanism is None:
             return exact.copy()
@@ -138,10 +138,10 @@ class Door:
     def sparse(
         self, step: Step, cells: NDArray[np.int64], counts: NDArray[np.int64], n_cells: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Add the planned noise to the counts of ``n_cells`` cells, given those that are not empty, and let them out.
+        """Add the planned noise to the counts of ``n_cells`` cells, given those that are not empty, and release them.
 
-        What comes out are the cells with a positive noisy count. There may be fewer cells than planned: how many, and
-        what they are, must follow from what has come out before.
+        Released are the cells with a positive noisy count. There may be fewer cells than planned: how many, and
+        what they are, must follow from what has been released before.
         """
         if not 0 < n_cells <= step.shape[0]:
             raise PlanError(f"step {step.name!r} was planned for at most {step.shape[0]} cells, got {n_cells}.")
@@ -154,9 +154,9 @@ class Door:
         return step.mechanism.perturb(cells, counts, n_cells)
 
     def standing_out(self, step: Step, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Add the planned noise to the counts of things, and let out the places of those that stand out.
+        """Add the planned noise to the counts of things, and release the places of those that stand out.
 
-        How many things there are, and which, is private: whoever calls this shows those that come out, in an order that
+        How many things there are, and which, is private: whoever calls this shows the released ones, in an order that
         does not depend on the others.
         """
         self._pass(step, step.shape)
@@ -169,7 +169,7 @@ class Door:
     def select(
         self, step: Step, scores: NDArray[np.int64], admissible: NDArray[np.bool_] | None = None
     ) -> NDArray[np.int64]:
-        """Choose one column for each row of exact scores, by the planned mechanism, and let the choices out.
+        """Choose one column for each row of exact scores, by the planned mechanism, and release the choices.
 
         There may be fewer rows than planned (a level of a tree has as many nodes as the levels above it left open);
         ``admissible`` marks the columns that may be chosen and must not depend on the data.
@@ -185,7 +185,7 @@ class Door:
         return step.mechanism.select(scores, admissible)
 
     def best(self, step: Step, trial: Callable[[], Outcome], better: Callable[[Outcome, Outcome], bool]) -> Outcome:
-        """Run private trials a random number of times, and let out the best outcome only.
+        """Run private trials a random number of times, and release the best outcome only.
 
         A trial must cost no more than the mechanism's ``trial_epsilon``; ``TrialDoor`` is the door inside it.
         """
@@ -283,7 +283,7 @@ class TrialDoor(UnchargedDoor):
         return self
 
     def statement(self) -> NoReturn:
-        """Refuse: what comes out of a trial may not be shown, so that nothing is certified about it."""
+        """Refuse: what a trial releases may not be shown, so that nothing is certified about it."""
         raise UseError("a trial of a search has no certificate of its own: the search has.")
 
 

@@ -117,7 +117,7 @@ class Plan:
     version : str
         The version of the library that carries it out.
     opened_as : str or None
-        The fingerprint of the plan that opened the door, where this one was refined from what came out.
+        The fingerprint of the plan that opened the door, where this one was refined from what was released.
     """
 
     estimator: str
@@ -275,7 +275,7 @@ class Plan:
         ]
 
     def refined(self, **changes: Any) -> Plan:
-        """Return the plan as it goes on after something has come out; it remembers under which one the door opened."""
+        """Return the plan as it goes on after a release; it remembers under which one the door opened."""
         return replace(self, **changes, opened_as=self.opened_as or self.fingerprint())
 
     def explain(self) -> str:

@@ -29,15 +29,15 @@ __all__ = ["LARGEST_SPARSE_SCALE", "MOST_SPARSE_CELLS", "SparseLaplace"]
 Ints = NDArray[np.int64]
 
 MOST_SPARSE_CELLS: Final = 1 << 53
-LARGEST_SPARSE_SCALE: Final = 4  # from 5 on, empty cells would come out too often beside those of one row
+LARGEST_SPARSE_SCALE: Final = 4  # from 5 on, empty cells would be released too often beside those of one row
 _BITS: Final = 128  # of exp(-1/scale), rounded up
 
 
 @dataclass(frozen=True, init=False)
 class SparseLaplace:
-    """Noise on a huge table of counts, of which only the cells with a positive noisy count come out.
+    """Noise on a huge table of counts, of which only the cells with a positive noisy count are released.
 
-    A cell with rows gets discrete Laplace noise. An empty one comes out with a small probability, as if it had
+    A cell with rows gets discrete Laplace noise. An empty one is released with a small probability, as if it had
     one row or more; which ones do is drawn without visiting the others.
 
     Parameters
@@ -50,7 +50,7 @@ class SparseLaplace:
     Guarantee
 
     Neighbours: tables of counts that differ by at most s in L1 norm.
-    Bound: that of ``DiscreteLaplace``, epsilon = s/scale, though whether a cell comes out depends on its count.
+    Bound: that of ``DiscreteLaplace``, epsilon = s/scale, though whether a cell is released depends on its count.
     Proof: proofs/sparse-counts.md
     Test: tests/privacy/test_sparse_noise.py::test_loss_is_the_bound_and_attains_it
 
@@ -101,7 +101,7 @@ class SparseLaplace:
         return np.append(a**count / (1 + a), (1 - a) / (1 + a) * a ** np.abs(values - float(count)))
 
     def perturb(self, cells: Ints, counts: Ints, n_cells: int) -> tuple[Ints, Ints]:
-        """Return the cells that come out, in ascending order, and their noisy counts, which are positive.
+        """Return the cells that are released, in ascending order, and their noisy counts, which are positive.
 
         Parameters
         ----------

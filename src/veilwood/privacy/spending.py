@@ -168,7 +168,7 @@ def record(spending: Spending) -> None:
 
 
 def withdraw(spending: Spending) -> None:
-    """Forget a release that was cancelled before anything had come out."""
+    """Forget a release that was cancelled before anything had been released."""
     _add(spending, -1)
 
 

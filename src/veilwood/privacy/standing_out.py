@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts of things that are not known before, such as categories: noise on each, and only what stands out comes out.
+"""Counts of things that are not known before, such as categories: noise on each, and only what stands out is released.
 
 Which things there are is private too: one that a single unit has stays below the threshold but for a small probability,
 which is a part of delta. After Korolova, Kenthapadi, Mishra and Ntoulas (2009), with Gaussian noise that is drawn
@@ -29,14 +29,14 @@ _BITS = 128
 
 @dataclass(frozen=True, init=False)
 class StandingOut:
-    """Gaussian noise on the counts of unknown things, of which those above a threshold come out.
+    """Gaussian noise on the counts of unknown things, of which those above a threshold are released.
 
     Parameters
     ----------
     sigma_squared
         Of the noise, as in ``DiscreteGaussian``.
     threshold
-        What comes out has a noisy count above it.
+        What is released has a noisy count above it.
     most
         How much one unit adds to the count of one thing, at most.
     things
@@ -49,8 +49,8 @@ class StandingOut:
     Neighbours: tables of counts, by name, that differ by at most sqrt(s) in L2 norm; at most ``things`` names are in
     one table only, with counts of at most ``most``.
     Bound: (epsilon, delta)-differential privacy, epsilon being that of zCDP with rho = s/(2 sigma_squared) at a part of
-    delta; the rest of delta bounds the probability that a thing in one table only comes out. Assumes uniform bits from
-    the operating system.
+    delta; the rest of delta bounds the probability that a thing of one table only is released. Assumes uniform bits
+    from the operating system.
     Proof: proofs/discover.md
     Test: tests/privacy/test_standing_out.py::test_the_exact_loss_is_within_the_promise
 
@@ -85,7 +85,7 @@ class StandingOut:
     def for_loss(cls, loss: Loss, *, squared_l2: int, most: int, things: int) -> StandingOut:
         """Return the least noise and threshold that keep a loss with a delta: half of it for either."""
         if loss.epsilon is None or loss.delta <= 0:
-            raise MechanismError("what is not known before can only come out with a delta above 0.")
+            raise MechanismError("what is not known before can only be released with a delta above 0.")
         half = loss.delta / 2
         sigma_squared = Fraction(squared_l2) / (2 * zcdp_rho(loss.epsilon, half))
         start = most - 1 + ceil(sqrt(2 * float(sigma_squared) * max(log(things / float(half)), 0.0)))
@@ -96,7 +96,7 @@ class StandingOut:
 
     @property
     def delta(self) -> Fraction:
-        """Bound the probability that any thing of one table only comes out: exact, rounded up."""
+        """Bound the probability that any thing of one table only is released: exact, rounded up."""
         above = self.threshold + 1 - self.most
         _, tail = samplers.exp_minus(Fraction(above * above) / (2 * self.sigma_squared), _BITS)
         return Fraction(self.things * tail, 1 << _BITS)
@@ -114,7 +114,7 @@ class StandingOut:
         return zcdp_epsilon(rho, loss.delta - self.delta) <= loss.epsilon
 
     def perturb(self, counts: Ints) -> tuple[Ints, Ints]:
-        """Return the places of the things that come out, and their noisy counts; counts are of 1 or more."""
+        """Return the places of the things that are released, and their noisy counts; counts are of 1 or more."""
         if counts.ndim != 1 or counts.dtype != np.int64 or (len(counts) and counts.min() < 1):
             raise MechanismError("counts must be an int64 vector of numbers of 1 or more: leave out what is not there.")
         noisy = DiscreteGaussian(self.sigma_squared).perturb(counts)

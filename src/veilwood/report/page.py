@@ -266,7 +266,7 @@ def _measured(model: Any) -> str:
         for name, mechanism, _, loss in steps_in_words(model.privacy_.composition)
     ]
     learned = model.plan_.choices.get("learned")
-    chosen = f"Chosen on the way, from what had come out: {learned}." if learned else ""
+    chosen = f"Chosen on the way, from what had been released: {learned}." if learned else ""
     released = model.privacy_.released
     told = f"Only the following left the private side, each with noise; the model is computed from it: {released}."
     text = "<h2>What was measured, and why</h2>" + _paragraphs([told])

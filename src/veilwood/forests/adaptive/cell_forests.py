@@ -105,7 +105,7 @@ def grow(
     cells: FineCells, n_classes: int, rng: np.random.Generator, n_jobs: int | None, *, fast: bool = HAVE_NUMBA
 ) -> GrownModel:
     """Grow the kind of model that predicts rows best that it was not grown from."""
-    if not len(cells.weight):  # nothing came out: nothing is known
+    if not len(cells.weight):  # nothing was released: nothing is known
         return GrownModel(*_joined([_single_leaf(np.full(n_classes, 1 / n_classes))], cells.axes), np.zeros(n_classes))
     row = _as_rows(cells.weight, rng)
     seeds = rng.integers(0, 2**31 - 1, 2)
@@ -115,7 +115,7 @@ def grow(
     with threadpool_limits(limits=1, user_api="openmp"), warnings.catch_warnings():
         # Filters are of the whole process: only this one message, so that no other thread loses a warning of ours.
         warnings.filterwarnings("ignore", message="The number of unique classes is greater than")
-        # A class that never came out has no log-odds.
+        # A class that was never released has no log-odds.
         additive_too = len(cells.axes) > 0 and n_classes <= MANY_CLASSES and len(np.unique(y)) == n_classes
         candidates = [one for one in CANDIDATES if one.kind != "additive" or additive_too]
         losses = [

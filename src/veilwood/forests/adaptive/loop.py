@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One adaptive loop: start, tables of class counts, then rounds that choose what to measure next.
 
-Every step is planned from what has come out before, and passes the door. The start tells how many rows there are and
+Every step is planned from what was released before, and passes the door. The start tells how many rows there are and
 where a row begins about which nothing is known. Tables (classes) count as many columns as can be told from noise. A
 round chooses the column or pair that explains most of what is left, measures the gradients in its cells, and takes a
 step as far as the noise allows. All constants are for the epsilon e of one row (``purse``); where they come from is
@@ -92,7 +92,7 @@ Ints = NDArray[np.int64]
 
 @dataclass
 class Learned:
-    """What came out; public. Scores are whole numbers (``rows``)."""
+    """What was released; public. Scores are whole numbers (``rows``)."""
 
     start: NDArray[np.int32]
     steps: list[TableScores] = field(default_factory=list)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be planned before anything has come out: the first step, how many rounds, by what the budget is spent.
+"""What can be planned before anything has been released: the first step, how many rounds, by what the budget is spent.
 
 Constants are for the epsilon e of one row (``purse``), and measured where nothing else is said (``loop``).
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """PrivateForest: give it a schema and an epsilon, and it finds out the rest, step by step.
 
-Here are its plan, its way through the door, and the model that comes out. What is measured, and when, is in ``loop``.
+Here are its plan, its way through the door, and the model that is learned. What is measured, and when, is in ``loop``.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class PrivateForest(Method[PrivateForestParameters]):
         check_n_rows(self.parameters.n_rows)
 
     def design(self, asked: Asked) -> PrivateForestDesign:
-        """Plan the start; what follows is planned from what comes out, and told in words."""
+        """Plan the start; what follows is planned from what is released, and told in words."""
         given = self.parameters.n_rows
         return self._design(asked, None if given is None else int(given), declared=True)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A privacy budget that is spent step by step, each step planned from what has come out before.
+"""A privacy budget that is spent step by step, each step planned from what has been released before.
 
 Prices are in the epsilon of one row, e: what Laplace noise on a count would cost it. A unit of k rows at epsilon is one
 row at epsilon / k, a replaced row one at epsilon / 2; with a delta, a part rho of the budget is worth the Gaussian
@@ -103,17 +103,17 @@ class Purse:
         return self._planned(step)
 
     def measure_sparse(self, step: Step, cells: Ints, counts: Ints, n_cells: int) -> tuple[Ints, Ints]:
-        """Let cells that turn up out through the door."""
+        """Release, through the door, the cells that turn up."""
         assert self._door is not None
         return self._door.sparse(step, cells, counts, n_cells)
 
     def measure(self, step: Step, exact: Ints) -> NDArray[np.float64]:
-        """Let sums out through the door, with noise."""
+        """Release sums through the door, with noise."""
         assert self._door is not None
         return self._door.noisy(step, exact.reshape(step.shape)).astype(np.float64)
 
     def choose(self, step: Step, scores: Ints, allowed: NDArray[np.bool_] | None = None) -> int:
-        """Let a choice out through the door."""
+        """Release a choice through the door."""
         assert self._door is not None
         (chosen,) = self._door.select(step, scores[None], None if allowed is None else allowed[None])
         return int(chosen)

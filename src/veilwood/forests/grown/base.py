@@ -100,7 +100,7 @@ class GrownMethod(LeafMethod[G]):
         """Split the open nodes, in one pass over the rows."""
 
     def release_leaves(self, door: Door, step: Step, exact_leaves: NDArray[np.int64]) -> NDArray[Any]:
-        """Let the leaves out."""
+        """Release the leaves."""
         return door.noisy(step, exact_leaves)
 
     # -- shared --------------------------------------------------------------------------------------------------

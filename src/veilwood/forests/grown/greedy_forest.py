@@ -164,7 +164,7 @@ class GreedyForest(GrownMethod[GreedyForestParameters]):
         )  # fmt: skip
 
     def release_leaves(self, door: Door, step: Step, exact_leaves: NDArray[np.int64]) -> NDArray[Any]:
-        """Let counts out, or labels: 1 for the chosen class."""
+        """Release counts, or labels: 1 for the chosen class."""
         if not self.labels_only:
             return super().release_leaves(door, step, exact_leaves)
         return np.eye(step.shape[1], dtype=np.int64)[door.select(step, exact_leaves)]

@@ -179,7 +179,7 @@ class Answering:
     # -- releasing a batch ---------------------------------------------------------------------------------------
 
     def release(self, asked: PlannedBatch, exact: Any, door: Door, n_jobs: int | None) -> Floats:
-        """Let the answers out through the door; return the votes by class."""
+        """Release the answers through the door; return the votes by class."""
         if asked.measurements:
             noisy = [
                 [door.noisy(step, table) for step, table in zip(m.steps, self._tables(i, m, exact), strict=True)]

@@ -353,7 +353,7 @@ class MatrixForest(OnePassMethod[MatrixForestParameters]):
         return self.leaf_count(design.encoding, design.forest, self.assignment(design.forest.n_trees))
 
     def release(self, design: MatrixDesign, exact: NDArray[np.int64], door: Door) -> Floats:
-        """Let the tables out, with noise, and reconstruct the leaves from them."""
+        """Release the tables, with noise, and reconstruct the leaves from them."""
         if not design.measurements:
             return door.noisy(design.plan.steps[0], exact).astype(np.float64)
         ends = np.cumsum([math.prod(step.shape) for step in design.plan.steps])

@@ -403,7 +403,7 @@ def count_rows(estimator: Any, X: Any, y: Any = None) -> Ints:
 
 
 class JointDoor(Door):
-    """The door of whoever is told by servers what came out: it charges its own ledger as any door does.
+    """The door of whoever is told by servers what was released: it charges its own ledger as any door does.
 
     Notes
     -----

@@ -68,7 +68,7 @@ class Training:
     _closed: threading.Event
 
     def _settle_leftovers(self, study: Study) -> None:
-        """Settle spends that a crash cut short: a stored model is paid for, and nothing else came out of a training."""
+        """Settle spends that a crash cut short: a stored model is paid for, and a training releases nothing else."""
         kept = study.model.facts["entry"] if study.model else None
         going_on = study.state.attempt["entry"] if study.state.attempt else None
         books = self._books(study)
