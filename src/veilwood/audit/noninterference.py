@@ -34,7 +34,7 @@ from datetime import datetime, tzinfo
 from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 from unittest import mock
 
 import numpy as np
@@ -58,6 +58,8 @@ __all__ = ["Passage", "Trace", "compare", "forced", "interference", "outcome", "
 
 Ints = NDArray[np.int64]
 AnyTable = TypeVar("AnyTable")
+TableProgram: TypeAlias = Callable[[AnyTable, Path], Any]
+"""Takes a table and a folder to write its input to; what it returns counts as seen."""
 
 IN_MEMORY_ONLY: Final = ("_exact",)
 """What a MatrixForestPredictor holds by its nature; it is never pickled, saved or printed."""
@@ -278,7 +280,7 @@ def visible(model: Any, queries: Any = None, *, path: str = "model.veilwood") ->
     return shown
 
 
-def trace(program: Callable[[AnyTable, Path], Any], table: AnyTable, folder: Path, draw: int = 0) -> Trace:
+def trace(program: TableProgram[AnyTable], table: AnyTable, folder: Path, draw: int = 0) -> Trace:
     """Run a program on a table, with all outcomes forced, and return what it left to be seen.
 
     The program is called with the table and a folder for its input, from within an empty folder for its output.
@@ -338,12 +340,7 @@ def _contents(path: Path) -> tuple[int, int, Any]:
 
 
 def interference(
-    program: Callable[[AnyTable, Path], Any],
-    one: AnyTable,
-    other: AnyTable,
-    *,
-    draw: int = 0,
-    allowed: Fraction | None = None,
+    program: TableProgram[AnyTable], one: AnyTable, other: AnyTable, *, draw: int = 0, allowed: Fraction | None = None
 ) -> list[str]:
     """Return how a program tells two neighbouring tables apart other than through the door; empty if it does not.
 
@@ -362,12 +359,7 @@ def interference(
 
 
 def compare(
-    program: Callable[[AnyTable, Path], Any],
-    one: AnyTable,
-    other: AnyTable,
-    *,
-    draw: int = 0,
-    allowed: Fraction | None = None,
+    program: TableProgram[AnyTable], one: AnyTable, other: AnyTable, *, draw: int = 0, allowed: Fraction | None = None
 ) -> tuple[Trace, list[str]]:
     """Return the trace of one table beside what ``interference`` finds: a test can see what it has reached."""
     with tempfile.TemporaryDirectory() as home:

@@ -36,9 +36,13 @@ LARGEST_VALUE = 2**61  # of a number that gets noise: sums of a few cannot overf
 class _AdditiveNoise(ABC):
     """Noise that is added to integers."""
 
-    @abstractmethod
     def sample(self, shape: Shape) -> Ints:
-        """Return independent draws."""
+        """Return independent draws of the given shape."""
+        return self._draw(_size(shape)).reshape(shape)
+
+    @abstractmethod
+    def _draw(self, n: int) -> Ints:
+        """Return `n` independent draws."""
 
     def perturb(self, counts: ArrayLike) -> Ints:
         """Return integer `counts` of any shape with independent noise on every entry, zeros included."""
@@ -127,12 +131,8 @@ class DiscreteLaplace(_AdditiveNoise):
         object.__setattr__(self, "scale", positive("scale", scale, LARGEST_SCALE))
         object.__setattr__(self, "backend", _known(backend))
 
-    def sample(self, shape: Shape) -> Ints:
-        """Return independent draws of the given shape."""
-        n = _size(shape)
-        if self.backend == "opendp":
-            return samplers.opendp_laplace(self.scale, n).reshape(shape)
-        return samplers.laplace(self.scale, n).reshape(shape)
+    def _draw(self, n: int) -> Ints:
+        return (samplers.opendp_laplace if self.backend == "opendp" else samplers.laplace)(self.scale, n)
 
     def pmf(self, k: ArrayLike) -> Floats:
         """Return the probability of each integer in `k`."""
@@ -189,12 +189,8 @@ class DiscreteGaussian(_AdditiveNoise):
         object.__setattr__(self, "sigma_squared", checked)
         object.__setattr__(self, "backend", _known(backend))
 
-    def sample(self, shape: Shape) -> Ints:
-        """Return independent draws of the given shape."""
-        n = _size(shape)
-        if self.backend == "opendp":
-            return samplers.opendp_gaussian(self.sigma_squared, n).reshape(shape)
-        return samplers.gaussian(self.sigma_squared, n).reshape(shape)
+    def _draw(self, n: int) -> Ints:
+        return (samplers.opendp_gaussian if self.backend == "opendp" else samplers.gaussian)(self.sigma_squared, n)
 
     def pmf(self, k: ArrayLike) -> Floats:
         """Return the probability of each integer in `k`."""

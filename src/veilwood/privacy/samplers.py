@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exact batched samplers of integer laws, by inverse tables whose ties are resolved lazily; and OpenDP's.
 
-No sensitivity and no privacy claim lives here: see mechanisms.py.
+No sensitivity and no privacy claim lives here: see ``noise``. The tables that reveal bits are in ``entropy``.
 
 How a draw is exact. A uniform real U is revealed a few bits at a time. Every cumulative probability F is known
 only as an enclosure [low, high] of integers over a power of two, computed with directed rounding. What has been

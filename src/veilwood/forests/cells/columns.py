@@ -53,7 +53,7 @@ class CellColumn:
     @cached_property
     def n_cells(self) -> int:
         """All cells, that of missing values included."""
-        return len(self.starts)
+        return int(self.starts.size)
 
     def cells(self, codes: NDArray[np.uint16]) -> NDArray[np.uint16]:
         """Return the cells that codes lie in."""
