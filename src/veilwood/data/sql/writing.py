@@ -183,6 +183,15 @@ class CellWriter(Writer):
     def _missing(self, column: int) -> int | None:
         return None
 
+    def _of_codes(self, x: str, way: Split) -> str:
+        numbers = [NOWHERE if to is None else to for to in way.to if not isinstance(to, Split)]
+        if 2 < len(way.to) == len(numbers) and way.first != tuple(range(len(way.to))):
+            lengths = np.diff([*way.first, self._n_codes(way.column)])
+            found = self.words.looked_up(np.repeat(np.array(numbers, np.int64), lengths).tolist(), x)
+            if found is not None:
+                return found
+        return super()._of_codes(x, way)
+
 
 def batched(selects: Iterable[str], before: str = "") -> Iterator[str]:
     """Join queries into statements that engines accept."""
