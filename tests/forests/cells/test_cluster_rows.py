@@ -36,7 +36,7 @@ from veilwood.audit.noninterference import coins_by_row
 from veilwood.data.batches import Batch
 from veilwood.data.cluster.source import KeptRows
 from veilwood.data.encoding import Encoding
-from veilwood.forests.adaptive import fine_cells, loop
+from veilwood.forests.adaptive import fine_cells, loop, planning
 from veilwood.forests.cells import cluster_rows
 from veilwood.forests.cells.cell_tables import CellTable
 from veilwood.forests.cells.cluster_rows import CoinKey, CountedCells, PartitionRows
@@ -200,7 +200,7 @@ def made_there(seed: int, n_rows: int) -> pd.DataFrame:
 
 @pytest.mark.slow
 def test_memory_here_does_not_grow_with_the_rows(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "MOST_ROUNDS", 2)
+    monkeypatch.setattr(planning, "MOST_ROUNDS", 2)
     grown: list[int] = []
     ask = KeptRows.ask
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from data.test_cluster import as_dask, as_ray, here, ray, table
-from forests.test_cluster_rows import KINDS, assert_same, fitted
+from data.cluster.test_engines import as_dask, as_ray, here, ray, table
+from forests.cells.test_cluster_rows import KINDS, assert_same, fitted
 from veilwood.data.cluster.source import KeptRows
-from veilwood.forests.adaptive import loop
+from veilwood.forests.adaptive import planning
 
 __all__ = ["here", "ray"]  # fixtures
 
@@ -102,7 +102,7 @@ def test_a_worker_killed_in_the_middle_changes_nothing(
         parent = "CoarseGrainedExecutorBackend"
     else:
         rows, parent = as_ray(request.getfixturevalue("ray"), frame), None
-    monkeypatch.setattr(loop, "MOST_ROUNDS", 6)  # a question takes Spark seconds
+    monkeypatch.setattr(planning, "MOST_ROUNDS", 6)  # a question takes Spark seconds
     asks = asked_while(monkeypatch, {})
     whole = fitted(kind, as_dask(frame))
     marks = [tmp_path / "first", tmp_path / "second"]
