@@ -201,7 +201,7 @@ def of_diprime(
         found = []
         for seed in range(seeds):
             forest, rows = make(table, seed)
-            unit = diprime.unit_of(table) * (0.01 if panel == "Parkinsons" else 1.0)
+            unit = diprime.error_unit(table) * (0.01 if panel == "Parkinsons" else 1.0)
             found.append(diprime.score(forest, rows, seed, unit))
         yield f"DiPriMe, {panel}, {method}", variant, theirs, mean_of(found)
 

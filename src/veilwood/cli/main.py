@@ -62,7 +62,7 @@ from veilwood.cli.tune import tune_settings
 from veilwood.data.columns import closest
 from veilwood.data.private_text import showing_values
 from veilwood.data.schema import Schema, TaskKind
-from veilwood.data.sql.session import is_address
+from veilwood.data.sql.session import is_database
 from veilwood.errors import (
     BudgetExceededError,
     FileError,
@@ -406,7 +406,7 @@ def fit(
     check_output(out, care.force)
     if evaluate_share is not None:
         check_output(quality_file(out), care.force)
-    if is_address(table):
+    if is_database(table):
         check_output(statements_file(out), care.force)
     book = open_ledger(None) if ledger is None else existing_ledger(ledger)
     declared = csv.declared(_load_schema(schema))

@@ -21,7 +21,7 @@ from veilwood.data.problems import Invalid
 from veilwood.data.relations import stream_of
 from veilwood.data.row_cap import Keeps
 from veilwood.data.spool import Spool, open_spool
-from veilwood.data.sql.session import is_address, is_ibis
+from veilwood.data.sql.session import is_database, is_ibis
 from veilwood.data.sql.source import open_sql
 from veilwood.data.streams import open_stream
 from veilwood.data.weights import Weights
@@ -96,7 +96,7 @@ def open_rows(
         raise ParameterError("invalid", invalid, "is not known", "'refuse' or 'drop'")
     cap = unit if isinstance(unit, RowsOf) else None
     is_path = isinstance(X, PathLike) or (isinstance(X, str) and "://" not in X)
-    in_database = not is_path and (is_address(X) or is_ibis(X))
+    in_database = not is_path and (is_database(X) or is_ibis(X))
     in_files = is_path or (not in_database and are_files(X))
     engine = None if in_database or in_files else engine_of(X)
     elsewhere = in_database or in_files or engine is not None or isinstance(X, Spool)

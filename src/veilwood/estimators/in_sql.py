@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.data.sql.session import Session, is_address, open_session
+from veilwood.data.sql.session import Session, is_database, open_session
 from veilwood.data.sql.source import EncodedRows, SqlSource, assumed_types, scratch_tables
 from veilwood.data.sql.words import EngineWords, SqlEngine, kind_of
 from veilwood.forests.adaptive.private_forest import PrivateForest
@@ -74,7 +74,7 @@ def statements_of(forest: Any, where: str) -> list[str]:
     cap = unit if isinstance(unit, RowsOf) else None
     sent: list[str] = []
     encoding = design.encoding
-    if is_address(where):
+    if is_database(where):
         session = open_session(where, sent.append)
         columns = session.columns()
         words, relation = session.words, session.relation

@@ -21,13 +21,13 @@ TextRows = list[list[str]]
 Facts = dict[str, Any]
 
 
-def text_of(raw: bytes) -> str:
+def cell_text(raw: bytes) -> str:
     """Decode a file, whatever its age."""
     return raw.decode("utf-8-sig", errors="replace")
 
 
 def _lines(raw: bytes, delimiter: str = ",") -> TextRows:
-    rows = csv.reader(text_of(raw).splitlines(), delimiter=delimiter, skipinitialspace=True)
+    rows = csv.reader(cell_text(raw).splitlines(), delimiter=delimiter, skipinitialspace=True)
     return [[cell.strip() for cell in row] for row in rows if row]
 
 
@@ -153,7 +153,7 @@ def sparse(raw: bytes, facts: Facts) -> TextRows:
     """LIBSVM's file of binary columns: a label, then the numbers of the columns that are 1."""
     width = len(facts["columns"]) - 1
     found = []
-    for line in text_of(raw).split("\n"):
+    for line in cell_text(raw).split("\n"):
         label, *entries = line.split() or [""]
         if label:
             ones = {int(entry.split(":")[0]) for entry in entries}

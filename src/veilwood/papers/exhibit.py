@@ -146,10 +146,10 @@ def _value(values: list[float]) -> Value:
     return Value(float(np.mean(values)), error, len(values))
 
 
-def text_of(x: float | str) -> str:
+def as_text(x: float | str) -> str:
     """Write a coordinate the one way it is compared and kept.
 
-    >>> text_of(0.40), text_of(128), text_of("k=3 h=7")
+    >>> as_text(0.40), as_text(128), as_text("k=3 h=7")
     ('0.4', '128', 'k=3 h=7')
     """
     return x if isinstance(x, str) else f"{x:g}"

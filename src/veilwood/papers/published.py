@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
-from veilwood.papers.exhibit import Cell, Value, Values, text_of
+from veilwood.papers.exhibit import Cell, Value, Values, as_text
 
 
 @lru_cache
@@ -26,7 +26,7 @@ def read(name: str) -> list[dict[str, str]]:
 def mrf_values(name: str, x: str, curves: dict[str, str], panel: Callable[[dict[str, str]], str]) -> Values:
     """Return accuracies of the M-RF paper along the column ``x``; ``curves`` maps the authors' names to ours."""
     return {
-        Cell(panel(row), curves[row["method"]], text_of(float(row[x]))): Value(
+        Cell(panel(row), curves[row["method"]], as_text(float(row[x]))): Value(
             float(row["acc_mean"]), float(row["acc_std"]) / int(row["n_trials"]) ** 0.5, int(row["n_trials"])
         )
         for row in read(name)

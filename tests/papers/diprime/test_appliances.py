@@ -16,7 +16,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The forests that are asked for; none is fitted."""
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr(methods, "load", lambda tables, name: name)
-    monkeypatch.setattr(methods, "unit_of", lambda table: 1000.0)
+    monkeypatch.setattr(methods, "error_unit", lambda table: 1000.0)
     monkeypatch.setattr(methods, "make", lambda method, table, **given: asked.append({"method": method} | given))
     monkeypatch.setattr(methods, "score", lambda forest, table, seed, scale: float(len(asked)))
     return asked

@@ -43,9 +43,9 @@ def test_each_name_is_the_forest_it_says() -> None:
 
 
 def test_errors_are_divided_by_the_square_of_the_range() -> None:
-    assert methods.unit_of(table("classification")) == 1.0
-    assert methods.unit_of(table("regression")) == pytest.approx(36.0)
-    assert methods.unit_of(table("regression", "parkinsons")) == pytest.approx(64.0)
+    assert methods.error_unit(table("classification")) == 1.0
+    assert methods.error_unit(table("regression")) == pytest.approx(36.0)
+    assert methods.error_unit(table("regression", "parkinsons")) == pytest.approx(64.0)
 
 
 def test_a_forest_is_scored_on_rows_that_it_did_not_see() -> None:

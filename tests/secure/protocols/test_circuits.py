@@ -29,7 +29,7 @@ def test_circuits_by_enumeration() -> None:
     assert np.array_equal(opened(circuits.add(engine, planes(x), planes(y))), (x + y) % 32)
     assert np.array_equal(opened(circuits.subtract(engine, planes(x), planes(y))), (x - y) % 32)
     assert np.array_equal(opened(circuits.capped(engine, planes(x), 3)), np.minimum(x, 7))
-    hot = circuits.one_hot(engine, planes(x), 21)
+    hot = circuits.one_hot_bits(engine, planes(x), 21)
     assert np.array_equal(circuits.unpacked(hot.parts[0]), x == np.arange(21)[:, None])
     table = np.arange(21) ** 2
     assert np.array_equal(opened(circuits.looked_up(hot, table, 9)), np.where(x < 21, table[np.minimum(x, 20)], 0))

@@ -22,7 +22,7 @@ from veilwood.data.relations import reads_texts, types_from_rows
 from veilwood.data.sql.words import EngineWords, SqlEngine
 from veilwood.errors import SetupError, UnreadableError, UseError
 
-__all__ = ["Session", "is_address", "is_ibis", "open_session"]
+__all__ = ["Session", "is_database", "is_ibis", "open_session"]
 
 ResultRows: TypeAlias = "list[tuple[Any, ...]]"
 
@@ -37,10 +37,10 @@ _SNAPSHOT: Final = {
 _PART: Final = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
 
 
-def is_address(X: Any) -> bool:
+def is_database(X: Any) -> bool:
     """Whether this is the address of a table in a database.
 
-    >>> is_address("duckdb:///claims.db#visits"), is_address("visits.csv")
+    >>> is_database("duckdb:///claims.db#visits"), is_database("visits.csv")
     (True, False)
     """
     return isinstance(X, str) and X.partition("://")[0] in _ENGINES and "://" in X

@@ -8,7 +8,7 @@ from typing import Any
 
 from veilwood.papers.diprime import methods
 from veilwood.papers.diprime.methods import DIPRIME, DP_ERT, ERT, EXP, FLIP, RF, SELECT
-from veilwood.papers.exhibit import Cell, Experiment, Job, Row, text_of
+from veilwood.papers.exhibit import Cell, Experiment, Job, Row, as_text
 from veilwood.papers.tables import PublicTables
 
 ERROR = "MSE x 1000"
@@ -44,7 +44,7 @@ def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
     """All methods along one axis, on one split."""
     axis, trees, seed = job.settings["axis"], job.settings["trees"], job.settings["seed"]
     table = methods.load(tables, "appliances-energy")
-    scale = methods.unit_of(table) / 1000
+    scale = methods.error_unit(table) / 1000
     known: dict[tuple[str, Any, Any], float] = {}
     for x in job.settings["xs"]:
         for method in METHODS:
@@ -54,7 +54,7 @@ def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
                 known[key] = methods.score(
                     methods.make(method, table, seed=seed, trees=trees, **given), table, seed, scale
                 )
-            yield Row(Cell(panel(axis, trees), method, text_of(x), ERROR), seed, known[key])
+            yield Row(Cell(panel(axis, trees), method, as_text(x), ERROR), seed, known[key])
 
 
 # -- Figures 7 and 8: the share of splits and the number of candidates ----------------------------------------------
@@ -89,7 +89,7 @@ def measure_shares(job: Job, tables: PublicTables) -> Iterator[Row]:
     """One variant along one axis, on one split."""
     method, axis, trees, seed = (job.settings[name] for name in ("method", "axis", "trees", "seed"))
     table = methods.load(tables, "appliances-energy")
-    scale = methods.unit_of(table) / 1000
+    scale = methods.error_unit(table) / 1000
 
     def error(**given: Any) -> float:
         forest = methods.make(method, table, seed=seed, trees=trees, max_depth=8, **given)
@@ -100,12 +100,12 @@ def measure_shares(job: Job, tables: PublicTables) -> Iterator[Row]:
         for epsilon in EPSILONS:
             for rho in RHOS:
                 value = error(epsilon=epsilon, n_estimators=10, candidates=10, split_share=rho)
-                yield Row(Cell(where, epsilon_curve(epsilon), text_of(rho), ERROR), seed, value)
+                yield Row(Cell(where, epsilon_curve(epsilon), as_text(rho), ERROR), seed, value)
         return
     for candidates in CANDIDATES:
         for count in COUNTS:
             value = error(epsilon=10.0, n_estimators=count, candidates=candidates, split_share=0.5)
-            yield Row(Cell(where, candidates_curve(candidates), text_of(count), ERROR), seed, value)
+            yield Row(Cell(where, candidates_curve(candidates), as_text(count), ERROR), seed, value)
 
 
 EXPERIMENT = Experiment("diprime-appliances", jobs, measure)

@@ -10,7 +10,7 @@ import numpy as np
 from veilwood.papers.claims import above
 from veilwood.papers.diprime.methods import DP_DF, DP_ERT, DP_RF, EXP, FLIP, SELECT, load, make
 from veilwood.papers.drawing import lines
-from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Values, text_of
+from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Values, as_text
 from veilwood.papers.tables import PublicTables
 from veilwood.trees.counting import route
 
@@ -33,7 +33,7 @@ def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
         leaves = route(forest.forest_, forest.encode(table.X))
         held = np.bincount(leaves.ravel(), minlength=forest.forest_.n_leaves) / len(table.X)
         for fraction in FRACTIONS:
-            yield Row(Cell(PANEL, method, text_of(fraction), SHARE), seed, 100 * float(np.mean(held <= fraction)))
+            yield Row(Cell(PANEL, method, as_text(fraction), SHARE), seed, 100 * float(np.mean(held <= fraction)))
         yield Row(Cell(SIZES, method, "", "nodes"), seed, forest.forest_.n_nodes / forest.forest_.n_trees)
 
 

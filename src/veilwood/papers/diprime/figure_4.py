@@ -10,7 +10,7 @@ import numpy as np
 from veilwood.papers.claims import above
 from veilwood.papers.diprime.methods import DIPRIME, DP_ERT, EXP, FLIP, SELECT, load, make
 from veilwood.papers.drawing import lines
-from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, text_of
+from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, as_text
 from veilwood.papers.tables import PublicTables
 from veilwood.trees.counting import route
 from veilwood.trees.forest import LEAF
@@ -37,7 +37,7 @@ def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
         left = rows[forest.child[inner]] / rows[inner]
         counts, _ = np.histogram(left, EDGES)
         for middle, count in zip((EDGES[1:] + EDGES[:-1]) / 2, counts, strict=True):
-            yield Row(Cell("Banknote", method, text_of(round(float(middle), 2)), SHARE), seed, 100 * count / len(left))
+            yield Row(Cell("Banknote", method, as_text(round(float(middle), 2)), SHARE), seed, 100 * count / len(left))
         yield Row(Cell("Banknote, mean", method, "", IMBALANCE), seed, float(np.mean(np.abs(left - 0.5))))
 
 

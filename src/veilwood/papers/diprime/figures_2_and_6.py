@@ -9,7 +9,7 @@ from veilwood.papers.claims import above, rises
 from veilwood.papers.diprime import methods
 from veilwood.papers.diprime.methods import DIPRIME, DP_DF, DP_ERT, DP_RF, ERT, EXP, FLIP, MEDIAN, RF, SELECT
 from veilwood.papers.drawing import lines
-from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Values, text_of
+from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Values, as_text
 from veilwood.papers.tables import PublicTables
 
 EPSILONS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
@@ -38,13 +38,13 @@ def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
             forest = methods.make(
                 method, table, epsilon=epsilon, n_estimators=10, max_depth=depth, seed=seed, trees=trees
             )
-            yield Row(Cell(PANELS[trees], method, text_of(epsilon)), seed, methods.score(forest, table, seed, 1.0))
+            yield Row(Cell(PANELS[trees], method, as_text(epsilon)), seed, methods.score(forest, table, seed, 1.0))
 
 
 def near_no_noise(values: Values) -> bool | None:
     """Check that DiPriMe comes within 7 points of the median forest without noise at the largest epsilon."""
     free = {cell.panel: value.mean for cell, value in values.items() if cell.curve == MEDIAN}
-    last = text_of(EPSILONS[-1])
+    last = as_text(EPSILONS[-1])
     gaps = [free[c.panel] - v.mean for c, v in values.items() if c.curve in (DIPRIME, EXP, FLIP) and c.x == last]
     return max(gaps) <= 0.07 if gaps else None
 

@@ -53,7 +53,7 @@ def load(tables: PublicTables, name: str) -> PublicTable:
     return table._replace(y=table.y.where(table.y == "Move-Forward", "other"))
 
 
-def unit_of(table: PublicTable) -> float:
+def error_unit(table: PublicTable) -> float:
     """Return the square of the range by which the paper scales a target; 1 for classes."""
     if table.facts["task"] == "classification":
         return 1.0

@@ -87,7 +87,7 @@ def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
     """All methods on one split, each at its published depth."""
     panel, seed = job.settings["panel"], job.settings["seed"]
     table = methods.load(tables, job.table)
-    by_method, scale = depths(panel), methods.unit_of(table) * unit(panel)
+    by_method, scale = depths(panel), methods.error_unit(table) * unit(panel)
     for method in (*METHODS, *((DP_DF,) if panel in CLASSES else ())):
         depth = by_method[LIKE.get(method, method)]
         forest = methods.make(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from veilwood.papers.claims import above
 from veilwood.papers.drawing import lines
-from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Value, Values, reasons, text_of
+from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Value, Values, as_text, reasons
 from veilwood.papers.mpc.data import BASELINE, DEPTH, EPSILONS, NO_NOISE, OURS, PUBLISHED, SINGLE, load, scores, splits
 from veilwood.papers.published import read
 from veilwood.papers.tables import PublicTables
@@ -27,7 +27,7 @@ def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
     for variant in SINGLE:
         for epsilon in EPSILONS[panel]:
             for name, value in zip((ACCURACY, AUC), scores(data, variant, epsilon, DEPTH[panel], seed), strict=True):
-                yield Row(Cell(panel_of(panel, name), variant, text_of(epsilon), name), seed, value)
+                yield Row(Cell(panel_of(panel, name), variant, as_text(epsilon), name), seed, value)
 
 
 def published() -> Values:
@@ -37,7 +37,7 @@ def published() -> Values:
     for row in read("secure_claims"):
         for name, column in ((ACCURACY, "accuracy"), (AUC, "roc_auc")):
             where = panel_of(row["dataset"], name)
-            found[Cell(where, methods[row["method"]], text_of(float(row["epsilon"])), name)] = Value(float(row[column]))
+            found[Cell(where, methods[row["method"]], as_text(float(row["epsilon"])), name)] = Value(float(row[column]))
     return found
 
 
@@ -76,7 +76,7 @@ def _lead_grows(values: Values) -> bool | None:
     answers = []
     for panel, epsilons in EPSILONS.items():
         leads = []
-        for x in (text_of(epsilons[0]), text_of(epsilons[-1])):
+        for x in (as_text(epsilons[0]), as_text(epsilons[-1])):
             pair = [values.get(Cell(panel_of(panel, ACCURACY), curve, x, ACCURACY)) for curve in (PUBLISHED, BASELINE)]
             leads += [pair[0].mean - pair[1].mean] if pair[0] and pair[1] else []
         if len(leads) == 2:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from veilwood.papers.claims import above, all_of, falls, keeps
 from veilwood.papers.drawing import lines
-from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, text_of
+from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, as_text
 from veilwood.papers.mpc.data import BASELINE, PUBLISHED, SINGLE, load, scores, splits
 from veilwood.papers.tables import PublicTables
 
@@ -27,7 +27,7 @@ def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
     for variant in SINGLE:
         for depth in DEPTHS:
             auc = scores(data, variant, AT[panel], depth, seed)[1]
-            yield Row(Cell(panel_of(panel), variant, text_of(depth), "AUC"), seed, auc)
+            yield Row(Cell(panel_of(panel), variant, as_text(depth), "AUC"), seed, auc)
 
 
 EXHIBITS = (

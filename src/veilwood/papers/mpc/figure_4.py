@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from veilwood.papers.claims import above, all_of
 from veilwood.papers.drawing import lines
-from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, text_of
+from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, as_text
 from veilwood.papers.mpc.data import BASELINE, DEPTH, EPSILONS, PUBLISHED, load, scores, splits
 from veilwood.papers.tables import PublicTables
 
@@ -28,7 +28,7 @@ def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
             for epsilon in EPSILONS[panel]:
                 accuracy = scores(data, variant, epsilon, DEPTH[panel], seed, leaf)[0]
                 yield Row(
-                    Cell(f"{panel}, depth {DEPTH[panel]}", curve(variant, leaf), text_of(epsilon)), seed, accuracy
+                    Cell(f"{panel}, depth {DEPTH[panel]}", curve(variant, leaf), as_text(epsilon)), seed, accuracy
                 )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from veilwood.papers.claims import above, all_of, rises
 from veilwood.papers.drawing import lines, marked
-from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, text_of
+from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, as_text
 from veilwood.papers.tables import PublicTables
 from veilwood.secure.mpc.engine import Engine
 from veilwood.secure.mpc.shares import share
@@ -73,7 +73,7 @@ def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
     for place, (variant, depth) in enumerate(product(variants, depths)):
         for name in (SECONDS, TRAFFIC):
             most = max(outcome.result[place][name] for outcome in out)
-            yield Row(Cell(f"{panel}, {name}", variant, text_of(depth), name), 0, most)
+            yield Row(Cell(f"{panel}, {name}", variant, as_text(depth), name), 0, most)
 
 
 def work(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from veilwood.papers.claims import above
 from veilwood.papers.drawing import lines
-from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Value, Values, text_of
+from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Value, Values, as_text
 from veilwood.papers.mpc.data import EPSILONS, EXTRA, FEW, OURS, PUBLISHED, TABLES, load, scores
 from veilwood.papers.tables import PublicTables
 
@@ -33,7 +33,7 @@ def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
             for depth in DEPTHS:
                 for count in COUNTS:
                     accuracy = scores(data, variant, epsilon, depth, seed, n_trees=count)[0]
-                    where = f"{text_of(epsilon)} depth={depth} trees={count}"
+                    where = f"{as_text(epsilon)} depth={depth} trees={count}"
                     yield Row(Cell(panel, variant, where), seed, accuracy)
 
 

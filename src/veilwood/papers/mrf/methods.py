@@ -17,7 +17,7 @@ from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
 from veilwood.estimators import MatrixForestClassifier, MatrixForestPredictor
 from veilwood.papers.drawing import marked
-from veilwood.papers.exhibit import Cell, Job, Row, reasons, text_of
+from veilwood.papers.exhibit import Cell, Job, Row, as_text, reasons
 from veilwood.papers.mrf.adult import adult_in_groups
 from veilwood.papers.tables import PublicTable, PublicTables
 from veilwood.privacy.ledger import MemoryLedger
@@ -167,7 +167,7 @@ def against_epsilon(
         epsilons = setting.epsilons if method not in (EXTRA, NO_NOISE) else (float("inf"),)
         for epsilon in epsilons:
             value = accuracy(data, method, setting.trees, epsilon, seed, draws=draws)
-            yield Row(Cell(setting.panel, method, text_of(epsilon)), seed, value)
+            yield Row(Cell(setting.panel, method, as_text(epsilon)), seed, value)
 
 
 ONE_FOREST = (

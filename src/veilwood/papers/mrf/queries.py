@@ -9,7 +9,7 @@ import numpy as np
 
 from veilwood.papers.claims import above, all_of, between
 from veilwood.papers.drawing import lines
-from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Value, Values, reasons, text_of
+from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Value, Values, as_text, reasons
 from veilwood.papers.mrf.methods import (
     DRAWS,
     EXTRA,
@@ -46,7 +46,7 @@ def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
         data = SplitData(table.schema, table.X, table.y, table.X.iloc[asked], table.y.iloc[asked].to_numpy())
         for method in METHODS:
             value = accuracy(data, method, TREES, EPSILON, seed, draws=job.settings["draws"])
-            yield Row(Cell(PANEL, method, text_of(n)), seed, value)
+            yield Row(Cell(PANEL, method, as_text(n)), seed, value)
 
 
 def published() -> Values:

@@ -8,7 +8,7 @@ from functools import partial
 
 from veilwood.papers.claims import above, all_of, between, falls, keeps
 from veilwood.papers.drawing import lines
-from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Value, Values, text_of
+from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Value, Values, as_text
 from veilwood.papers.mrf import methods
 from veilwood.papers.mrf.methods import EXISTING, EXTRA, FLOATING, LAPLACE, PREDICT, PUBLISHED_AS, TRAIN
 from veilwood.papers.published import mrf_values, read
@@ -41,7 +41,7 @@ def measure(
         for method in names:
             size = {"n_estimators": count, "max_depth": deep}
             value = methods.accuracy(data, method, size, EPSILON, seed, draws=job.settings["draws"])
-            yield Row(Cell(panel, method, text_of(x)), seed, value)
+            yield Row(Cell(panel, method, as_text(x)), seed, value)
 
 
 def published_depths() -> Values:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from veilwood.data.encoding import Encoding
 from veilwood.papers.claims import above, rises
 from veilwood.papers.drawing import lines, marked
-from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Values, text_of
+from veilwood.papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Values, as_text
 from veilwood.papers.rdt.all_sizes import RULES, TABLES, NoiseKind, best, load, readings, split
 from veilwood.papers.rdt.sizes import ERROR, LARGE, PANELS, PRINTED, PROVEN
 from veilwood.papers.tables import PublicTables
@@ -50,11 +50,11 @@ def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
                 of_height = [reading for reading in of_eta if reading.h == h]
                 for place, rule in enumerate(RULES):
                     error = best(of_height, place).test[place]
-                    yield Row(Cell(f"{panel} a) against eta, h = {h}", curves[rule], text_of(eta), ERROR), seed, error)
+                    yield Row(Cell(f"{panel} a) against eta, h = {h}", curves[rule], as_text(eta), ERROR), seed, error)
             if kind == "printed" and eta in SHOWN_ETAS:
                 for reading in (r for r in of_eta if r.h == HEIGHTS[1]):
                     for place, by_count in enumerate((BY_COUNT, BY_COUNT_TA)):
-                        cell = Cell(f"{panel} b) against k, h = {HEIGHTS[1]}", by_count[eta], text_of(reading.k), ERROR)
+                        cell = Cell(f"{panel} b) against k, h = {HEIGHTS[1]}", by_count[eta], as_text(reading.k), ERROR)
                         yield Row(cell, seed, reading.test[place])
 
 

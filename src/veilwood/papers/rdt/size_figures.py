@@ -10,7 +10,7 @@ import numpy as np
 
 from veilwood.papers.claims import above
 from veilwood.papers.drawing import lines, marked
-from veilwood.papers.exhibit import Cell, Claim, Exhibit, Value, Values, text_of
+from veilwood.papers.exhibit import Cell, Claim, Exhibit, Value, Values, as_text
 from veilwood.papers.rdt.sizes import ERROR, EXPERIMENT, PANELS, PRINTED, PROVEN
 
 OF_SIZES: dict[str, Callable[[list[float]], Any]] = {"smallest": np.min, "mean": np.mean, "largest": np.max}
@@ -33,9 +33,9 @@ def derive(values: Values) -> Values:
         for cell, value in own.items():
             k, h = place_of(cell)
             if k in TWO_COUNTS:
-                found[Cell(f"{panel} a) against h, k = {k}", cell.curve, text_of(h), ERROR)] = value
+                found[Cell(f"{panel} a) against h, k = {k}", cell.curve, as_text(h), ERROR)] = value
             if h in TWO_HEIGHTS:
-                found[Cell(f"{panel} c) against k, h = {h}", cell.curve, text_of(k), ERROR)] = value
+                found[Cell(f"{panel} c) against k, h = {h}", cell.curve, as_text(k), ERROR)] = value
         for letter, name, place in (("b", "h", 1), ("d", "k", 0)):
             along: dict[int, list[float]] = {}
             for cell, value in own.items():
@@ -43,7 +43,7 @@ def derive(values: Values) -> Values:
                     along.setdefault(place_of(cell)[place], []).append(value.mean)
             for x, errors in along.items():
                 for which, take in OF_SIZES.items():
-                    where = Cell(f"{panel} {letter}) against {name}, all sizes", SPREAD[which], text_of(x), ERROR)
+                    where = Cell(f"{panel} {letter}) against {name}, all sizes", SPREAD[which], as_text(x), ERROR)
                     found[where] = Value(float(take(errors)), runs=1)
     return dict(sorted(found.items(), key=lambda entry: entry[0].panel))
 

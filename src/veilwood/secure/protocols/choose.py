@@ -51,7 +51,7 @@ def quotient(engine: Engine, x: Shared, y: Shared) -> Shared:
     return found
 
 
-def all_of(engine: Engine, bits: Bits) -> Bits:
+def all_true(engine: Engine, bits: Bits) -> Bits:
     """Return the "and" of words of bits along the first axis, in as many rounds as halvings."""
     while bits.shape[0] > 1:
         half = bits.shape[0] // 2
@@ -78,7 +78,7 @@ def argmax(engine: Engine, x: Shared) -> Shared:
     place[second, first] = np.arange(len(first))
     place[first, second] = np.arange(len(first)) + len(first)
     others = place[~np.eye(count, dtype=bool)].reshape(count, count - 1)
-    return engine.to_ring(all_of(engine, verdicts[others.T]) & 1)  # the masks of `land` leave the other bits random
+    return engine.to_ring(all_true(engine, verdicts[others.T]) & 1)  # the masks of `land` leave the other bits random
 
 
 def _argmax_of_groups(engine: Engine, x: Shared) -> Shared:

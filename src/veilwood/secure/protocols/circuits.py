@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.secure.mpc.engine import Bits, Engine, Shared, concatenate, stack
-from veilwood.secure.protocols.choose import all_of
+from veilwood.secure.protocols.choose import all_true
 
 WORD: Final = 64
 ONES: Final = np.uint64(2**WORD - 1)
@@ -78,20 +78,20 @@ def capped(engine: Engine, x: Bits, n_digits: int) -> Bits:
     """Return a number that is not negative in fewer digits, the largest that they hold where it is larger."""
     if len(x) <= n_digits:
         return concatenate([x, (x[:1] & 0).broadcast_to((n_digits - len(x), *x.shape[1:]))])
-    small = all_of(engine, ~x[n_digits:])
+    small = all_true(engine, ~x[n_digits:])
     # All ones where it is not small: ~(small & ~x).
     return ~engine.land(small[None].broadcast_to((n_digits, *x.shape[1:])), ~x[:n_digits])
 
 
-def one_hot(engine: Engine, x: Bits, n_values: int) -> Bits:
+def one_hot_bits(engine: Engine, x: Bits, n_values: int) -> Bits:
     """Return a plane for each value below ``n_values``, set where a number has it; other numbers have none."""
     if len(x) == 0:
         raise ValueError("a number without digits has no planes")
     if len(x) == 1:
         return stack([~x[0], x[0]])[:n_values]
     half = len(x) // 2
-    low = one_hot(engine, x[:half], 1 << half)
-    high = one_hot(engine, x[half:], -(-n_values >> half))
+    low = one_hot_bits(engine, x[:half], 1 << half)
+    high = one_hot_bits(engine, x[half:], -(-n_values >> half))
     both = engine.land(high[:, None], low[None])
     return both.reshape(-1, *x.shape[1:])[:n_values]
 

@@ -40,8 +40,8 @@ from veilwood.forests.cells.rows import (
 )
 from veilwood.secure.mpc.engine import Bits, Engine, Shared, concatenate, stack
 from veilwood.secure.protocols import circuits
-from veilwood.secure.protocols.choose import all_of
-from veilwood.secure.protocols.circuits import add, capped, counted, either, in_rows, one_hot, subtract
+from veilwood.secure.protocols.choose import all_true
+from veilwood.secure.protocols.circuits import add, capped, counted, either, in_rows, one_hot_bits, subtract
 from veilwood.secure.protocols.joint_forest import no_batches
 from veilwood.secure.protocols.numbers import SecretNumbers
 
@@ -107,7 +107,7 @@ class RowsOnShares(NeverSetApart):
         self._engine, self._target, self._valid = engine, target, valid
         # A cell's number that no cell has, from an owner that does not keep to the schema, is in none.
         self._fine = [
-            engine.land(one_hot(engine, digits, column.n_cells), valid[None])
+            engine.land(one_hot_bits(engine, digits, column.n_cells), valid[None])
             for column, digits in zip(columns, cells, strict=True)
         ]
         self._scores = [circuits.public(valid, np.zeros(SCORE_DIGITS, bool)) for _ in range(n_outputs)]
@@ -150,7 +150,7 @@ class RowsOnShares(NeverSetApart):
     @_answer.register
     def _(self, question: asked.TargetHistogram) -> Shared:
         lowest = TARGET_DIGITS - TARGET_CELLS.bit_length() + 1
-        return counted(self._engine, self._there(one_hot(self._engine, self._target[lowest:], TARGET_CELLS)))
+        return counted(self._engine, self._there(one_hot_bits(self._engine, self._target[lowest:], TARGET_CELLS)))
 
     @_answer.register
     def _(self, question: asked.TargetSums) -> Shared:
@@ -215,7 +215,7 @@ class RowsOnShares(NeverSetApart):
         return self._engine.land(planes, self._valid[None].broadcast_to(planes.shape))
 
     def _classes(self, n_classes: int) -> Bits:
-        return self._kept(("classes",), lambda: self._there(one_hot(self._engine, self._target, n_classes)))
+        return self._kept(("classes",), lambda: self._there(one_hot_bits(self._engine, self._target, n_classes)))
 
     def _cells(self, table: CellTable) -> Bits:
         """Return a plane for each cell of a table, shape (C, W)."""
@@ -264,14 +264,14 @@ class RowsOnShares(NeverSetApart):
         """Class less probability of the second class, cut to the limit."""
         engine, score = self._engine, self._scores[0]
         shown, sign = score[SHOWN:], score[-1]
-        inside = all_of(engine, ~(shown[INDEX - 1 : -1] ^ sign[None].broadcast_to(shown[INDEX - 1 : -1].shape)))
+        inside = all_true(engine, ~(shown[INDEX - 1 : -1] ^ sign[None].broadcast_to(shown[INDEX - 1 : -1].shape)))
         # The digits where they fit; else all ones above, and zeros below: with the sign turned, 0 to 255.
         beyond = (~sign)[None].broadcast_to((INDEX - 1, *sign.shape))
         place = concatenate([either(engine, inside[None], shown[: INDEX - 1], beyond), (~sign)[None]])
         log_odds = (np.arange(1 << INDEX) + 0.5 - (1 << INDEX - 1)) * (1 << SHOWN) / SCORE_UNITS
         second = np.rint(GRADIENT_LEVELS / (1 + np.exp(-log_odds))).astype(np.int64)
         most = limit // UNIT
-        planes = one_hot(engine, place, 1 << INDEX)
+        planes = one_hot_bits(engine, place, 1 << INDEX)
         if_first = circuits.looked_up(planes, -np.minimum(second, most), GRADIENT_DIGITS)
         if_second = circuits.looked_up(planes, np.minimum(GRADIENT_LEVELS - second, most), GRADIENT_DIGITS)
         return either(engine, self._target[:1], if_second, if_first)
@@ -282,7 +282,7 @@ class RowsOnShares(NeverSetApart):
         drop = max(0, int(limit).bit_length() - (RESIDUAL_DIGITS - 1))
         place = capped(self._engine, away[drop:], RESIDUAL_DIGITS)
         size = np.minimum((np.arange(1 << RESIDUAL_DIGITS) << drop) * GRADIENT_LEVELS // limit, GRADIENT_LEVELS)
-        planes = one_hot(self._engine, place, 1 << RESIDUAL_DIGITS)
+        planes = one_hot_bits(self._engine, place, 1 << RESIDUAL_DIGITS)
         above = circuits.looked_up(planes, size, GRADIENT_DIGITS)
         below = circuits.looked_up(planes, -size, GRADIENT_DIGITS)
         return either(self._engine, sign[None], below, above)
@@ -310,7 +310,7 @@ class RowsOnShares(NeverSetApart):
         place = capped(engine, subtract(engine, wide, scores)[SHOWN:], INDEX - 1)
         log_odds = (np.arange(1 << INDEX - 1) + 0.5) * (1 << SHOWN) / SCORE_UNITS
         exp = np.rint(((1 << EXP_DIGITS) - 1) * np.exp(-log_odds)).astype(np.int64)
-        powers = circuits.looked_up(one_hot(engine, place, 1 << INDEX - 1), exp, EXP_DIGITS)
+        powers = circuits.looked_up(one_hot_bits(engine, place, 1 << INDEX - 1), exp, EXP_DIGITS)
         n_digits = EXP_DIGITS + (n_classes - 1).bit_length() + 2
         nothing = powers[:1] & 0
         powers = concatenate([powers, nothing.broadcast_to((n_digits - EXP_DIGITS, *powers.shape[1:]))])

@@ -162,7 +162,7 @@ class ForestOnShares(JointForest):
             target = circuits.bits_of(engine, shares["target"])
             parts.append((target[: self._target_digits], len(self.task.public.classes)))
         wrong = [
-            ~circuits.one_hot(engine, digits, size).map(lambda part: np.bitwise_xor.reduce(part, axis=0))
+            ~circuits.one_hot_bits(engine, digits, size).map(lambda part: np.bitwise_xor.reduce(part, axis=0))
             for digits, size in parts
             if size < 1 << len(digits)
         ]
