@@ -36,6 +36,17 @@ def _written(logbook: Logbook) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One service with one table, for tests that disturb nobody."""
+    pytest.importorskip("fastapi")
+    from fixtures.serving import serving
+
+    with serving(tmp_path_factory.mktemp("lasting")) as found:
+        found.add_cars()
+        yield found
+
+
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
     """A fresh service with one table."""

@@ -10,14 +10,14 @@ from fixtures.serving import Running
 from veilwood.service import store
 
 
-def test_analysts_see_their_own_plans_and_no_reasons_of_failures(running: Running) -> None:
-    plan = running.post("custodian", "/v1/datasets/cars/plans", {"epsilon": 0.1})
-    assert running.ask("analyst", "GET", f"/v1/plans/{plan['id']}").status_code == 404
-    assert plan["id"] not in {one["id"] for one in running.get("analyst", "/v1/plans")}
-    assert plan["id"] in {one["id"] for one in running.get("auditor", "/v1/plans")}
-    own = running.signed(epsilon=0.1)
-    job = running.post("analyst", f"/v1/plans/{own['id']}/jobs")["id"]
-    running.service.records.change(store.jobs, {"id": job}, state="failed", detail="column 'doors'", message="failed")
-    assert "doors" not in str(running.get("analyst", f"/v1/jobs/{job}"))
-    assert "ended" not in running.get("analyst", f"/v1/jobs/{job}")
-    assert running.get("custodian", f"/v1/jobs/{job}")["detail"] == "column 'doors'"
+def test_analysts_see_their_own_plans_and_no_reasons_of_failures(lasting: Running) -> None:
+    plan = lasting.post("custodian", "/v1/datasets/cars/plans", {"epsilon": 0.1})
+    assert lasting.ask("analyst", "GET", f"/v1/plans/{plan['id']}").status_code == 404
+    assert plan["id"] not in {one["id"] for one in lasting.get("analyst", "/v1/plans")}
+    assert plan["id"] in {one["id"] for one in lasting.get("auditor", "/v1/plans")}
+    own = lasting.signed(epsilon=0.1)
+    job = lasting.post("analyst", f"/v1/plans/{own['id']}/jobs")["id"]
+    lasting.service.records.change(store.jobs, {"id": job}, state="failed", detail="column 'doors'", message="failed")
+    assert "doors" not in str(lasting.get("analyst", f"/v1/jobs/{job}"))
+    assert "ended" not in lasting.get("analyst", f"/v1/jobs/{job}")
+    assert lasting.get("custodian", f"/v1/jobs/{job}")["detail"] == "column 'doors'"

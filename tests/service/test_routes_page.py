@@ -10,5 +10,5 @@ from fixtures.serving import Running
 
 
 @pytest.mark.parametrize("name", ["../x", "..%2f..%2fetc", "index.html/../../app.py", "app.py", "%00"])
-def test_the_page_serves_its_own_files_alone(running: Running, name: str) -> None:
-    assert running.test_client.get(f"/page/{name}").status_code == 404
+def test_the_page_serves_its_own_files_alone(lasting: Running, name: str) -> None:
+    assert lasting.test_client.get(f"/page/{name}").status_code == 404

@@ -12,18 +12,18 @@ from fixtures.serving import PASSWORD, Running, serving
 from veilwood.service import store
 
 
-def test_who_loses_a_role_loses_every_token(running: Running) -> None:
-    accounts = running.service.accounts
+def test_who_loses_a_role_loses_every_token(lasting: Running) -> None:
+    accounts = lasting.service.accounts
     accounts.create("eve", PASSWORD, ["custodian"])
     word, _ = accounts.open_session("eve")
     token, _ = accounts.issue_token(accounts.who(word, "session"), "t", ["data"], 1)
     headers = {"Authorization": f"Bearer {token}"}
-    assert running.test_client.get("/v1/datasets", headers=headers).status_code == 200
+    assert lasting.test_client.get("/v1/datasets", headers=headers).status_code == 200
     session, csrf = accounts.open_session("operator")
     page = {"Cookie": f"veilwood_session={session}", "X-CSRF-Token": csrf}
     body = {"roles": ["auditor"]}
-    assert running.test_client.patch("/v1/accounts/eve", json=body, headers=page).status_code == 200
-    assert running.test_client.get("/v1/datasets", headers=headers).status_code == 401
+    assert lasting.test_client.patch("/v1/accounts/eve", json=body, headers=page).status_code == 200
+    assert lasting.test_client.get("/v1/datasets", headers=headers).status_code == 401
 
 
 def test_an_invitation_makes_one_account_once(tmp_path: Path) -> None:

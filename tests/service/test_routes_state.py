@@ -11,9 +11,9 @@ from fixtures.serving import Running
 from veilwood._version import __version__
 
 
-def test_everybody_sees_whether_it_is_alive_and_ready_and_operators_how_busy(running: Running) -> None:
-    asked = running.test_client.get
+def test_everybody_sees_whether_it_is_alive_and_ready_and_operators_how_busy(lasting: Running) -> None:
+    asked = lasting.test_client.get
     assert asked("/healthz").json() == {"status": "alive", "version": __version__}
     assert asked("/readyz").json() == {"status": "ready", "has_accounts": True, "has_provider": False}
     assert asked("/v1/metrics").status_code == 401
-    assert running.ask("analyst", "GET", "/v1/metrics").status_code == 403
+    assert lasting.ask("analyst", "GET", "/v1/metrics").status_code == 403
