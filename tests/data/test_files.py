@@ -20,6 +20,7 @@ import pytest
 import veilwood as vw
 from data.test_relations import ENCODING, SCHEMA, as_delta, contents, table, without_people
 from veilwood.data.draft import draft
+from veilwood.data.files import find_places
 from veilwood.data.open_rows import open_rows
 from veilwood.errors import FileError, OutOfSchemaError, VeilwoodError
 from veilwood.privacy.neighbours import RowsOf
@@ -123,6 +124,24 @@ def test_folders_globs_and_lists_of_addresses(memory: Any) -> None:
     X, y = vw.read_table("memory://clinic", SCHEMA)
     assert len(X) == len(y) == 900
     assert draft("memory://clinic", "ill")["name"] == "0"
+
+
+def test_a_folder_is_listed_anew_each_time(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """File systems of buckets remember listings, and others may have written since."""
+    listed: list[list[str]] = []
+    find = type(memory).find
+
+    def remembered(self: Any, path: str, *given: Any, **more: Any) -> Any:
+        return listed[0] if listed and path == "/ward" else find(self, path, *given, **more)
+
+    monkeypatch.setattr(type(memory), "find", remembered)
+    monkeypatch.setattr(type(memory), "invalidate_cache", lambda self, path=None: listed.clear())
+    for number in range(2):
+        memory.pipe(f"/ward/{number}.csv", b"age")
+        found = find_places("memory://ward")
+        assert isinstance(found, list)
+        assert len(found) == number + 1
+        listed.append(find(memory, "/ward"))  # what it would remember
 
 
 def test_a_cap_by_id_holds_elsewhere(memory: Any) -> None:

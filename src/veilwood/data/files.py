@@ -174,6 +174,7 @@ def _behind(address: str) -> list[Place] | Relation:
     except ImportError:
         raise SetupError("addresses need an extra. Hint: pip install 'veilwood[remote]'.") from None
     filesystem, path = url_to_fs(address)
+    filesystem.invalidate_cache()  # what another process has written since is there as well
     if address.startswith(("http://", "https://")):  # what lies beside a file cannot be told
         return [Place(without_secrets(address), path, filesystem)]
     if filesystem.isdir(path):
