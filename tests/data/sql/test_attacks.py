@@ -157,13 +157,13 @@ def test_a_collation_that_cannot_be_searched_refuses_nothing(server: str) -> Non
             )
         except psycopg.errors.FeatureNotSupported:
             pytest.skip("this PostgreSQL has no ICU")
-        connection.execute("CREATE TABLE odd (x TEXT COLLATE alike, y BIGINT, id TEXT COLLATE alike)")
+        connection.execute("CREATE TABLE alike_texts (x TEXT COLLATE alike, y BIGINT, id TEXT COLLATE alike)")
         for n, row in enumerate([(None, 0, "a"), ("1.0", 1, "A"), ("x", 1, "b")], 1):
-            connection.execute("INSERT INTO odd VALUES (%s, %s, %s)", row)
-            assert counts_there(f"{server}#odd", schema_with(column), ONE_EACH).sum() == n
-        connection.execute("CREATE TABLE lists (x TEXT[], y BIGINT)")
+            connection.execute("INSERT INTO alike_texts VALUES (%s, %s, %s)", row)
+            assert counts_there(f"{server}#alike_texts", schema_with(column), ONE_EACH).sum() == n
+        connection.execute("CREATE TABLE alike_lists (x TEXT[], y BIGINT)")
         with pytest.raises(OutOfSchemaError, match=r"type text\[\], which cannot be read"):
-            counts_there(f"{server}#lists", schema_with(column))
+            counts_there(f"{server}#alike_lists", schema_with(column))
 
 
 def test_a_table_that_cannot_be_read_is_noted_in_the_ledger(tmp_path: Path) -> None:
