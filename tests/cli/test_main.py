@@ -328,6 +328,17 @@ def test_debug_may_stand_anywhere(in_clinic: Path, capsys: pytest.CaptureFixture
         assert "Traceback" in capsys.readouterr().err
 
 
+def test_what_was_released_counts_as_spent_without_a_ledger_too(
+    in_clinic: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("veilwood.models.file.save", full)
+    assert main(["fit", "visits.csv", "--schema", "visits.json", "--epsilon", "0.3", "--yes"]) != 0
+    assert "epsilon=0.3 counts as spent" in capsys.readouterr().err
+
+
 def test_the_same_plan_on_a_new_table_every_month(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--schema", "visits.json", "--epsilon", "0.2", "-o", "plan.json", "-q"]) == 0
     for month in ("may", "june"):
@@ -337,6 +348,18 @@ def test_the_same_plan_on_a_new_table_every_month(in_clinic: Path, capsys: pytes
         Path(f"{month}.csv").rename("visits.csv")
     assert capsys.readouterr().out == "plan.json\nmay.veilwood\njune.veilwood\n"
     assert vw.open_ledger("small.db").spent.epsilon == Fraction(2, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("epsilon", "1.0"), ("delta", "0"), ("estimator", "random-trees"), ("param", "n_rows=9")]
+)
+def test_options_that_a_plan_names_are_refused_beside_it(
+    in_clinic: Path, capsys: pytest.CaptureFixture[str], name: str, value: str
+) -> None:
+    assert main(["plan", "--schema", "visits.json", "--epsilon", "0.2", "-o", "plan.json", "-q"]) == 0
+    fit = ["fit", "visits.csv", "--schema", "visits.json", "--plan", "plan.json", "--yes", f"--{name}", value]
+    assert main(fit) == 2
+    assert f"--plan names its own {name}. Hint: leave --{name} out" in capsys.readouterr().err
 
 
 # -- as processes --------------------------------------------------------------------------------------------

@@ -32,3 +32,12 @@ def test_a_release_covers_one_other_of_the_same_loss() -> None:
     assert measure_quality(forest, source, CoveredDoor(same, door)).privacy.epsilon == 1.0
     with pytest.raises(vw.VeilwoodError, match="covers one other"):
         measure_quality(forest, source, CoveredDoor(same, door))
+
+
+def test_a_fit_whose_steps_may_add_up_either_way_covers_an_evaluation() -> None:
+    car, book = vw.datasets.car(), vw.MemoryLedger()
+    forest = vw.PrivateForestClassifier(car.schema, delta=1e-6, ledger=book)
+    assert forest.plan().loss.undecided
+    forest.fit(car.X, car.y, evaluate_share=0.3)
+    assert (forest.evaluation_.privacy.epsilon, forest.evaluation_.privacy.delta) == (1.0, 0.0)
+    assert len(book.entries()) == 1

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import veilwood as vw
 from guarantees.test_door import ONE
 from privacy.test_steps import plan_of, step_of
 from veilwood.errors import OutOfSchemaError, VeilwoodError
@@ -202,3 +203,12 @@ def test_seeding_cannot_be_slipped_in_after_the_charge() -> None:
     slipped_in, refused = entropy.seeded_for_tests(0), pytest.raises(VeilwoodError, match="seeded")
     with Door(plan_of(step), MemoryLedger()) as door, slipped_in, refused:
         door.noisy(step, EXACT)
+
+
+def test_a_ledger_without_a_limit_that_was_given_is_written_to() -> None:
+    """Only where none was given nothing is written down."""
+    car, book = vw.datasets.car(), vw.open_ledger(None)
+    vw.RandomTreesClassifier(car.schema, epsilon=0.5, ledger=book).fit(car.X, car.y)
+    vw.RandomTreesClassifier(car.schema, epsilon=0.5).fit(car.X, car.y)
+    assert [entry.state for entry in book.entries()] == ["committed"]
+    assert book.spent.epsilon == Fraction(1, 2)

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 
 pytest.importorskip("fastapi")
 import veilwood as vw
 from service.test_spends import FACTS, TENTH
-from veilwood.service.reconciling import Issued, reconcile
+from veilwood.privacy.loss import Loss
+from veilwood.service.reconciling import Issued, reconcile, unknown_loss
 from veilwood.service.spends import Book, KeyedLedger
 
 
@@ -28,3 +31,8 @@ def test_a_release_is_not_set_off_against_a_run_that_is_pending(book: Book) -> N
     assert len(reconcile(book, [Issued("1f3a", TENTH, "one row")], "a test")) == 1
     assert book.ledger.spent == TENTH + TENTH
     assert {entry.state for entry in book.ledger.entries()} == {"committed", "resolved"}
+
+
+def test_a_release_known_by_its_certificate_alone_may_have_cost_the_rho_of_its_epsilon() -> None:
+    assert unknown_loss(1.0, 1e-6).rho == Fraction(1, 2)
+    assert unknown_loss(1.0, 0.0) == Loss.pure(Fraction(1))

@@ -49,6 +49,7 @@ from veilwood.cli.options import (
     set_level,
     take_level,
     tell,
+    typed,
 )
 from veilwood.cli.papers import papers
 from veilwood.cli.predict import predict
@@ -371,6 +372,7 @@ def plan(
 @app.command()
 @option_groups
 def fit(
+    context: typer.Context,
     table: TableArgument,
     schema: SchemaPath,
     described: Described = BY_DEFAULT,
@@ -415,8 +417,8 @@ def fit(
         planned = forest.plan()
     else:
         planned = Plan.load(plan)
-        if described.param:
-            raise UseError("--plan has its parameters. Hint: leave --param out, or make a new plan.")
+        if named := typed(context, inspect.signature(Described).parameters):
+            raise UseError(f"--plan names its own {named[0]}. Hint: leave --{named[0]} out, or make a new plan.")
         forest = from_plan(declared, planned, book)
     if not care.as_json:
         tell(planned.explain())

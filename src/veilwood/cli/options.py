@@ -7,7 +7,7 @@ import json
 import math
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, is_dataclass, replace
 from functools import wraps
@@ -47,6 +47,7 @@ __all__ = [
     "set_level",
     "take_level",
     "tell",
+    "typed",
 ]
 
 
@@ -147,6 +148,12 @@ def say(as_json: bool, data: Any, text: str, *, short: str | None = None) -> Non
         print(json.dumps(data, indent=2))
     else:
         print(text if short is None or not is_quiet() else short)
+
+
+def typed(context: typer.Context, names: Iterable[str]) -> list[str]:
+    """Return those of a command's options that were typed, and not left to their defaults."""
+    sources = ((name, context.get_parameter_source(name)) for name in names)
+    return [name for name, source in sources if source is not None and source.name == "COMMANDLINE"]
 
 
 def option_groups(command: Callable[..., None]) -> Callable[..., None]:

@@ -46,7 +46,7 @@ from veilwood.forests.method import Asked, Design, Method, Model, Parameters, me
 from veilwood.forests.noisy_leaves import AUTO, LeafMethod
 from veilwood.forests.sizes import Sizing
 from veilwood.privacy.certificate import PrivacyStatement
-from veilwood.privacy.covered import CoveredDoor
+from veilwood.privacy.covered import CoveredDoor, covered_by
 from veilwood.privacy.door import INFERRED, Door, noting_refusals
 from veilwood.privacy.ledger import Ledger, open_ledger
 from veilwood.privacy.loss import Loss, requested_loss
@@ -184,7 +184,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
             raise UseError(
                 "a plan is made before the data is seen, and schema='infer' reads the data. Hint: declare a schema."
             )
-        return self.prepare(self._for_task(Schema.resolve(self.schema))).plan
+        return self.prepare(self.declared_schema()[0]).plan
 
     def fit(
         self,
@@ -402,7 +402,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 
     def _evaluate(self, held_out: Source, fitted: Door, more: Loss | None, share: float) -> None:
         """Measure the model on the units set aside, covered by what the fit has cost, or at a price of its own."""
-        plan, loss = fitted.plan, fitted.plan.loss if more is None else more
+        plan, loss = fitted.plan, covered_by(fitted.plan.loss) if more is None else more
         own = evaluation_plan(self, loss, plan.neighbours, self.invalid, share=share)
         not_private = None if self.privacy_.is_private else self.privacy_.reason
         door: Door = CoveredDoor(own, fitted)

@@ -8,7 +8,16 @@ from typing import Self
 from veilwood.errors import UseError
 from veilwood.privacy.certificate import PrivacyStatement, Spend, certify
 from veilwood.privacy.door import Door, UnchargedDoor, kept_by
+from veilwood.privacy.loss import Loss
 from veilwood.privacy.plan import Plan
+
+
+def covered_by(loss: Loss) -> Loss:
+    """Return what a second release may cost: where it was left open how the first one's steps add up, its epsilon.
+
+    That is within both bounds of the first, epsilon with delta and rho.
+    """
+    return Loss.pure(loss.epsilon) if loss.undecided and loss.epsilon is not None else loss
 
 
 class CoveredDoor(UnchargedDoor):
@@ -34,7 +43,7 @@ class CoveredDoor(UnchargedDoor):
         first = self._first
         if first._reservation is None or not first._closed or first.covers:
             raise UseError("a release covers one other, after it is finished.")
-        if (first.plan.neighbours, first.plan.loss) != (self.plan.neighbours, self.plan.loss):
+        if first.plan.neighbours != self.plan.neighbours or covered_by(first.plan.loss) != self.plan.loss:
             raise UseError(f"{self.plan.loss} is not covered by {first.plan.loss} for {first.plan.neighbours}.")
         self._check_entropy()
         first.covers = True

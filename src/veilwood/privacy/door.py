@@ -73,16 +73,16 @@ class Door:
     def __enter__(self) -> Self:
         if entropy.check():  # while nothing is spent
             self._reasons.append(SEEDED)
-        self._reservation = self._reserve() if self._is_kept else Reservation(self._ledger, 1)
+        self._reservation = self._reserve() if self._is_written else Reservation(self._ledger, 1)
         loss = Loss.unbounded() if self._reasons else self.plan.loss
-        self._spending = Spending(self._table, loss, self._is_kept)
+        self._spending = Spending(self._table, loss, not isinstance(self._ledger, NoLedger))
         spending.record(self._spending)
         return self
 
     @property
-    def _is_kept(self) -> bool:
-        """Whether there is a ledger in which the release stands."""
-        return not isinstance(self._ledger, NoLedger)
+    def _is_written(self) -> bool:
+        """Whether a ledger was given, in which the release stands."""
+        return self._ledger is not NOT_KEPT
 
     @property
     def _reason(self) -> str | None:
@@ -215,10 +215,10 @@ class Door:
         if self._reservation is None:
             return
         if error is None:
-            if self._is_kept:
+            if self._is_written:
                 self._reservation.commit()
         elif isinstance(error, OutOfSchemaError) and not self._passed:
-            if self._is_kept:
+            if self._is_written:
                 self._reservation.cancel(error.in_short())
             spending.withdraw(self._spending)
             error.add_note("Nothing was spent.")
@@ -229,7 +229,7 @@ class Door:
         """Return the certificate of a finished release, with the loss that stands in the ledger."""
         if self._reservation is None or not self._closed:
             raise UseError("a release has a statement once it is finished.")
-        if not self._is_kept:
+        if not self._is_written:
             spend = Spend(self._ledger.name, self._reservation.id, self.plan.loss, "not", self._reason)
         else:
             entry = next(entry for entry in self._ledger.entries() if entry.id == self._reservation.id)

@@ -53,6 +53,15 @@ def issued_by(records: Store, dataset: str) -> list[Issued]:
     return found
 
 
+def unknown_loss(epsilon: object, delta: object) -> Loss:
+    """Return the loss of releases of which only epsilon and delta are known, one or several that add up to them.
+
+    Their rho may be that of pure epsilon, which is more than delta would allow: of several, squares add up to less.
+    """
+    loss = requested_loss(epsilon, delta)
+    return Loss.pure_or_zcdp(loss.epsilon, loss.delta) if loss.delta > 0 and loss.epsilon is not None else loss
+
+
 def handed_in_since(book: Book, known: Sequence[Issued], certificates: Sequence[dict[str, Any]]) -> list[Issued]:
     """Return the releases that people hold certificates of and the service does not know."""
     by_event = {(release.entry, release.digest) for release in known if release.digest}
@@ -69,7 +78,7 @@ def handed_in_since(book: Book, known: Sequence[Issued], certificates: Sequence[
             continue
         if certificate.epsilon is None:
             raise LedgerError("a certificate without a guarantee cannot be charged.")
-        loss = losses.get(plan) or requested_loss(certificate.epsilon, certificate.delta or 0)
+        loss = losses.get(plan) or unknown_loss(certificate.epsilon, certificate.delta or 0)
         found.append(Issued(plan, loss, _neighbours(certificate.to_dict()), *event))
         by_event |= {event} if event[1] else set()
     return found

@@ -27,7 +27,7 @@ from veilwood.service import store
 from veilwood.service.access import Service, WhoAsks, service_of
 from veilwood.service.accounts import Caller
 from veilwood.service.backup import end_unfinished_runs
-from veilwood.service.reconciling import handed_in_since, issued_by, reconcile
+from veilwood.service.reconciling import handed_in_since, issued_by, reconcile, unknown_loss
 from veilwood.service.sources import open_for_writing, source_of
 from veilwood.service.spends import Book, allowance_book, book_of, dataset_ledger, ledgers_for, remaining
 from veilwood.service.store import Record, new_id, now
@@ -291,7 +291,7 @@ def reconcile_ledger(request: Request, caller: WhoAsks, name: str, asked: Reconc
         raise UseError("the ledger is not frozen: it holds the last event that was noted.")
     known = issued_by(service.records, name)
     issued = [*known, *handed_in_since(book, known, [read_json(json.dumps(facts)) for facts in asked.certificates])]
-    missing = None if asked.missing_epsilon is None else requested_loss(asked.missing_epsilon, asked.missing_delta)
+    missing = None if asked.missing_epsilon is None else unknown_loss(asked.missing_epsilon, asked.missing_delta)
     end_unfinished_runs(service.records, name)
     charged = reconcile(book, issued, f"{asked.reason} ({caller.name})", missing)
     for limit in limits:
