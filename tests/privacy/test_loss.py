@@ -190,3 +190,9 @@ def test_a_replacement_of_non_negative_vectors_at_most_doubles_the_squared_dista
     removed, added = np.array(rows)
     largest = max(int((removed**2).sum()), int((added**2).sum()))
     assert int(((removed - added) ** 2).sum()) <= Neighbours("replace-one").squared_l2(largest)
+
+
+def test_budgets_that_no_file_could_hold_are_refused() -> None:
+    assert requested_loss(Fraction(1, 10**5) + Fraction(1, 10**90), 1e-30).delta > 0
+    with pytest.raises(VeilwoodError, match="too many digits"):
+        requested_loss(1 + Fraction(1, 10**200), 0.0)

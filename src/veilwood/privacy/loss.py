@@ -26,6 +26,7 @@ from veilwood.bounded import MOST_DIGITS_OF_A_SUM, check_digits, rational
 from veilwood.errors import MechanismError, ParameterError
 
 LARGEST_DELTA = Fraction(1, 100)
+_LONGEST = 10**100  # a denominator; the squares and sums of longer ones could not be read back from files
 SMALLEST_EPSILON, LARGEST_EPSILON = Fraction(1, 10**6), Fraction(10**6)
 SMALLEST_DELTA = Fraction(1, 10**30)
 _LONG = 1000  # bits of a denominator, from which on its digits are counted
@@ -257,6 +258,8 @@ def requested_loss(epsilon: object, delta: object) -> Loss:
     none = isinstance(delta, float) and delta == 0  # usually
     epsilon_, delta_ = exact(epsilon, "epsilon"), Fraction(0) if none else exact(delta, "delta")
     check_budget(epsilon_, delta_)
+    if max(epsilon_.denominator, delta_.denominator) > _LONGEST:
+        raise ParameterError("epsilon", float(epsilon_), "or delta has too many digits", "a float, or a short fraction")
     return Loss.pure(epsilon_) if delta_ == 0 else Loss(epsilon_, delta_, zcdp_rho(epsilon_, delta_))
 
 
