@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import veilwood
@@ -27,7 +28,7 @@ NO_TEST_OF_ITS_OWN = {
 }
 EXHIBITS = {f"papers.{module}" for module in catalog.MODULES}
 """Tables and figures: tests/papers/test_catalog.py measures, draws, compares and contradicts every one of them."""
-MOST_LINES = 600
+MOST_LINES, MOST_TEST_LINES = 500, 600
 
 
 def name_of(path: Path) -> str:
@@ -96,8 +97,15 @@ def test_test_files_hold_tests() -> None:
     ] == []
 
 
-def test_test_files_are_short() -> None:
-    assert {path.name for path in TEST_FILES if len(path.read_text().splitlines()) > MOST_LINES} == set()
+def longer_than(most: int, paths: Iterable[Path]) -> set[str]:
+    return {path.name for path in paths if len(path.read_text().splitlines()) > most}
+
+
+def test_files_are_short(tmp_path: Path) -> None:
+    assert longer_than(MOST_LINES, MODULES) == set()
+    assert longer_than(MOST_TEST_LINES, TEST_FILES) == set()
+    (tmp_path / "long.py").write_text("\n" * (MOST_LINES + 1))
+    assert longer_than(MOST_LINES, tmp_path.iterdir()) == {"long.py"}
 
 
 def test_rooms_of_tests_are_rooms_of_the_house() -> None:

@@ -6,13 +6,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from fractions import Fraction
-from math import exp, log
+from math import log
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from fixtures.laws import laplace_mass
 from veilwood.errors import VeilwoodError
 from veilwood.papers import fixed_point
 from veilwood.privacy import entropy
@@ -25,11 +26,6 @@ from veilwood.secure.mpc.replicated import ReplicatedEngine
 def seeded() -> Iterator[None]:
     with warnings.catch_warnings(action="ignore"), entropy.seeded_for_tests(8):
         yield
-
-
-def laplace_mass(scale: Fraction, cells: np.ndarray) -> np.ndarray:
-    q = exp(-1 / scale)
-    return (1 - q) / (1 + q) * q ** np.abs(cells).astype(float)
 
 
 def every_logarithm(scale: Fraction) -> np.ndarray:

@@ -6,7 +6,6 @@ The stand-in is in ``fixtures.devices``.
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 import veilwood as vw
-from fixtures.devices import stand_in, there_is_a_gpu
+from fixtures.devices import DEVICES, stand_in
 from veilwood.data.batches import Batch
 from veilwood.data.encoding import EncodedColumn
 from veilwood.errors import VeilwoodError
@@ -40,12 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("compiled")
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("stand-in", marks=pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")),
-        pytest.param("gpu", marks=pytest.mark.skipif(not there_is_a_gpu(), reason="needs a GPU and CuPy")),
-    ]
-)
+@pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[str]:
     gpu._kernel.cache_clear()
     if request.param == "stand-in":

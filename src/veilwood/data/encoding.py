@@ -38,9 +38,7 @@ from veilwood.errors import OutOfSchemaError, VeilwoodError
 __all__ = ["DEFAULT_BINS", "GRID_CELLS", "TARGET_LEVELS", "EncodedColumn", "Encoding", "class_labels"]
 
 Codes = npt.NDArray[np.uint16]
-_Texts = tuple[
-    str, Categories, ColumnCells, npt.NDArray[Any]
-]  # a column of categories, by name, and where its codes go
+_Texts = tuple[str, Categories, ColumnCells, npt.NDArray[Any]]  # name, categories and cells; where the codes go
 
 GRID_CELLS: Final = 65535
 """Cells of equal width into which a numeric range is divided; one uint16 code is left for missing values."""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 
 from fixtures.clinic import COLUMNS, forest_of, schema_of, small_table, table_of
-from fixtures.devices import stand_in, there_is_a_gpu
+from fixtures.devices import DEVICES, stand_in
 from veilwood.data.batches import Batch, Source
 from veilwood.data.encoding import Encoding
 from veilwood.forests.cells import gpu_rows
@@ -36,12 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("compiled")
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("stand-in", marks=pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")),
-        pytest.param("gpu", marks=pytest.mark.skipif(not there_is_a_gpu(), reason="needs a GPU and CuPy")),
-    ]
-)
+@pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[str]:
     gpu_rows._compiled.cache_clear()
     if request.param == "stand-in":

@@ -16,6 +16,7 @@ from scipy import stats
 
 pytest.importorskip("cryptography")
 
+from fixtures.laws import laplace_mass
 from veilwood.errors import VeilwoodError
 from veilwood.privacy import entropy, samplers
 from veilwood.secure.mpc.engine import Bits
@@ -32,11 +33,6 @@ DRAWS = 30_000
 def seeded() -> Iterator[None]:
     with warnings.catch_warnings(action="ignore"), entropy.seeded_for_tests(8):
         yield
-
-
-def laplace_mass(scale: Fraction, cells: np.ndarray) -> np.ndarray:
-    q = exp(-1 / scale)
-    return (1 - q) / (1 + q) * q ** np.abs(cells).astype(float)
 
 
 def geometric_mass(scale: Fraction, cells: np.ndarray) -> np.ndarray:
