@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Made tables."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from veilwood.bench.made_tables import MADE
+from veilwood.bench.tables import load
+
+
+@pytest.mark.parametrize("name", ["late-payments", "party-votes", "towns", "wide-interaction"])
+def test_a_made_table_is_always_the_same_and_inside_its_schema(name: str) -> None:
+    one, again = load("development", name, None), load("development", name, None)
+    assert one.X.equals(again.X)
+    assert one.y.equals(again.y)
+    for column in one.schema.features:
+        values = one.X[column.name]
+        if column.kind == "numeric":
+            low, high = column.bounds
+            assert ((values >= low) & (values <= high)).mean() > 0.99
+        else:
+            assert set(values) <= set(column.values)
+
+
+def test_every_made_table_has_a_maker_of_its_own() -> None:
+    makers = [maker for suite in MADE.values() for maker in suite.values()]
+    assert len(set(makers)) == len(makers) > 40
+
+
+def test_the_strongest_vote_tells_the_party_better_than_any_other() -> None:
+    votes = load("development", "party-votes", None)
+    right = [float(np.mean((votes.X[column] == "yes") == (votes.y == "c1"))) for column in votes.X]
+    assert right[0] > 0.9 > max(right[1:])
