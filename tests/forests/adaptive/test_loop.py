@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,6 +12,12 @@ from hypothesis import strategies as st
 
 from fixtures.clinic import forest_of, table_of
 from veilwood.audit.model_file import check_model
+from veilwood.data.encoding import Encoding
+from veilwood.data.schema import Schema
+from veilwood.forests.adaptive.loop import Loop
+from veilwood.forests.adaptive.purse import Purse
+from veilwood.forests.cells.columns import columns_of
+from veilwood.forests.cells.rows import AskedRows
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.ledger import MemoryLedger
 from veilwood.privacy.loss import Loss, zcdp_rho
@@ -90,3 +96,20 @@ def test_a_delta_without_a_number_of_rows_is_spent_where_it_pays(task: str, adja
         assert (steps == without) is not by_rho
         assert 0.99 < cost_of(with_delta.plan_) <= 1
         assert {check.question for check in check_model(with_delta) if not check.holds} == {"Is it private?"}  # seeded
+
+
+def test_borders_are_moved_only_where_a_histogram_is_known() -> None:
+    # In bounds far too wide a border that leaves 0 puts all rows on one side, and no interaction of signs is seen.
+    wide = {"name": "x", "kind": "numeric", "lower": -500, "upper": 500}
+    target = {"name": "y", "kind": "numeric", "lower": 0, "upper": 1}
+    facts = {"name": "wide", "task": "regression", "target": "y", "columns": [wide, target]}
+    (column,) = columns_of(Encoding(Schema.from_dict(facts), "grid"))
+    loop: Any = Loop([column], 0, cast(AskedRows, None), cast(Purse, None), 100, np.random.default_rng(0))
+
+    def groups(shift: float) -> list[int]:
+        loop._shift = np.array([shift])
+        return list(loop._axis(column, 4, scales=False).groups)
+
+    assert groups(0.5) == groups(0.0)
+    loop._mass[0] = column.prior
+    assert groups(0.5) != groups(0.0)

@@ -63,7 +63,9 @@ RESIDUAL_MARKS: Final = np.geomspace(1e-3, 1.0, 17)[1:]
 # step's budget, measured (exclusive-or 0.85 -> 0.94 at e = 4); taken anew where that is so many times better.
 CUT_NEEDS, CUT_MOST, CUT_SHARE, CUT_TABLES, CUT_ANEW = 70.0, 16.0, 0.25, 0.1, 4.0
 LEAST_ALONE: Final = 30.0  # rows times e below which no round is worth it where there are no tables
-CHOICE_NEEDS, CHOICE_SHARES = 30.0, (0.1, 0.35)  # rows times e for each log-candidate, and limits of a round's share
+# Rows times e for each log-candidate, and limits of a round's share. Least 0.2 beside 0.1, mean of 42 tables: 0.5
+# points at e = 0.1, then 0.1, 0.5, 0.0, 0.1 and 0.3 up to 8; 0.3 and 0.4 were no better.
+CHOICE_NEEDS, CHOICE_SHARES = 30.0, (0.2, 0.35)
 COUNT_SHARE: Final = 0.15
 # Pairs are drawn; pairs that were chosen are tried with a column more from so many rows times e of a round on: R2 of
 # 9 tables 0.82 -> 0.84 at e = 4, 0.87 -> 0.89 at e = 20.
@@ -72,7 +74,9 @@ MOST_PAIRS, MOST_TRIPLES, TRIPLE_NEEDS, MOST_SET_CELLS = 200, 200, 1000.0, 64
 # 0.92. In every round they took the place of pairs: exclusive-or of two 0.884 -> 0.858 at e = 4, so it stays at 0.884.
 CHANCE_EVERY: Final = 4
 # From the third round on the borders of a column's groups are moved by chance, up to half a group either way: many
-# rounds then see finer than one. R2 of Parkinson's 0.63 -> 0.72 at e = 4, 0.77 -> 0.88 at e = 20.
+# rounds then see finer than one. R2 of Parkinson's 0.63 -> 0.72 at e = 4, 0.77 -> 0.88 at e = 20. Not before a
+# histogram is known: in bounds far too wide all rows would be on one side (R2 of two such columns that interact 0.67 ->
+# 0.87 at e = 2).
 MOVED, MOVED_FROM = 0.5, 2
 SCORED_ROWS: Final = 1 << 16  # so many rows judge candidates well enough
 NOISE_SHOWN: Final = 0.8  # of the noise's scale, what it adds to the size of a sum
@@ -270,10 +274,9 @@ class Loop:
 
     def _axis(self, column: CellColumn, n_groups: int, *, scales: bool = True) -> Axis:
         """Groups by what is known of a column."""
-        shift = self._shift[column.feature]
         if column.feature in self._mass:
-            return column.of_mass(self._mass[column.feature], n_groups, shift)
-        return column.of_scales(n_groups) if scales else column.of_mass(column.prior, n_groups, shift)
+            return column.of_mass(self._mass[column.feature], n_groups, self._shift[column.feature])
+        return column.of_scales(n_groups) if scales else column.of_mass(column.prior, n_groups)
 
     def _cut(self, column: CellColumn, n_groups: int, name: str, budget: float, part: float, otherwise: Axis) -> Axis:
         """Groups by a histogram of the column, where a part of the budget buys a good one; else as given."""
