@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from veilwood.bench.made_tables import MADE
+from veilwood.bench.made_tables import MADE, _made
 from veilwood.bench.tables import load
 
 
@@ -24,9 +24,10 @@ def test_a_made_table_is_always_the_same_and_inside_its_schema(name: str) -> Non
             assert set(values) <= set(column.values)
 
 
-def test_every_made_table_has_a_maker_of_its_own() -> None:
-    makers = [maker for suite in MADE.values() for maker in suite.values()]
-    assert len(set(makers)) == len(makers) > 40
+def test_no_two_tables_share_a_name() -> None:
+    with pytest.raises(ValueError, match="two tables 'iris'"):
+        _made("validation", "iris")(MADE["development"]["towns"])
+    assert "iris" not in MADE["validation"]
 
 
 def test_the_strongest_vote_tells_the_party_better_than_any_other() -> None:

@@ -48,6 +48,8 @@ def load(suite: Suite, name: str, folder: Path | None) -> SuiteTable:
     """Make or read a table."""
     if name in MADE[suite]:
         return MADE[suite][name](np.random.default_rng(zlib.crc32(name.encode())))
+    if name not in REAL[suite]:
+        raise ValueError(f"there is no table {name!r}: {', '.join((*REAL[suite], *MADE[suite]))}")
     if folder is None:
         raise ValueError(f"table {name!r} is read from a folder: give it with --data")
     schema = Schema.load(folder / f"{name}.json")

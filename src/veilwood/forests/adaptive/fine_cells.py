@@ -29,7 +29,7 @@ from veilwood.privacy.sparse_noise import SparseLaplace
 LEAST_RICH, RICH = 4.0, 12.0
 COVERED, HARDLY_COVERED = 0.7, 0.25
 WANTED_GROUPS: Final = 16
-CELL_SHARE: Final = 0.6  # of the budget; 0.3 and 0.4 were no better at e = 20 (pen strokes -5 points)
+CELL_SHARE: Final = 0.6  # of the budget; 0.3 and 0.4 were worse at e = 20 (pen strokes by 5 points)
 COLUMN_PART: Final = 0.1  # of that, for what each column tells about the classes
 FINDS_PER_ROW: Final = 0.5  # empty cells that turn up by chance, mostly far from all rows,
 MOST_FINDS: Final = 1 << 22  # and so many at most, however many rows there are said to be

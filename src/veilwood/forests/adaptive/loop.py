@@ -63,8 +63,8 @@ RESIDUAL_MARKS: Final = np.geomspace(1e-3, 1.0, 17)[1:]
 # step's budget, measured (exclusive-or 0.85 -> 0.94 at e = 4); taken anew where that is so many times better.
 CUT_NEEDS, CUT_MOST, CUT_SHARE, CUT_TABLES, CUT_ANEW = 70.0, 16.0, 0.25, 0.1, 4.0
 LEAST_ALONE: Final = 30.0  # rows times e below which no round is worth it where there are no tables
-# Rows times e for each log-candidate, and limits of a round's share. Least 0.2 beside 0.1, mean of 42 tables: 0.5
-# points at e = 0.1, then 0.1, 0.5, 0.0, 0.1 and 0.3 up to 8; 0.3 and 0.4 were no better.
+# Rows times e for each log-candidate, and limits of a round's share. Least 0.2 beside 0.1, mean of the suite: 0.5
+# points at e = 0.1, then 0.2, 0.4, 0.0, 0.1 and 0.3 up to 8; 0.3 and 0.4 were no better.
 CHOICE_NEEDS, CHOICE_SHARES = 30.0, (0.2, 0.35)
 COUNT_SHARE: Final = 0.15
 # Pairs are drawn; pairs that were chosen are tried with a column more from so many rows times e of a round on: R2 of
