@@ -7,6 +7,8 @@ import sqlite3
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import veilwood as vw
 from data.test_cells import follow
@@ -14,7 +16,7 @@ from veilwood.data.cells import Cells, Split, codes_of
 from veilwood.data.encoding import Encoding
 from veilwood.data.sql import writing
 from veilwood.data.sql.words import EngineWords
-from veilwood.data.sql.writing import NOWHERE, CellWriter, batched
+from veilwood.data.sql.writing import NOWHERE, CellWriter, Writer, batched
 from veilwood.errors import DomainTooLargeError
 
 ENCODING = Encoding(vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=2))
@@ -44,3 +46,20 @@ def test_queries_are_joined_into_statements_of_bounded_length(monkeypatch: pytes
     assert all(statement.startswith("WITH x ") for statement in statements)
     with pytest.raises(DomainTooLargeError, match="max_depth"):
         list(batched(["S" * 51]))
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=9), st.integers(1, 5), st.integers(-3, 3))
+@example([0, 1, 2, 2, 2], 1, 0)  # once written as the code itself: the last group has codes beyond the third
+def test_a_code_is_in_its_group_however_groups_lie(groups: list[int], stride: int, start: int) -> None:
+    way = codes_of(0, np.array(groups), lambda group: group * stride + start)
+    schema = vw.Schema.from_dict({
+        "name": "one", "task": "classification", "target": "y", "columns": [
+            {"name": "x", "kind": "categorical", "values": [f"v{i}" for i in range(len(groups))]},
+            {"name": "y", "kind": "categorical", "values": ["no", "yes"]}]})  # fmt: skip
+    encoding, words = Encoding(schema), EngineWords("sqlite")
+    with sqlite3.connect(":memory:") as database:
+        for writer, name in ((Writer(words, encoding), "f0"), (CellWriter(words, encoding, [len(groups)]), "c0")):
+            text = writer.way(way)
+            found = [database.execute(f"SELECT {text} FROM (SELECT {c} AS {name})").fetchone()[0]
+                     for c in range(len(groups))]  # fmt: skip
+            assert found == [group * stride + start for group in groups]

@@ -12,8 +12,9 @@ import pytest
 import veilwood as vw
 from fixtures.databases import put, rows_of, schema_of
 from veilwood.data.sql.source import open_sql
-from veilwood.forests.cells.cell_tables import CellTable
-from veilwood.forests.cells.questions import GradientSums
+from veilwood.errors import MechanismError
+from veilwood.forests.cells.cell_tables import Axis, CellTable
+from veilwood.forests.cells.questions import ClassesByCell, GradientSums, RowsByCell
 from veilwood.forests.cells.sql_rows import SqlRows
 
 
@@ -33,3 +34,31 @@ def test_many_steps_are_not_too_deep_for_a_parser(tmp_path: Path) -> None:
             rows.add(table, values)
         answers.append(rows.ask(GradientSums([table], 2, 4096)).tolist())
     assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "duckdb"])
+def test_first_cells_alone_and_a_last_group_of_many_are_counted_as_in_memory(tmp_path: Path, engine: str) -> None:
+    """Such groups were once taken for cells: sums of one table took the place of another's."""
+    where, schema = put(rows_of("two", 200), tmp_path), schema_of("two")
+    design: Any = vw.PrivateForestClassifier(schema, random_state=0).prepare(schema)
+    tables = []
+    for column in design.columns:
+        groups = np.minimum(np.arange(column.n_cells), 2).astype(np.uint16)
+        tables.append(CellTable((Axis(column.feature, groups, column.ordered, int(groups.max()) + 1, column.starts),)))
+    rows = SqlRows(design.columns, open_sql(where[engine], design.encoding, cap=None, invalid="refuse"), 2)
+    whole = [CellTable((column.values(),)) for column in design.columns]
+    for table, fine in zip(tables, whole, strict=True):
+        cells = rows.ask(RowsByCell(fine))
+        assert rows.ask(RowsByCell(table)).tolist() == np.bincount(table.axes[0].groups, cells).tolist()
+    fine_sums = np.split(rows.ask(GradientSums(whole, 2, 4096)), np.cumsum([t.n_cells for t in whole])[:-1])
+    wanted = [np.bincount(t.axes[0].groups, sums[:, 0]) for t, sums in zip(tables, fine_sums, strict=True)]
+    assert rows.ask(GradientSums(tables, 2, 4096))[:, 0].tolist() == np.concatenate(wanted).tolist()
+    assert rows.ask(ClassesByCell(tables, 2)).sum() == 200 * len(tables)
+
+
+def test_a_cell_outside_its_table_is_refused(tmp_path: Path) -> None:
+    where, schema = put(rows_of("two", 60), tmp_path), schema_of("two")
+    design: Any = vw.PrivateForestClassifier(schema, random_state=0).prepare(schema)
+    rows = SqlRows(design.columns, open_sql(where["sqlite"], design.encoding, cap=None, invalid="refuse"), 2)
+    with pytest.raises(MechanismError, match="outside its table"):
+        rows._several(["c0", "0"], ["COUNT(*)"], [1, 500], "veilwood_cells", "")

@@ -70,7 +70,7 @@ class Writer:
     def _of_codes(self, x: str, way: Split) -> str:
         """Tests of whole numbers: a product where cells follow one another, a search, or lists of codes."""
         targets = {_key(to): to for to in way.to}
-        if len(way.to) > 2 and way.first == tuple(range(len(way.to))) and all(isinstance(to, int) for to in way.to):
+        if len(way.to) > 2 and self._tells_all_apart(way) and all(isinstance(to, int) for to in way.to):
             numbers = np.array(way.to, np.int64)
             steps = np.unique(np.diff(numbers))
             if len(steps) == 1:
@@ -88,6 +88,10 @@ class Writer:
             if key != last
         )
         return f"CASE{tests} ELSE {self.way(targets[last])} END" if tests else self.way(targets[last])
+
+    def _tells_all_apart(self, way: Split) -> bool:
+        """Whether each code is a piece of its own: the last piece too, which else has all codes from its first on."""
+        return len(way.first) == self._n_codes(way.column)
 
     # -- columns -----------------------------------------------------------------------------------------------------
 
@@ -185,7 +189,7 @@ class CellWriter(Writer):
 
     def _of_codes(self, x: str, way: Split) -> str:
         numbers = [NOWHERE if to is None else to for to in way.to if not isinstance(to, Split)]
-        if 2 < len(way.to) == len(numbers) and way.first != tuple(range(len(way.to))):
+        if 2 < len(way.to) == len(numbers) and not self._tells_all_apart(way):
             lengths = np.diff([*way.first, self._n_codes(way.column)])
             found = self.words.looked_up(np.repeat(np.array(numbers, np.int64), lengths).tolist(), x)
             if found is not None:

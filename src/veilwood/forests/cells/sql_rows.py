@@ -19,7 +19,7 @@ from veilwood.data.cells import Cells, Split, codes_of
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.data.sql.source import CELLS, JUDGES, LOOKUP, SqlSource
 from veilwood.data.sql.writing import CellWriter, batched
-from veilwood.errors import UseError
+from veilwood.errors import MechanismError, UseError
 from veilwood.forests.cells import questions as asked
 from veilwood.forests.cells.cell_tables import Axis, CellTable
 from veilwood.forests.cells.columns import CellColumn
@@ -175,9 +175,11 @@ class SqlRows(NeverSetApart):
         selects = (
             f"SELECT {number} AS b, {cell} AS c, {listed} FROM {rows} GROUP BY 2" for number, cell in enumerate(cells)
         )
-        starts = np.cumsum([0, *sizes[:-1]])
+        starts, ends = np.cumsum([0, *sizes[:-1]]), np.array(sizes)
         for statement in batched(selects, before):
             answers = np.array(self._ask(statement), np.int64).reshape(-1, 2 + len(sums))
+            if ((answers[:, 1] < 0) | (answers[:, 1] >= ends[answers[:, 0]])).any():
+                raise MechanismError("a cell is outside its table, where it would take the place of another's sum.")
             found[starts[answers[:, 0]] + answers[:, 1]] = answers[:, 2:]
         return np.split(found, starts[1:])
 
