@@ -67,7 +67,7 @@ def long_table(path: Path, long: str) -> None:
     path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
 
 
-@pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz"])
+@pytest.mark.parametrize("name", ["rows.csv", pytest.param("rows.csv.gz", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "long", ["x" * (9 << 20), '"' + "line,\n" * (2 << 20) + '"', '"' + '""' * (5 << 20) + '"', "," * (9 << 20)],
     ids=["a word", "lines", "quotes", "cells"],

@@ -26,7 +26,7 @@ def law(odds: int, most: int) -> np.ndarray:
     return (1 - 1 / odds) ** k / (k * math.log(odds))
 
 
-@pytest.mark.parametrize("odds", [2, 5, 40])
+@pytest.mark.parametrize("odds", [2, 5, pytest.param(40, marks=pytest.mark.slow)])
 def test_the_number_of_trials_has_its_law(odds: int) -> None:
     draws = np.array([RandomStopping(QUARTER, odds).draw() for _ in range(4000)])
     expected = law(odds, 12)

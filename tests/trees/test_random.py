@@ -108,6 +108,7 @@ def literal_leaf(tree: list[tuple[int, float]], x: np.ndarray[Any, Any]) -> int:
     return node - len(tree)
 
 
+@pytest.mark.slow
 def test_thresholds_from_the_range_are_the_algorithm_as_printed() -> None:
     """Points share a leaf as often as in a transcription of the paper; cuts inside a path part them more often."""
     depth, n_trees, levels = 6, 4000, 1 << 12
