@@ -175,10 +175,10 @@ class SqlRows(NeverSetApart):
         selects = (
             f"SELECT {number} AS b, {cell} AS c, {listed} FROM {rows} GROUP BY 2" for number, cell in enumerate(cells)
         )
-        starts, ends = np.cumsum([0, *sizes[:-1]]), np.array(sizes)
+        starts, n_cells = np.cumsum([0, *sizes[:-1]]), np.array(sizes)
         for statement in batched(selects, before):
             answers = np.array(self._ask(statement), np.int64).reshape(-1, 2 + len(sums))
-            if ((answers[:, 1] < 0) | (answers[:, 1] >= ends[answers[:, 0]])).any():
+            if ((answers[:, 1] < 0) | (answers[:, 1] >= n_cells[answers[:, 0]])).any():
                 raise MechanismError("a cell is outside its table, where it would take the place of another's sum.")
             found[starts[answers[:, 0]] + answers[:, 1]] = answers[:, 2:]
         return np.split(found, starts[1:])
