@@ -53,7 +53,8 @@ def test_a_refusal_says_what_is_left_and_writes_nothing(make: Callable[..., Ledg
         spend(ledger, pure(1))
     name = ledger.name
     assert str(caught.value) == (
-        f"insufficient privacy budget: requested epsilon=1, remaining epsilon=0.3 of 1 ({name})."
+        f"insufficient privacy budget: requested epsilon=1, remaining epsilon=0.3 of 1 ({name}). "
+        "Hint: ask for no more than remains."
     )
     assert caught.value.requested == pure(1)
     assert caught.value.remaining == Loss(Fraction(3, 10))
@@ -67,7 +68,7 @@ def test_the_last_of_the_budget_can_be_spent_exactly(make: Callable[..., Ledger]
     for _ in range(3):
         spend(ledger, pure(0.1))  # in binary floats the sum would be 0.30000000000000004
     assert ledger.remaining == Loss.zero()
-    with pytest.raises(BudgetExceededError):
+    with pytest.raises(BudgetExceededError, match="go on with what was released"):
         spend(ledger, pure(Fraction(1, 10**30)))
 
 

@@ -81,7 +81,7 @@ class MemoryLedger(_Local):
     Traceback (most recent call last):
     ...
     veilwood.errors.BudgetExceededError: insufficient privacy budget: requested epsilon=1, \
-remaining epsilon=0.3 of 1 (ledger in memory).
+remaining epsilon=0.3 of 1 (ledger in memory). Hint: ask for no more than remains.
     """
 
     name = "ledger in memory"

@@ -160,6 +160,10 @@ class Ledger(ABC):
         message = f"insufficient privacy budget: requested {loss}, remaining {left} of {of} ({self.name})."
         if (cause := before.unbounded_by) is not None:
             message += f" Entry {cause.id} is NOT PRIVATE, so that no number bounds the total. Hint: use a new ledger."
+        elif left is None or not left.epsilon:
+            message += " Hint: what is spent stays spent; go on with what was released."
+        else:
+            message += " Hint: ask for no more than remains."
         return BudgetExceededError(message, requested=loss, remaining=left)
 
     def _settle(

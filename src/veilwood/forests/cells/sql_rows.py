@@ -161,10 +161,7 @@ class SqlRows(NeverSetApart):
         )
 
     def _counted(self, cell: str, n_cells: int, name: str) -> Ints:
-        found = np.zeros(n_cells, np.int64)
-        for place, count in self._ask(f"SELECT {cell} AS c, COUNT(*) AS n FROM {name} GROUP BY 1"):
-            found[int(place)] = int(count)
-        return found
+        return self._several([cell], ["COUNT(*)"], [n_cells], name, "")[0][:, 0]
 
     def _several(
         self, cells: Sequence[str], sums: Sequence[str], sizes: Sequence[int], rows: str, before: str
