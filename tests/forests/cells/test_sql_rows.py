@@ -62,3 +62,6 @@ def test_a_cell_outside_its_table_is_refused(tmp_path: Path) -> None:
     rows = SqlRows(design.columns, open_sql(where["sqlite"], design.encoding, cap=None, invalid="refuse"), 2)
     with pytest.raises(MechanismError, match="outside its table"):
         rows._several(["c0", "0"], ["COUNT(*)"], [1, 500], "veilwood_cells", "")
+    for cell in ("-1", "7"):
+        with pytest.raises(MechanismError, match="outside its table"):
+            rows._counted(cell, 7, "veilwood_cells")
