@@ -23,6 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^(```+|~~~+|:::+).*?^\1\s*$", flags=re.M | re.S)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
+INCLUDE = re.compile(r"^```\{include\} (\S+)\n(.*?)^```", flags=re.M | re.S)
 COPIED = ("*.png", "*.svg", "*.py", "_static/*")
 
 # The reference, by what one is looking for; a test compares it with the public names.
@@ -110,6 +111,18 @@ def with_links(text: str, source: str, places: dict[str, str]) -> str:
     return "".join([*parts, LINK.sub(turn, text[last:])])
 
 
+def check_includes(page: Path) -> None:
+    """Refuse a page that includes a file, or a part of one between marks, that is not there."""
+    for name, options in INCLUDE.findall(page.read_text(encoding="utf-8")):
+        place = page.parent / name
+        if not place.exists():
+            raise BrokenLinkError(f"{page.name} includes {name}, which is not there.")
+        text = place.read_text(encoding="utf-8")
+        for mark in re.findall(r'^:(?:start-after|end-before): "(.+)"$', options, flags=re.M):
+            if mark not in text:
+                raise BrokenLinkError(f"{page.name} includes {name} from or up to {mark!r}, which is not there.")
+
+
 def _written() -> set[str]:
     """Return the pages that are made here rather than copied, as they are named in docs/."""
     names = {f"docs/reference/{name}.md" for name in REFERENCE}
@@ -191,6 +204,9 @@ def assemble(folder: Path) -> None:
             index.write_text(f"# {title}\n\n{words}\n", encoding="utf-8")
         with index.open("a", encoding="utf-8") as file:
             file.write("\n```{toctree}\n:maxdepth: 1\n:glob:\n\n*\n```\n")
+    for place in places.values():
+        if place.endswith(".md"):
+            check_includes(folder / place)
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ def test_the_picture_is_of_the_results() -> None:
 
 
 def test_links_lead_somewhere_and_names_are_in_the_reference(tmp_path: Path) -> None:
-    assemble.assemble(tmp_path)  # refuses links to nothing
+    assemble.assemble(tmp_path)  # refuses links to nothing, and parts of results that are not there
     assert (tmp_path / "proofs" / "door.md").exists()
     listed = [name for _, names in assemble.REFERENCE.values() for name in names]
     assert sorted(listed) == sorted(vw.__all__)
@@ -118,6 +118,21 @@ def test_a_link_to_nothing_is_caught() -> None:
         "[proof](../proofs/door.md), [code](../src/veilwood/py.typed)", "docs/start.md", places
     )
     assert turned == "[proof](proofs/door.md), code (`src/veilwood/py.typed`)"
+
+
+@pytest.mark.parametrize(
+    "include",
+    ['{include} nowhere.md\n', '{include} results.md\n:start-after: "# Nothing"\n',
+     '{include} results.md\n:start-after: "# Fits"\n:end-before: "# Nothing"\n'],
+)  # fmt: skip
+def test_a_part_of_a_file_that_is_not_there_is_caught(tmp_path: Path, include: str) -> None:
+    (tmp_path / "results.md").write_text("# Fits\n\nfast\n")
+    page = tmp_path / "page.md"
+    page.write_text('# Page\n\n```{include} results.md\n:start-after: "# Fits"\n```\n')
+    assemble.check_includes(page)
+    page.write_text(f"# Page\n\n```{include}```\n")
+    with pytest.raises(assemble.BrokenLinkError, match="not there"):
+        assemble.check_includes(page)
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "proofs").glob("[!R]*.md")), ids=lambda path: path.stem)
