@@ -16,7 +16,7 @@ import pytest
 
 import veilwood as vw
 from fixtures.databases import counts_there, schema_with
-from veilwood.errors import OutOfSchemaError, UnreadableError
+from veilwood.errors import OutOfSchemaError, UnreadableError, UseError
 from veilwood.privacy.ledger import MemoryLedger
 from veilwood.privacy.neighbours import RowsOf
 
@@ -48,6 +48,7 @@ def table_in(engine: str, folder: Path, columns: str, rows: Sequence[tuple[Any, 
         ("duckdb", "VARCHAR COLLATE NOACCENT", ["a", "\u00e4", "b"]),
         ("sqlite", "TEXT COLLATE NOCASE", ["a", "A", "b"]),
         ("sqlite", "TEXT COLLATE RTRIM", ["a", "a ", "b"]),
+        ("sqlite", "TEXT COLLATE RTRIM", ["0", "-0 ", "b"]),  # which -0 is written as
         ("sqlite", "TEXT", ["7.0\x000", "7.0\x0000", "7.0\x00", "7.0"]),  # after which GLOB sees no more
     ],
 )
@@ -63,6 +64,48 @@ def test_two_people_stay_two_whatever_a_column_takes_for_equal(
         rest = rows[:gone] + rows[gone + 1 :]
         without = counts_there(table_in(engine, tmp_path, columns, rest), schema_with(NUMBER), ONE_EACH)
         assert np.abs(every - without).sum() == 1
+
+
+def joined_in(folder: Path, rows: Sequence[tuple[Any, ...]]) -> str:
+    """A view of an old table with whole numbers as ids and a new one with texts, which SQLite compares as numbers."""
+    path = folder / "joined.sqlite"
+    path.unlink(missing_ok=True)
+    with sqlite3.connect(path) as opened:
+        opened.execute("CREATE TABLE old (x REAL, y INTEGER, id INTEGER)")
+        opened.execute("CREATE TABLE new (x REAL, y INTEGER, id TEXT)")
+        opened.executemany("INSERT INTO new VALUES (?, ?, ?)", rows)
+        opened.execute("CREATE VIEW t AS SELECT * FROM old UNION ALL SELECT * FROM new")
+    opened.close()
+    return f"sqlite:///{path}#t"
+
+
+def test_two_people_stay_two_in_a_view_that_joins_numbers_and_texts(tmp_path: Path) -> None:
+    rows = [(number + 0.5, 0, name) for number, name in enumerate(["0", "00", " 0", "7", "07", "7 "])]
+    every = counts_there(joined_in(tmp_path, rows), schema_with(NUMBER), ONE_EACH)
+    assert every.sum() == len(rows)
+    for gone in range(len(rows)):
+        without = counts_there(joined_in(tmp_path, rows[:gone] + rows[gone + 1 :]), schema_with(NUMBER), ONE_EACH)
+        assert np.abs(every - without).sum() == 1
+
+
+def test_categories_of_such_a_view_are_texts(tmp_path: Path) -> None:
+    cells = ["007", "7", "07", "7.0", " 7", "0", "00", "-0", " 0"]
+    columns = [{"name": "id", "kind": "categorical", "values": ["007", "0", "x"], "other": "x"},
+               {"name": "y", "kind": "categorical", "values": [0, 1]}]  # fmt: skip
+    facts = {"name": "o", "task": "classification", "target": "y", "ignore": ["x"], "columns": columns}
+    address = joined_in(tmp_path, [(0.0, 0, cell) for cell in cells])
+    assert counts_there(address, vw.Schema.from_dict(facts)).sum(axis=1).tolist() == [1, 2, 6]
+
+
+@pytest.mark.parametrize("name", ["veilwood_rows", "VEILWOOD_Cells"])
+def test_a_table_with_the_name_of_a_temporary_one_is_refused(name: str, tmp_path: Path) -> None:
+    """It was hidden by ours, and no row was counted."""
+    path = tmp_path / "t.sqlite"
+    with sqlite3.connect(path) as opened:
+        opened.execute(f"CREATE TABLE {name} (x REAL, y INTEGER)")
+    opened.close()
+    with pytest.raises(UseError, match="rename it"):
+        counts_there(f"sqlite:///{path}#{name}", schema_with(NUMBER))
 
 
 def test_rows_that_an_engine_writes_alike_are_ranked_by_what_they_hold(server: str) -> None:

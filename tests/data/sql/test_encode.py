@@ -27,6 +27,8 @@ NAN, INF = float("nan"), float("inf")
 NUMBER = {"kind": "numeric", "lower": -10, "upper": 10, "nullable": True, "bins": 7}
 LOG = {"kind": "numeric", "lower": 0, "upper": 1e6, "transform": "log1p", "bins": 9}
 SEVENS = {"kind": "categorical", "values": ["7", "0", "2.5", "0.1", "True", "x y", "-3"], "nullable": True}
+ZEROS = {"kind": "categorical", "values": ["7", "007", "08", "01"], "other": "01"}
+MONTH = {"kind": "categorical", "values": ["01", "2", "12"], "part": "month", "other": "12"}
 DATES = {"kind": "categorical", "values": ["2026-01-31", "1999-12-31"], "other": "1999-12-31"}
 WEEKDAY = {"kind": "categorical", "values": [1, 2, 3, 4, 5, 6, 7], "part": "weekday"}
 HOUR = {"kind": "numeric", "lower": 0, "upper": 24, "bins": 24, "part": "hour"}
@@ -70,6 +72,7 @@ ALL, WITHOUT_SQLITE = ("duckdb", "postgres", "sqlite"), ("duckdb", "postgres")
 
 CASES: list[tuple[tuple[str, ...], str, list[Any], dict[str, Any]]] = [
     (ALL, "BIGINT", WHOLES, NUMBER), (ALL, "BIGINT", WHOLES, SEVENS), (ALL, "BIGINT", WHOLES, PREFIX),
+    (ALL, "BIGINT", [7, 8, 1, 0], ZEROS), (ALL, "TEXT", ["7", "007", "8", "08", "1"], ZEROS),
     (ALL, "DOUBLE PRECISION", FLOATS, NUMBER), (ALL, "DOUBLE PRECISION", FLOATS, SEVENS),
     (ALL, "DOUBLE PRECISION", FLOATS, LOG), (ALL, "TEXT", TEXTS, SEVENS), (ALL, "TEXT", TEXTS, PREFIX),
     (ALL, "BOOLEAN", [True, False, None], NUMBER), (WITHOUT_SQLITE, "BOOLEAN", [True, False, None], SEVENS),
@@ -82,6 +85,8 @@ CASES: list[tuple[tuple[str, ...], str, list[Any], dict[str, Any]]] = [
     (("postgres",), "NUMERIC", [*DECIMALS, Decimal("1e400"), Decimal("NaN")], SEVENS),
     (("duckdb",), "HUGEINT", [2**100, 7, -3, 0], NUMBER), (("duckdb",), "HUGEINT", [2**100, 7, -3, 0], SEVENS),
     (("sqlite",), "", [7, 7.0, "7", "7.0", None, "", 2.5, "abc", -0.0, INF], SEVENS),
+    (WITHOUT_SQLITE, "DATE", DAYS[:-1], MONTH), (("sqlite",), "", ["\0abc", "", None, 7], NUMBER),
+    (("sqlite",), "TEXT COLLATE RTRIM", ["   ", "7 ", "-0  ", "7"], SEVENS),
     (("sqlite",), "", [7, 7.0, "x", None, "", 2.5, -0.0, INF], NUMBER),
 ]  # fmt: skip
 

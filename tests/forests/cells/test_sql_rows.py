@@ -14,7 +14,7 @@ from fixtures.databases import put, rows_of, schema_of
 from veilwood.data.sql.source import open_sql
 from veilwood.errors import MechanismError
 from veilwood.forests.cells.cell_tables import Axis, CellTable
-from veilwood.forests.cells.questions import ClassesByCell, GradientSums, RowsByCell
+from veilwood.forests.cells.questions import ClassesByCell, GradientSums, ResidualHistogram, RowsByCell
 from veilwood.forests.cells.sql_rows import SqlRows
 
 
@@ -65,3 +65,11 @@ def test_a_cell_outside_its_table_is_refused(tmp_path: Path) -> None:
     for cell in ("-1", "7"):
         with pytest.raises(MechanismError, match="outside its table"):
             rows._counted(cell, 7, "veilwood_cells")
+
+
+def test_residuals_with_one_mark_are_all_in_it(tmp_path: Path) -> None:
+    where, schema = put(rows_of("number", 60), tmp_path), schema_of("number")
+    design: Any = vw.PrivateForestRegressor(schema, random_state=0).prepare(schema)
+    for engine in ("sqlite", "duckdb"):
+        rows = SqlRows(design.columns, open_sql(where[engine], design.encoding, cap=None, invalid="refuse"), 0)
+        assert rows.ask(ResidualHistogram(np.array([5]))).tolist() == [60]

@@ -107,7 +107,8 @@ def _numeric(column: Column, typed: Typed, words: EngineWords) -> tuple[str, dic
             exact = f"CAST({x} AS {words.types.texts})" if words.engine == "duckdb" else x
             return f"CAST({exact} AS {words.types.double})", {}, ()
         case "any":
-            no_number = f"TYPEOF({x}) IN ('text', 'blob') AND LENGTH({x}) > 0"
+            some_text = f"TYPEOF({x}) = 'text' AND {words.as_text(x)} <> ''"  # LENGTH would end at a character of 0
+            no_number = f"({some_text} OR TYPEOF({x}) = 'blob' AND LENGTH({x}) > 0)"
             value = f"CASE TYPEOF({x}) WHEN 'integer' THEN CAST({x} AS REAL) WHEN 'real' THEN {x} END"
             return value, {Problem.NO_NUMBER: no_number}, (Problem.NO_NUMBER,)
     raise _wrong_type(column, typed, "numbers", "cast it in a view")
@@ -195,7 +196,7 @@ def _placed(
             return _texts(words.as_text(x), words, known, missing, unknown)
         case "any":
             _refuse_days(column, typed)
-            texts, _ = _texts(x, words, known, missing, unknown)
+            texts, _ = _texts(words.as_text(x), words, known, missing, unknown)
             return (
                 f"CASE TYPEOF({x}) WHEN 'null' THEN {missing} "
                 f"WHEN 'integer' THEN {_cases(x, _wholes(known), unknown)} "
@@ -212,11 +213,9 @@ def _cases(x: str, known: Mapping[str, str], otherwise: str, first: str = "") ->
 
 
 def _wholes(known: Mapping[str, str]) -> dict[str, str]:
-    found = {}
-    for text, place in known.items():
-        if re.fullmatch(r"-?[0-9]{1,19}", text) and -(2**63) < int(text) < 2**63:
-            found[str(int(text))] = place
-    return found
+    """Categories that are the text of a whole number; '007' is not that of 7."""
+    numbers = {text: int(text) for text in known if re.fullmatch(r"-?[0-9]{1,19}", text)}
+    return {text: known[text] for text, number in numbers.items() if str(number) == text and abs(number) < 2**63}
 
 
 def _floats(known: Mapping[str, str], words: EngineWords, kind: type[np.floating]) -> dict[str, str]:
@@ -352,7 +351,7 @@ def id_read(name: str, typed: Typed, words: EngineWords) -> ReadCell:
         case "as text":
             return as_text(words.as_text(x))
         case "any":
-            text = as_text(x)
+            text = as_text(words.as_text(x))
             most = words.number(2.0**53)
             whole = f"{x} > -{most} AND {x} < {most} AND {x} = CAST({x} AS INTEGER)"
             value = (

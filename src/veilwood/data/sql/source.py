@@ -8,6 +8,7 @@ the row holds, under a fresh secret key: from the row alone, as the guarantees n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, runtime_checkable
@@ -276,6 +277,11 @@ def open_sql(
 
 
 def _opened(session: Session, encoding: Encoding, cap: RowsOf | None, invalid: Invalid) -> SqlSource:
+    if taken := re.search(rf"\b({ROWS}|{CELLS}|{JUDGES}|{LOOKUP})\b", session.relation, flags=re.IGNORECASE):
+        raise UseError(
+            f"a table called {taken[0]} cannot be told from a temporary one of the same name, which is made to count "
+            "in. Hint: rename it."
+        )
     columns = session.columns()
     names = [name for name, _ in columns]
     check_names(encoding.schema, names, allowed_extra=() if cap is None else (cap.id,), target=True)

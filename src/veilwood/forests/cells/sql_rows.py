@@ -143,7 +143,7 @@ class SqlRows(NeverSetApart):
                 marks = [*(int(mark) + 1 for mark in question.marks[:-1])]
                 cases = " ".join(f"WHEN z < {mark} THEN {place}" for place, mark in enumerate(marks))
                 inner = f"(SELECT {away} AS z FROM {name}) AS veilwood_away"
-                return self._counted(f"CASE {cases} ELSE {len(marks)} END", len(marks) + 1, inner)
+                return self._counted(f"CASE {cases} ELSE {len(marks)} END" if marks else "0", len(marks) + 1, inner)
             case asked.Histogram():
                 cells = self._columns[question.column].n_cells
                 return self._counted(f"c{question.column}", cells, name)[: question.n_cells]
