@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import zlib
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import veilwood as vw
 from data.test_relations import CAP, ENCODING, SCHEMA, N, as_sqlite, contents, without_people
 from data.test_spool import restless
-from veilwood.data.batches import Batch, Source, Watch
+from veilwood.data.batches import Batch, Source, Watch, _checksum_of_ids
 from veilwood.data.files import File
 from veilwood.data.open_rows import open_rows
 from veilwood.errors import FileError, OutOfSchemaError
@@ -46,6 +48,13 @@ def test_ids_in_another_order_are_refused() -> None:
     source = open_rows(restless(), None, ENCODING, unit=CAP)
     with pytest.raises(FileError, match="another order"):
         contents(source)
+
+
+def test_ids_that_share_a_checksum_are_told_apart() -> None:
+    """By CRC-32 these two could change places unseen."""
+    one, other = (_checksum_of_ids(pd.Series(ids), CAP, "refuse") for ids in (["plumless"], ["buckeroo"]))
+    assert zlib.crc32(b"plumless") == zlib.crc32(b"buckeroo")
+    assert one != other
 
 
 def test_rows_that_come_and_go_between_passes_are_refused(tmp_path: Path) -> None:

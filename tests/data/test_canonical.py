@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import veilwood as vw
-from veilwood.data.canonical import Nothing, category_codes, id_of, text_of, texts_of
+from veilwood.data.canonical import Nothing, category_codes, id_of, part_reader, prefix_reader, text_of, texts_of
 from veilwood.data.columns import Column
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
@@ -167,6 +167,32 @@ def test_arrays_are_read_as_their_cells_are() -> None:
     for array in arrays:
         for read in (text_of, id_of):
             assert texts_of(array, read) == [read(cell) for cell in array]
+
+
+@pytest.mark.parametrize("read", [prefix_reader(2), part_reader("year")])
+@pytest.mark.parametrize("odd", [1.5, 2.0**24, -(2.0**30), float("nan")])
+def test_no_other_number_of_a_column_changes_what_a_reader_is_given(read: Any, odd: float) -> None:
+    """Whole numbers once skipped the reader, unless one row of the batch was no small whole number."""
+    cells = [99084.0, 7.0]
+    wanted = [read(cell) for cell in [*cells, odd]]
+    assert texts_of(np.array(cells), read) == wanted[:2]
+    assert texts_of(np.array([*cells, odd]), read) == wanted
+    assert texts_of(np.array(cells, np.int64), read) == wanted[:2]
+    for column in (pd.Series(cells), pa.chunked_array([pa.array(cells)]), pd.Series(cells, dtype="Int64")):
+        codes, texts = category_codes(column, read)
+        assert [texts[code] if code >= 0 else Nothing(int(code)) for code in codes] == wanted[:2]
+
+
+def test_times_of_day_and_runs_have_one_text_in_every_column_of_arrow() -> None:
+    moment = datetime.time(9, 30)
+    for kind in (pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")):
+        assert category_codes(pa.chunked_array([pa.array([moment, None], kind)]))[1] == [text_of(moment)]
+    half = datetime.time(9, 30, 0, 500_000)
+    assert category_codes(pa.chunked_array([pa.array([half], pa.time64("ns"))]))[1] == [text_of(half)] == ["09:30:00.5"]
+    plain = pa.array(np.array([0.1, 16777216], np.float32))
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([1, 2], pa.int32()), plain)
+    here, there = (category_codes(pa.chunked_array([one]), id_of) for one in (plain, runs))
+    assert (here[0].tolist(), here[1]) == (there[0].tolist(), there[1]) == ([0, Nothing.UNUSABLE.value], ["0.1"])
 
 
 def test_work_is_bounded_by_the_size_of_the_cell() -> None:

@@ -9,10 +9,13 @@ import pandas as pd
 import pytest
 
 from data.test_dialect import SCHEMA, codes_of
+from data.test_row_cap import ID_ENCODING, kept_rows
 from veilwood.data.check import check_files
 from veilwood.data.excel import excel_dataset
 from veilwood.data.files import place_of
+from veilwood.data.open_rows import open_rows
 from veilwood.errors import OutOfSchemaError
+from veilwood.privacy.neighbours import RowsOf
 
 
 def test_excel_gives_the_same_codes(tmp_path: Path, files: tuple[Path, Path]) -> None:
@@ -43,3 +46,15 @@ def test_excel_gives_the_same_codes(tmp_path: Path, files: tuple[Path, Path]) ->
     (tmp_path / "no.xlsx").write_bytes(b"PK nothing")
     with pytest.raises(OutOfSchemaError, match="damaged"):
         codes_of(tmp_path / "no.xlsx", SCHEMA)
+
+
+def test_numbers_that_a_sheet_has_rounded_are_no_ids(tmp_path: Path) -> None:
+    """2^53 and 2^53 + 1 are one number in a sheet, and were one person."""
+    pytest.importorskip("python_calamine")
+    pytest.importorskip("openpyxl")
+    frame = pd.DataFrame({"row": [0.5, 1.5, 2.5], "who": [2.0**53, 2.0**60, 7.0], "target": 0})
+    frame.to_excel(tmp_path / "v.xlsx", index=False)
+    unit = RowsOf("who", at_most=1)
+    with pytest.raises(OutOfSchemaError, match="rounded"):
+        open_rows(tmp_path / "v.xlsx", None, ID_ENCODING, unit=unit)
+    assert kept_rows(open_rows(tmp_path / "v.xlsx", None, ID_ENCODING, unit=unit, invalid="drop")) == [2]

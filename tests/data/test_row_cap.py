@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.dataset
 import pytest
 
 from data.test_open_rows import write
@@ -84,3 +85,40 @@ def test_cap_needs_ids(tmp_path: Path) -> None:
         open_rows([[1.0]], [0], ID_ENCODING, unit=unit)
     with pytest.raises(OutOfSchemaError, match="'who' that the schema does not"):
         open_rows(frame, None, ID_ENCODING)
+
+
+PEOPLE = ["0" * n + "7" for n in range(9)]
+
+
+@pytest.mark.parametrize("first", ["", "\n", "\r\n", "\ufeff\n", "\n\n"])
+@pytest.mark.parametrize("invalid", ["refuse", "drop"])
+def test_an_empty_line_before_the_names_lets_no_row_decide_how_ids_are_read(
+    tmp_path: Path, first: str, invalid: Any
+) -> None:
+    """Types were taken from the rows: without the last person all others were one."""
+    for people in (PEOPLE, [*PEOPLE, "A1"]):
+        rows = "".join(f"{row}.5,{who},0\n" for row, who in enumerate(people))
+        (tmp_path / "v.csv").write_bytes(f"{first}row,who,target\n{rows}".encode())
+        source = open_rows(tmp_path / "v.csv", None, ID_ENCODING, unit=RowsOf("who", at_most=1), invalid=invalid)
+        assert kept_rows(source) == list(range(len(people)))
+
+
+@pytest.mark.parametrize("invalid", ["refuse", "drop"])
+def test_an_id_that_is_a_number_of_the_schema_is_refused_in_files_of_text(tmp_path: Path, invalid: Any) -> None:
+    number = Column("who", "numeric", lower=0, upper=100)
+    encoding = Encoding(Schema("r", "classification", ID_SCHEMA.target, (*ID_ENCODING.schema.features, number)))
+    frame = visits([7, 8, 7])
+    unit = RowsOf("who", at_most=1)
+    with pytest.raises(OutOfSchemaError, match="may be two people"):
+        open_rows(write(frame, tmp_path / "v.csv"), None, encoding, unit=unit, invalid=invalid)
+    for X in (frame, write(frame, tmp_path / "v.parquet")):
+        assert len(kept_rows(open_rows(X, None, encoding, unit=unit, invalid=invalid))) == 2
+
+
+def test_a_dataset_that_would_turn_ids_into_numbers_is_refused(tmp_path: Path) -> None:
+    files = [str(write(visits([100]), tmp_path / "a.parquet")), str(write(visits(PEOPLE), tmp_path / "b.parquet"))]
+    unit = RowsOf("who", at_most=1)
+    with pytest.raises(OutOfSchemaError, match="pass the paths"):
+        open_rows(pyarrow.dataset.dataset(files), None, ID_ENCODING, unit=unit)
+    assert len(kept_rows(open_rows(files, None, ID_ENCODING, unit=unit))) == 10
+    assert len(kept_rows(open_rows(pyarrow.dataset.dataset(files[1:]), None, ID_ENCODING, unit=unit))) == 9

@@ -53,6 +53,24 @@ def schema(**feature: object) -> vw.Schema:
 
 
 class TestNoRowDecidesHowOthersAreRead:
+    @pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
+    @pytest.mark.parametrize("odd", [1.5, 2.0**24, -(2.0**30)])
+    @pytest.mark.parametrize(
+        "how", [{"prefix": 2, "values": ["99", "10", "o"]}, {"part": "year", "values": [2026, "o"]}]
+    )
+    def test_whole_numbers_are_read_by_prefix_or_part_beside_any_other_number(
+        self, make: Any, odd: float, how: dict[str, Any]
+    ) -> None:
+        """One row that was no small whole number moved the counts of a thousand others."""
+        encoding = Encoding(schema(**how, other="o"))
+
+        def counts(cells: list[float]) -> Any:
+            source = open_rows(make({"x": cells, "y": ["1"] * len(cells)}), None, encoding, invalid="drop")
+            codes = np.concatenate([batch.codes[:, 0] for batch in source.batches()])
+            return np.bincount(codes, minlength=3)
+
+        assert np.abs(counts([99084.0] * 1000 + [odd]) - counts([99084.0] * 1000)).sum() <= 1
+
     def test_a_list_of_several_types_is_read_row_by_row(self) -> None:
         encoding = Encoding(schema())
         assert encoding.encode_target([1.0, 1.0]).tolist() == [0, 0]

@@ -253,12 +253,12 @@ DIALECT: Final = Dialect()
 
 
 def header_of(opened: Callable[[], Any], where: str, dialect: Dialect = DIALECT) -> list[str]:
-    """Return the names in the first line of a CSV file, which is opened for that."""
+    """Return the names in the first line of a CSV file that is not empty; it is opened for that."""
     codec = "utf-8-sig" if dialect.encoding == "utf-8" else dialect.codec
     with opened() as stream:
         text = io.TextIOWrapper(stream, encoding=codec, errors="replace", newline="")
         try:
-            names = next(csv.reader(text, delimiter=dialect.sep), [])
+            names = next(filter(None, csv.reader(text, delimiter=dialect.sep)), [])
         except csv.Error:  # a name without an end
             names = ["\n"]
     if any("\n" in name or "\r" in name for name in names):  # it may hold rows, which no message may show

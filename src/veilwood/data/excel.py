@@ -14,6 +14,7 @@ from veilwood.errors import OutOfSchemaError, SetupError
 
 __all__ = ["excel_dataset"]
 
+_FIRST_ROUNDED: Final = 2.0**53
 _UNREAD: Final = "a row that cannot be read"
 
 
@@ -58,4 +59,7 @@ def _rows(sheet: Any) -> list[list[Any]]:
 
 def _text(cell: Any, nulls: Collection[str]) -> str | None:
     text = text_of(cell)
-    return text if isinstance(text, str) and text not in nulls else None
+    if not isinstance(text, str) or text in nulls:
+        return None
+    # The digits of a number that the sheet has rounded would pass for an id.
+    return repr(float(cell)) if isinstance(cell, int | float) and abs(cell) >= _FIRST_ROUNDED else text

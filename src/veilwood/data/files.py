@@ -333,6 +333,7 @@ def find_files(
     if not isinstance(X, str | PathLike) and is_dataset(X):
         if takes_types_from_rows(X):
             raise types_from_rows("a dataset")
+        _refuse_cast_ids(X, texts)
         stamp = _stamp(X)
         return [File("the dataset", X, tuple(X.schema.names), partial(_stamp, X), stamp, settled=bool(stamp))]
     dialect = dialect or (DIALECT if schema is None else schema.dialect)
@@ -368,6 +369,20 @@ def are_files(X: Any) -> bool:
     return isinstance(X, str | PathLike) or is_dataset(X) or is_relation(X)
 
 
+def _refuse_cast_ids(dataset: Any, ids: Collection[str]) -> None:
+    """Refuse a dataset that turns ids of one file into the type of another's: '007' would be 7."""
+    wanted = [dataset.schema.field(name) for name in ids if name in dataset.schema.names]
+    for files in dataset.get_fragments() if wanted else ():
+        held = getattr(files, "physical_schema", dataset.schema)
+        for field in wanted:
+            if field.name in held.names and held.field(field.name).type != field.type:
+                raise OutOfSchemaError(
+                    f"the files of the dataset differ in the type of column {field.name!r}, which the privacy unit "
+                    "names: turned into one type, two people may be one. Hint: pass the paths of the files.",
+                    column=field.name,
+                )
+
+
 def _stamp(dataset: Any) -> tuple[tuple[Any, ...], ...]:
     """Return size and time of change of the files behind a dataset, where it has any on this computer."""
     found = [state for child in getattr(dataset, "children", ()) for state in _stamp(child)]  # of a union
@@ -393,7 +408,7 @@ def _open_file(place: Place, schema: Schema | None, texts: Collection[str], dial
         elif form == "csv":
             named = [*texts, *(() if schema is None else schema.sources)]
             if schema is None or mode.as_bytes:
-                named = header_of(place.open, place.where, dialect)
+                named += header_of(place.open, place.where, dialect)
             options = _csv_options(named, numeric, dialect, mode)
             numeric = frozenset() if dialect.plain_numbers else numeric
             if (mode.as_bytes and mode.skip_rows) or place.filesystem is not None:

@@ -320,6 +320,11 @@ def test_frames_that_guess_types_from_rows_are_refused(here: None, tmp_path: Pat
     table().to_csv(tmp_path / "rows.csv", index=False)
     with pytest.raises(OutOfSchemaError, match="types from the rows"):
         fitted("shared", dd.read_csv(tmp_path / "rows.csv").dropna())
+    with pytest.raises(OutOfSchemaError, match="types from the rows"):
+        fitted("shared", dd.read_csv(tmp_path / "rows.csv").dropna().optimize())
+    table().to_json(tmp_path / "rows.json", orient="records", lines=True)
+    with pytest.raises(OutOfSchemaError, match="types from the rows"):
+        fitted("shared", dd.read_json(tmp_path / "rows.json"))
     fitted("shared", dd.read_csv(tmp_path / "rows.csv", dtype=str), invalid="drop")  # where texts are read as numbers
 
 

@@ -136,11 +136,16 @@ class Dask:
         return list(frame.columns)
 
     def guesses_types(self, frame: Any) -> bool:
-        """Find ``read_csv``, unless every cell stays a text."""
+        """Find ``read_csv``, unless every cell stays a text, and ``read_json``."""
+        from dask.delayed import Delayed
+
+        parts = [part for node in _expressions(frame) for part in node.operands]
+        tasks = (task for part in parts if isinstance(part, Delayed) for task in dict(part.dask).values())
+        if any(getattr(getattr(task, "func", None), "__module__", "") == "dask.dataframe.io.json" for task in tasks):
+            return True
         readers = (
-            part for node in _expressions(frame) for part in node.operands
-            if isinstance(part, partial) and part.func.__module__ == "dask.dataframe.io.csv"
-        )  # fmt: skip
+            part for part in parts if isinstance(part, partial) and part.func.__module__ == "dask.dataframe.io.csv"
+        )
         return any(part.keywords.get("kwargs", {}).get("dtype") not in (str, "str", "string") for part in readers)
 
     def project(self, frame: Any, names: list[str]) -> Any:
@@ -184,8 +189,11 @@ class Dask:
 
 
 def _expressions(frame: Any) -> Iterator[Any]:
-    """What a frame is computed by; older versions do not tell."""
-    return iter(()) if getattr(frame, "expr", None) is None else frame.expr.walk()
+    """What a frame is computed by, and what has been fused into one; older versions do not tell."""
+    for node in () if getattr(frame, "expr", None) is None else frame.expr.walk():
+        yield node
+        fused = (part for part in node.operands if isinstance(part, list))
+        yield from (inner for part in fused for inner in part if hasattr(inner, "operands"))
 
 
 def _on_buckets(work: Any, partition: int, rows: pd.DataFrame) -> PartSums:
