@@ -8,6 +8,7 @@ import csv
 import json
 import math
 import os
+from collections import UserList, deque
 from fractions import Fraction
 from functools import partial
 from operator import methodcaller
@@ -23,6 +24,7 @@ import pytest
 
 import veilwood as vw
 from veilwood.audit.noninterference import coins_by_row
+from veilwood.data.canonical import category_codes, text_of
 from veilwood.data.cluster.worker import PartSums, count_rows, encoded_schema, of_bucket
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
@@ -70,6 +72,62 @@ class TestNoRowDecidesHowOthersAreRead:
             return np.bincount(codes, minlength=3)
 
         assert np.abs(counts([99084.0] * 1000 + [odd]) - counts([99084.0] * 1000)).sum() <= 1
+
+    @pytest.mark.filterwarnings("ignore::sklearn.exceptions.DataConversionWarning")
+    @pytest.mark.parametrize("make", [list, tuple, deque, UserList, lambda cells: [[cell] for cell in cells]])
+    def test_no_sequence_of_labels_or_rows_is_turned_into_one_type(self, make: Any) -> None:
+        encoding = Encoding(schema(values=["True", "1", "rest"], other="rest"))
+        assert encoding.encode_target(make([True, True])).tolist() == [2, 2]
+        assert encoding.encode_target(make([True, True, 1])).tolist() == [2, 2, 0]
+        if make in (deque, UserList):
+            for rows in ([[True]] * 2, [[True]] * 2 + [[2]]):
+                source = open_rows(make(rows), ["1"] * len(rows), encoding, invalid="drop")
+                assert [codes[0] for batch in source.batches() for codes in batch.codes][:2] == [0, 0]
+
+    @pytest.mark.filterwarnings("ignore::sklearn.exceptions.DataConversionWarning")
+    @pytest.mark.parametrize("make", [pl.DataFrame, pa.table, partial(pd.DataFrame, dtype="Int64")])
+    def test_labels_in_a_table_of_one_column_stay_whole(self, make: Any) -> None:
+        labels = {"name": "y", "kind": "categorical", "values": [str(BIG), str(BIG - 1), "rest"], "other": "rest"}
+        facts = schema().to_dict() | {"columns": [{"name": "x", "kind": "categorical", "values": ["a"]}, labels]}
+        encoding = Encoding(vw.Schema.from_dict(facts))
+        assert encoding.encode_target(make({"y": [BIG, BIG]})).tolist() == [0, 0]
+        source = open_rows([["a"]] * 3, make({"y": [BIG, BIG, None]}), encoding, invalid="drop")
+        assert [int(label) for batch in source.batches() for label in batch.target][:2] == [0, 0]
+
+    @pytest.mark.parametrize(
+        ("cells", "odd"),
+        [(["A", "A"], "A\0"), (["A\0b"], "A"), (["'\\ud800'"], "\ud800"), ([1, 1], True), ([True], 1.0)],
+    )
+    def test_objects_that_a_hash_table_takes_for_one_are_two(self, cells: list[Any], odd: Any) -> None:
+        for together in ([odd, *cells], [*cells, odd]):
+            codes, texts = category_codes(pd.Series(together, dtype=object))
+            assert [texts[code] for code in codes] == [text_of(cell) for cell in together]
+
+    def test_objects_of_a_sparse_column_are_two(self) -> None:
+        sparse: Any = "Sparse[object]"
+        column = pd.Series(np.array([True, 1, None], object)).astype(sparse)
+        codes, texts = category_codes(column)
+        assert [texts[code] if code >= 0 else None for code in codes] == ["True", "1", None]
+
+    @pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.time64("ns")])
+    def test_dictionaries_of_chunks_are_joined_without_a_change(self, kind: Any) -> None:
+        numbers = pa.array([1, 7], pa.int64()).cast(kind) if pa.types.is_time(kind) else pa.array(
+            np.array([0.1, 7], np.float16 if kind == pa.float16() else np.float32)
+        )  # fmt: skip
+        first = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), numbers)
+        alone = category_codes(pa.chunked_array([first]))
+        missing = pa.DictionaryArray.from_arrays(pa.array([0], pa.int8()), pa.nulls(1, kind))
+        other = pa.DictionaryArray.from_arrays(pa.array([0], pa.int8()), numbers[1:])
+        for more in (missing, other):
+            codes, texts = category_codes(pa.chunked_array([first, more]))
+            assert [texts[code] for code in codes[:2]] == [alone[1][code] for code in alone[0]]
+
+    def test_a_time_of_polars_with_nanoseconds_is_read(self) -> None:
+        encoding = Encoding(schema(values=["00:00:01", "rest"], other="rest"))
+        for times in ([10**9], [10**9, 1]):
+            frame = pl.DataFrame({"x": pl.Series(times).cast(pl.Time), "y": ["1"] * len(times)})
+            (batch,) = open_rows(frame, None, encoding).batches()
+            assert batch.codes[:, 0].tolist() == [0, 1][: len(times)]
 
     def test_a_list_of_several_types_is_read_row_by_row(self) -> None:
         encoding = Encoding(schema())

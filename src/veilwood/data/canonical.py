@@ -399,15 +399,19 @@ def _codes_at_once(values: ColumnCells, read: ReadText) -> tuple[npt.NDArray[np.
         values = pa.chunked_array(pa.array(values.array))
     if isinstance(values, pa.ChunkedArray):
         return _arrow_codes(values, read)
-    # True == 1 == 1.0 to a hash table, so which text such a value gets would depend on the rows before it.
-    mixed = values.dtype == object and pd.api.types.infer_dtype(values, skipna=True) not in ("string", "integer")
-    if mixed or values.dtype in (np.float16, np.longdouble):  # of which pandas changes the precision
+    # True == 1 == 1.0 to a hash table, and to that of pandas some texts are one that end at a character of 0 or cannot
+    # be written: which text such a value gets would depend on the rows before it.
+    dtype = getattr(values.dtype, "subtype", values.dtype)  # of a sparse column
+    objects = dtype.kind == "O" if isinstance(dtype, np.dtype) else getattr(dtype, "storage", "") == "python"
+    if objects or dtype in (np.float16, np.longdouble):  # of which pandas changes the precision
         return _codes_of_each(values.to_numpy(), read)
     codes, uniques = pd.factorize(values)
     return _checked(codes, texts_of(np.asarray(uniques), read))
 
 
 def _arrow_codes(values: pa.ChunkedArray, read: ReadText) -> tuple[npt.NDArray[np.intp], list[str]]:
+    if pa.types.is_dictionary(values.type) and not _joins(values.type.value_type):
+        values = pa.chunked_array([chunk.dictionary_decode() for chunk in values.chunks], values.type.value_type)
     try:
         coded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
         coded = coded.chunk(0) if coded.num_chunks == 1 else coded.combine_chunks()
@@ -415,6 +419,11 @@ def _arrow_codes(values: pa.ChunkedArray, read: ReadText) -> tuple[npt.NDArray[n
     except (pa.ArrowException, AttributeError):  # a type that cannot be numbered, or one that holds nulls alone
         return _codes_of_each((cell for chunk in values.chunks for cell in _arrow_cells(chunk)), read)
     return _checked(codes.astype(np.intp), texts_of(_arrow_cells(coded.dictionary), read))
+
+
+def _joins(kind: Any) -> bool:
+    """Whether Arrow joins the dictionaries of chunks without a change; of short floats it may not."""
+    return not (pa.types.is_floating(kind) or pa.types.is_temporal(kind))
 
 
 def _arrow_cells(values: Any) -> Any:
@@ -435,7 +444,17 @@ def _arrow_cells(values: Any) -> Any:
 
 def _codes_of_each(cells: Iterable[Any], read: ReadText) -> tuple[npt.NDArray[np.intp], list[str]]:
     numbering: dict[str | Nothing, int] = {}
-    codes = np.array([numbering.setdefault(read(cell), len(numbering)) for cell in cells], np.intp)
+    known: dict[str, int] = {}  # texts that were read before
+
+    def code(cell: Any) -> int:
+        found = known.get(cell) if type(cell) is str else None
+        if found is None:
+            found = numbering.setdefault(read(cell), len(numbering))
+            if type(cell) is str:
+                known[cell] = found
+        return found
+
+    codes = np.array([code(cell) for cell in cells], np.intp)
     return _checked(codes, list(numbering))
 
 

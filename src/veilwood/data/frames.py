@@ -8,6 +8,7 @@ category has is decided in ``canonical``, what number a cell has in ``numbers``.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -18,6 +19,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 from scipy import sparse
+from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.validation import column_or_1d
 
 from veilwood.data.canonical import NO_CELL, ColumnCells
@@ -27,6 +29,7 @@ __all__ = ["Table", "is_dataset", "is_frame", "is_scanner", "series_of", "target
 
 Floats = npt.NDArray[np.float64]
 _FEW_ROWS: Final = 1024  # so many may be copied at once
+_COLUMN_VECTOR: Final = "A column-vector y was passed when a 1d array was expected. Hint: y.ravel()."
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,6 +59,7 @@ class Table:
         """
         if isinstance(X, Table):
             return X
+        X = _as_list(X)
         if width is not None and isinstance(X, list | tuple):
             return _of_rows(X, width)
         if isinstance(X, pa.RecordBatch):
@@ -141,6 +145,8 @@ def _to_pandas(column: nw.Series[Any]) -> pd.Series[Any]:
     if column.dtype.is_integer() and column.null_count():
         nullable: Any = str(column.dtype)  # Int8 to UInt64 are called the same in pandas
         return pd.Series(pd.array(column.to_list(), dtype=nullable))
+    if column.dtype == nw.Time:  # of which Python has no nanoseconds, and an error would tell the cell
+        return pd.Series(pd.array(column.to_arrow(), dtype=pd.ArrowDtype(pa.time64("ns"))))
     return column.to_pandas()
 
 
@@ -161,6 +167,13 @@ def _of_array(X: Any) -> Table:
     numeric = array if array.dtype.kind in "biuf" else None
     n_rows, n_columns = array.shape
     return Table(None, n_rows, n_columns, lambda place: _series(array[:, place]), numeric)
+
+
+def _as_list(values: Any) -> Any:
+    """Make a list of a sequence that numpy would turn into an array of one type; others are as they were."""
+    if isinstance(values, list | tuple | str | bytes | bytearray | memoryview | pd.api.extensions.ExtensionArray):
+        return values
+    return list(values) if isinstance(values, Sequence) else values
 
 
 def _of_rows(rows: Sequence[Any], width: int) -> Table:
@@ -184,6 +197,7 @@ def target_cells(y: Any, *, total: bool = False) -> ColumnCells:
 
     With ``total`` every entry of a list is a label, whatever it is; otherwise a list of lists is taken for a table.
     """
+    y = _as_list(pd.Series(y) if isinstance(y, pd.Index) else y)
     if isinstance(y, pd.Series | pa.ChunkedArray):
         return y
     if isinstance(y, pa.Array):
@@ -192,10 +206,22 @@ def target_cells(y: Any, *, total: bool = False) -> ColumnCells:
         raise OutOfSchemaError("y is a masked array. Hint: drop the masked rows and pass y.data.")
     if (column := series_of(y)) is not None:
         return column
-    if isinstance(y, list | tuple) and (total or not (len(y) and isinstance(y[0], list | tuple | np.ndarray))):
-        return pd.Series(list(y), dtype=object)  # numpy would turn all of them into one type
+    if isinstance(y, list | tuple):  # numpy would turn all of them into one type
+        labels = total or not y or not all(isinstance(cell, list | tuple | np.ndarray) for cell in y)
+        return pd.Series(list(y) if labels else _first_cells(y), dtype=object)
+    if is_frame(y) and (table := Table.of(y)).n_columns == 1:
+        warnings.warn(_COLUMN_VECTOR, DataConversionWarning, stacklevel=2)
+        return table.column(0) if table.arrow is None else table.arrow.column(0)
     try:
         values = column_or_1d(y, warn=True)
         return pd.Series(values, dtype=object if values.dtype.kind in "OU" else values.dtype)
     except (TypeError, ValueError):
         raise OutOfSchemaError("y should be a 1d array: one value for each row.") from None
+
+
+def _first_cells(rows: Sequence[Any]) -> list[Any]:
+    """Take rows of one cell each for their cells."""
+    if any(np.shape(row)[:1] != (1,) for row in rows):
+        raise OutOfSchemaError("y should be a 1d array: one value for each row.")
+    warnings.warn(_COLUMN_VECTOR, DataConversionWarning, stacklevel=3)
+    return [row[0] for row in rows]
