@@ -109,7 +109,7 @@ def test_one_liner_for_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("median_forest.py", None),
         pytest.param("scale.py", None, marks=pytest.mark.slow),
         pytest.param("killed_worker.py", None, marks=pytest.mark.slow),
-        ("secure_forest.py", None),
+        pytest.param("secure_forest.py", None, marks=pytest.mark.slow),
     ],
 )
 def test_examples_run(script: str, written: str | None, tmp_path: Path) -> None:

@@ -248,9 +248,10 @@ def commands(family: str, *more: str) -> Callable[[list[Row], Path], dict[str, A
 
 
 @pytest.mark.usefixtures("kept_strategies")
-@pytest.mark.parametrize(
-    "family", ["random-trees", "greedy-forest", "median-forest", "matrix-forest", "private-forest"]
-)
+@pytest.mark.parametrize("family", [
+    "random-trees", "private-forest",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("greedy-forest", "median-forest", "matrix-forest")),
+])  # fmt: skip
 def test_the_command_line_says_the_same_about_neighbours(family: str, tmp_path: Path) -> None:
     small = ["--param", "n_estimators=2", "--param", "max_depth=2"] if family != "private-forest" else []
     program = commands(family, *small)

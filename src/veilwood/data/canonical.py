@@ -444,13 +444,14 @@ def _arrow_cells(values: Any) -> Any:
 
 def _codes_of_each(cells: Iterable[Any], read: ReadText) -> tuple[npt.NDArray[np.intp], list[str]]:
     numbering: dict[str | Nothing, int] = {}
-    known: dict[str, int] = {}  # texts that were read before
+    known: dict[str | int, int] = {}  # texts and whole numbers that were read before; True is neither
 
     def code(cell: Any) -> int:
-        found = known.get(cell) if type(cell) is str else None
+        kept = type(cell) in (str, int)
+        found = known.get(cell) if kept else None
         if found is None:
             found = numbering.setdefault(read(cell), len(numbering))
-            if type(cell) is str:
+            if kept:
                 known[cell] = found
         return found
 
