@@ -216,7 +216,11 @@ MISTAKES: list[tuple[list[str], str, Callable[[], object]]] = [
     ([*FIT, "-o", "nosuch/model.veilwood"], "cannot write to nosuch", nothing),
     ([*FIT, "--ledger", "nosuch.db"], "veilwood ledger create nosuch.db", nothing),
     ([*FIT, "--ledger", "visits.csv"], "visits.csv", nothing),
-    ([*FIT, "--ledger", "small.db"], "remaining epsilon=0.5 of 0.5 (ledger small.db). Hint: ask for no more", nothing),
+    (
+        [*FIT, "--ledger", "small.db"],
+        "remaining epsilon=0.5 of 0.5 (ledger small.db). Hint: ask for no more than remains. Nothing was spent.",
+        nothing,
+    ),
     ([*OLD, "visits.csv"], "cut off", cut_model),
     (["predict", "visits.csv", "visits.csv"], "not a Veilwood model", nothing),
     (["certificate", "nosuch.veilwood"], "no such file", nothing),

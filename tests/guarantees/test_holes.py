@@ -28,7 +28,7 @@ from veilwood.data.canonical import category_codes, text_of
 from veilwood.data.cluster.worker import PartSums, count_rows, encoded_schema, of_bucket
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
-from veilwood.errors import PlanError, VeilwoodError
+from veilwood.errors import OutOfSchemaError, PlanError, VeilwoodError
 from veilwood.forests.cells import cluster_rows
 from veilwood.forests.cells.cell_tables import CellTable, grow_tables
 from veilwood.forests.cells.rows import HeldRows
@@ -83,6 +83,11 @@ class TestNoRowDecidesHowOthersAreRead:
             for rows in ([[True]] * 2, [[True]] * 2 + [[2]]):
                 source = open_rows(make(rows), ["1"] * len(rows), encoding, invalid="drop")
                 assert [codes[0] for batch in source.batches() for codes in batch.codes][:2] == [0, 0]
+
+    @pytest.mark.parametrize("rows", [[[1, 2]], [[[1], [1, 2]], [1]], [np.array(1)], [[]]])
+    def test_rows_of_several_labels_are_refused_in_one_line(self, rows: list[Any]) -> None:
+        with pytest.raises(OutOfSchemaError, match="y should be a 1d array"):
+            Encoding(schema()).encode_target(rows)
 
     @pytest.mark.filterwarnings("ignore::sklearn.exceptions.DataConversionWarning")
     @pytest.mark.parametrize("make", [pl.DataFrame, pa.table, partial(pd.DataFrame, dtype="Int64")])

@@ -221,7 +221,7 @@ def target_cells(y: Any, *, total: bool = False) -> ColumnCells:
 
 def _first_cells(rows: Sequence[Any]) -> list[Any]:
     """Take rows of one cell each for their cells."""
-    if any(np.shape(row)[:1] != (1,) for row in rows):
+    if any((row.shape[:1] if isinstance(row, np.ndarray) else (len(row),)) != (1,) for row in rows):
         raise OutOfSchemaError("y should be a 1d array: one value for each row.")
     warnings.warn(_COLUMN_VECTOR, DataConversionWarning, stacklevel=3)
     return [row[0] for row in rows]
