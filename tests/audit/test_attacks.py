@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import veilwood as vw
 from veilwood import audit, estimators
-from veilwood.audit.attacks import attack, estimators_of, one_run, prepared
+from veilwood.audit.attacks import attack, dice, estimators_of, one_run, prepared
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.data.open_rows import open_rows
 from veilwood.forests.random_trees import RandomTrees
@@ -115,6 +115,9 @@ def test_who_can_be_attacked_is_said() -> None:
         prepared(vw.RandomTreesClassifier, 1.0, {"depth": 3})
     with pytest.raises(vw.VeilwoodError, match="nothing to attack"):
         attack(prepared(vw.RandomTreesClassifier, float("inf")))
+    tables = vw.PrivateForestClassifier(dice("classification", 4, 2), epsilon=1.0, n_rows=2000, random_state=0)
+    with entropy.seeded_for_tests(5), pytest.raises(vw.VeilwoodError, match="single table"):
+        one_run(tables, canaries=16)
 
 
 # -- what must not depend on the data -----------------------------------------------------------------------

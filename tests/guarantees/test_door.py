@@ -175,16 +175,18 @@ def test_an_inferred_schema_promises_nothing(estimator: Any) -> None:
 # Who may know the mechanisms, by module or package: the strategies that compute variances, the plan that chooses,
 # the door that draws, the audit that attacks, and the variants whose names say that they are not private. Noise in
 # shares is drawn by servers together, with a proof of its own (proofs/secure.md).
-MECHANISMS = {"privacy.noise", "privacy.selection"}
+MECHANISMS = {"privacy.noise", "privacy.joint_noise", "privacy.selection"}
 MAY_IMPORT_MECHANISMS = {
-    "privacy.sparse_noise", "privacy.selection", "privacy.steps", "privacy.door",
+    "privacy.joint_noise", "privacy.sparse_noise", "privacy.selection", "privacy.steps", "privacy.door",
     "forests.matrix.strategies", "audit.attacks", "audit.model_file", "audit.noninterference",
     "audit.replay", "not_private",
     "secure.protocols.plans", "secure.protocols.joint_forest", "secure.roles.hidden_programs",
     "secure.roles.paper_programs",
 }  # fmt: skip
 SAMPLERS = {"privacy.samplers"}
-MAY_IMPORT_SAMPLERS = {"privacy.noise", "privacy.selection", "privacy.sparse_noise", "secure.protocols.noise"}
+MAY_IMPORT_SAMPLERS = {
+    "privacy.joint_noise", "privacy.noise", "privacy.selection", "privacy.sparse_noise", "secure.protocols.noise",
+}  # fmt: skip
 # Servers and owners of a secure training each charge ledgers of their own (proofs/secure.md). The budgets of the
 # service hand a charge of the door to several ledgers, and charge what a restored copy has forgotten
 # (proofs/service.md).
@@ -197,6 +199,7 @@ MAY_DRAW_OR_CHARGE = {
     "secure.roles.training",
     "service.spends",
     "service.reconciling",
+    "privacy.joint_noise",
     "privacy.noise",
     "privacy.selection",
     "privacy.sparse_noise",

@@ -14,6 +14,7 @@ import pytest
 import veilwood
 from veilwood.estimators.base import BaseForest
 from veilwood.privacy.door import Door
+from veilwood.privacy.joint_noise import JointLaplace
 from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAndFlip
@@ -26,7 +27,7 @@ PAGES = sorted(path for path in (ROOT / "proofs").glob("*.md") if path.name != "
 SECTIONS = ["## Claim", "## Proof", "## Code", "## Attack"]
 REFERENCE = re.compile(r"((?:src|tests)/[\w/]+\.py)(?:::([\w.]+))?")
 GUARANTEED: list[Any] = [
-    DiscreteGaussian, DiscreteLaplace, ExponentialMechanism, NoisyMax, PermuteAndFlip,
+    DiscreteGaussian, DiscreteLaplace, ExponentialMechanism, JointLaplace, NoisyMax, PermuteAndFlip,
     *(thing for thing in (getattr(veilwood, name) for name in veilwood.__all__)
       if isinstance(thing, type) and issubclass(thing, BaseForest)),
     SparseLaplace,

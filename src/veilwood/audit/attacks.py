@@ -30,6 +30,7 @@ from veilwood.forests.cells.rows import gradients
 from veilwood.forests.method import ForestDesign
 from veilwood.forests.noisy_leaves import LeafMethod
 from veilwood.privacy.door import Door
+from veilwood.privacy.joint_noise import JointLaplace
 from veilwood.privacy.ledger import Ledger, open_ledger
 from veilwood.privacy.loss import requested_loss
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
@@ -48,6 +49,7 @@ CANARIES = 16384
 _CROWD = 32  # rows beside each canary that make its gradient large, where gradients are released
 _ONE_TABLE = 100  # rows times epsilon that tables of PrivateForest are counted with, and nothing else
 _ONE_ROUND = 600.0  # rows times epsilon for which a PrivateForest has one round
+_COUNTED = "table 1: classes by cell"  # the step of a single table
 _ALL = "everything"  # under which the result of all steps is heard
 _SHARE_GUESSED = 0.1  # of the canaries, on either side, where guesses are not all worth the same
 
@@ -316,7 +318,9 @@ def _released(
         moved = gradients(learned.start[None], np.array([TARGET_LEVELS], np.int32), 0, learned.limit)
         return heard[last][codes[:, 0]], leaves[:, :1], moved.astype(np.int64)
     if heard:
-        return heard["table 1: classes by cell"][codes[:, 0], column][:, None], leaves, np.array(height)
+        if fitted.plan_.steps[-1].name != _COUNTED:
+            raise UseError("canaries are looked for in a single table. Hint: a schema of one column, a small n_rows.")
+        return heard[_COUNTED][codes[:, 0], column][:, None], leaves, np.array(height)
     if isinstance(fitted, MatrixForestPredictor):
         return fitted._release(codes, fitted._price(None))[:, [column]], leaves, np.array(height)
     return fitted.leaf_counts_[leaves, column], leaves, np.array(height)
@@ -334,7 +338,7 @@ def _log_ratio(plan: Plan, seen: NDArray[Any], height: NDArray[np.int64]) -> NDA
             each = np.log(noise.law(1, most) / noise.law(0, most))[seen]
         case None:
             raise UseError("there is no noise to attack. Hint: give a finite epsilon.")
-        case StandingOut() | RandomStopping():
+        case StandingOut() | RandomStopping() | JointLaplace():
             raise UseError("no count of a leaf is released last, so canaries have nothing to look at.")
         case selection:  # of a label, by the counts of a leaf: how likely is the canary's with and without it?
             counts = np.zeros(plan.steps[-1].shape[1], np.int64)

@@ -17,6 +17,7 @@ from veilwood.audit import walk
 from veilwood.errors import VeilwoodError
 from veilwood.estimators.base import BaseForest
 from veilwood.models.file import load
+from veilwood.privacy.joint_noise import JointLaplace
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.privacy.plan import ALL_TO_EVERY_TREE
 from veilwood.privacy.sparse_noise import SparseLaplace
@@ -111,7 +112,7 @@ def _kept(step: Step) -> tuple[bool, str]:
     """Recompute from sensitivity and scale what a step costs, and say so in figures."""
     loss, sensitivity = step.loss, step.sensitivity
     match step.mechanism:
-        case DiscreteLaplace(scale=scale) | SparseLaplace(scale=scale):
+        case DiscreteLaplace(scale=scale) | JointLaplace(scale=scale) | SparseLaplace(scale=scale):
             text = f"sensitivity {sensitivity} / scale {scale} = {sensitivity / scale} <= {loss.epsilon}"
         case DiscreteGaussian(sigma_squared=variance):
             cost = float(sensitivity / (2 * variance))

@@ -46,6 +46,7 @@ from veilwood.forests.cells.rows import HeldRows, ScoredRows
 from veilwood.models.file import save
 from veilwood.privacy import entropy, spending
 from veilwood.privacy.door import Door
+from veilwood.privacy.joint_noise import JointLaplace
 from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAndFlip
@@ -105,7 +106,7 @@ class _Outcomes:
         """Write down what met a mechanism."""
         self.passages.append(Passage(self.step, public, exact))
 
-    def counts(self, mechanism: DiscreteLaplace | DiscreteGaussian, exact: Any) -> Ints:
+    def counts(self, mechanism: DiscreteLaplace | DiscreteGaussian | JointLaplace, exact: Any) -> Ints:
         exact = np.array(exact, np.int64)
         rng = self._generator(exact.shape)
         self.passed((exact.shape,), exact)
@@ -115,6 +116,10 @@ class _Outcomes:
         unit = math.isqrt(unit) if isinstance(mechanism, DiscreteGaussian) else unit
         size = int(rng.choice(_SIZES))
         forced_to = rng.integers(-size, 4 * size, exact.shape) * unit + rng.integers(0, unit + 1, exact.shape)
+        if isinstance(mechanism, JointLaplace):  # no outcome has tables of different totals
+            ends = np.cumsum(mechanism.sizes, dtype=np.int64)
+            totals = np.add.reduceat(forced_to, ends - mechanism.sizes, axis=0)
+            forced_to[ends - 1] += totals[:1] - totals
         return np.asarray(forced_to, np.int64)
 
     def cells(self, mechanism: SparseLaplace, cells: Ints, counts: Ints, n_cells: int) -> tuple[Ints, Ints]:
@@ -222,7 +227,7 @@ def forced(draw: int = 0, answers: Sequence[Any] | None = None) -> Iterator[list
 
         for name in ("noisy", "sparse", "select"):
             put(Door, name, at_the_door(getattr(Door, name)))
-        for additive in (DiscreteLaplace, DiscreteGaussian):
+        for additive in (DiscreteLaplace, DiscreteGaussian, JointLaplace):
             put(additive, "perturb", lambda noise, exact: outcomes.counts(noise, exact))
             put(additive, "sample", _no_draw)
         put(SparseLaplace, "perturb", lambda noise, *cells: outcomes.cells(noise, *cells))
@@ -407,6 +412,9 @@ def cost_of(step: Step, one: Any, other: Any) -> tuple[Fraction, int]:
     if isinstance(mechanism, DiscreteLaplace):
         moved = int(np.abs(difference).sum())
         return mechanism.epsilon(moved), moved
+    if isinstance(mechanism, JointLaplace):
+        moved = mechanism.norm(difference)
+        return mechanism.epsilon(moved), moved
     if isinstance(mechanism, DiscreteGaussian):
         moved = int((difference**2).sum())
         return mechanism.rho(moved), moved
@@ -433,6 +441,6 @@ def _pays(step: Step, cost: Fraction) -> bool:
         return True
     if loss.delta == 0:
         return cost <= loss.epsilon
-    if isinstance(step.mechanism, DiscreteLaplace | SparseLaplace):  # pure noise as a part of rho
+    if isinstance(step.mechanism, DiscreteLaplace | JointLaplace | SparseLaplace):  # pure noise as a part of rho
         cost = cost**2 / 2
     return loss.rho is not None and cost <= loss.rho

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from veilwood.errors import OutOfSchemaError, PlanError, UnreadableError, UseError
 from veilwood.privacy import entropy, spending
 from veilwood.privacy.certificate import ByServers, PrivacyStatement, Spend, certify
+from veilwood.privacy.joint_noise import JointLaplace
 from veilwood.privacy.ledger import Ledger, MemoryLedger, NoLedger, Reservation
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
@@ -54,6 +55,7 @@ class Door:
     (proofs/door.md, attacked by tests/guarantees/test_door.py).
     """
 
+    joins_noise: bool = True  # tables of one step can get their noise together (``joint_noise``)
     covers: bool = False  # one release on other units, at no further cost (``covered``)
     _servers: ByServers | None = None  # how servers take part, where a door asks them for noise
 
@@ -131,7 +133,7 @@ class Door:
         self._pass(step, exact.shape)
         if step.mechanism is None:
             return exact.copy()
-        if not isinstance(step.mechanism, DiscreteLaplace | DiscreteGaussian):
+        if not isinstance(step.mechanism, DiscreteLaplace | DiscreteGaussian | JointLaplace):
             raise UseError(f"step {step.name!r} does not add noise to every number: call select or sparse.")
         return step.mechanism.perturb(exact)
 

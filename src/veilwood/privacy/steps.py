@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from veilwood.bounded import are_whole, rational
 from veilwood.errors import PlanError
+from veilwood.privacy.joint_moments import MOST_JOINT_CELLS
+from veilwood.privacy.joint_noise import JointLaplace
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
@@ -25,7 +27,7 @@ from veilwood.privacy.standing_out import StandingOut
 from veilwood.privacy.stopping import RandomStopping
 from veilwood.wording import shorten, shown
 
-Noise: TypeAlias = DiscreteLaplace | DiscreteGaussian | SparseLaplace | StandingOut
+Noise: TypeAlias = DiscreteLaplace | DiscreteGaussian | JointLaplace | SparseLaplace | StandingOut
 
 
 Selection: TypeAlias = NoisyMax | PermuteAndFlip | ExponentialMechanism | RandomStopping
@@ -34,6 +36,7 @@ Selection: TypeAlias = NoisyMax | PermuteAndFlip | ExponentialMechanism | Random
 _MECHANISMS = (
     DiscreteLaplace,
     DiscreteGaussian,
+    JointLaplace,
     SparseLaplace,
     StandingOut,
     NoisyMax,
@@ -47,6 +50,7 @@ BACKEND_VARIABLE = "VEILWOOD_NOISE_BACKEND"
 """Environment variable: "veilwood" (default) or "opendp" decides who draws additive noise."""
 
 
+SIZES: Final = "sizes"  # of tables, a parameter of a mechanism that is several numbers
 MOST_CELLS = 10**30  # in any direction: more than any step has; what a file says beyond it is no plan
 
 
@@ -97,7 +101,7 @@ class Step:
         match self.mechanism:
             case None | StandingOut():
                 return None, None
-            case (DiscreteLaplace() | SparseLaplace()) as noise:
+            case (DiscreteLaplace() | JointLaplace() | SparseLaplace()) as noise:
                 epsilon = noise.epsilon(self.sensitivity)
                 return epsilon, epsilon**2 / 2
             case DiscreteGaussian() as noise:
@@ -115,6 +119,8 @@ class Step:
                 return f"discrete Laplace, scale {amount(float(scale))}"
             case DiscreteGaussian(sigma_squared=variance):
                 return f"discrete Gaussian, sigma {amount(float(variance) ** 0.5)}"
+            case JointLaplace(scale=scale, sizes=sizes):
+                return f"joint Laplace of {len(sizes)} tables, scale {amount(float(scale))}"
             case SparseLaplace(scale=scale, gap=gap):
                 chance = -math.expm1(-1 / gap)
                 kind = f"sparse Laplace, scale {amount(float(scale))}"
@@ -137,6 +143,23 @@ class Step:
     def variance(self) -> float:
         """Exact variance of the noise on one number; 0 without noise."""
         return self.mechanism.variance if isinstance(self.mechanism, Noise) else 0.0
+
+    @property
+    def table_cells(self) -> tuple[int, ...]:
+        """Cells of each table that is released: of several, if they get their noise together."""
+        return self.mechanism.sizes if isinstance(self.mechanism, JointLaplace) else self.shape[:1]
+
+    @property
+    def table_variances(self) -> tuple[float, ...]:
+        """Of the noise on a cell of each of these tables."""
+        return self.mechanism.variances if isinstance(self.mechanism, JointLaplace) else (self.variance,)
+
+    @property
+    def total_variance(self) -> float:
+        """Of the noise on the sum of a table's cells."""
+        return (
+            self.mechanism.moments.total if isinstance(self.mechanism, JointLaplace) else self.shape[0] * self.variance
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, in words and, under "exact", as exact numbers in text."""
@@ -202,16 +225,28 @@ def loss_from_dict(data: Mapping[str, Any]) -> Loss:
 def _mechanism_to_dict(mechanism: Noise | Selection | None) -> dict[str, str] | None:
     if mechanism is None:
         return None
-    return {"kind": type(mechanism).__name__} | {f.name: str(getattr(mechanism, f.name)) for f in fields(mechanism)}
+    facts = {f.name: getattr(mechanism, f.name) for f in fields(mechanism)}
+    texts = {name: " ".join(map(str, fact)) if name == SIZES else str(fact) for name, fact in facts.items()}
+    return {"kind": type(mechanism).__name__} | texts
 
 
 def _mechanism_from_dict(data: Mapping[str, str] | None) -> Noise | Selection | None:
     if data is None:
         return None
     (kind,) = (known for known in _MECHANISMS if known.__name__ == data["kind"])
-    numbers = {key: value if key == "backend" else rational(value, key) for key, value in data.items() if key != "kind"}
-    made: Noise | Selection = kind(**numbers)  # type: ignore[arg-type]
+    numbers = {key: _parameter(key, value) for key, value in data.items() if key != "kind"}
+    made: Noise | Selection = kind(**numbers)
     return made
+
+
+def _parameter(name: str, text: str) -> Any:
+    """Read a parameter of a mechanism."""
+    if name == SIZES:
+        sizes = text.split() if isinstance(text, str) and len(text) <= 4 * MOST_JOINT_CELLS else ["none"]
+        if not all(size.isdecimal() and size.isascii() for size in sizes):
+            raise PlanError("sizes of tables are whole numbers, with blanks between them.")
+        return tuple(map(int, sizes))
+    return text if name == "backend" else rational(text, name)
 
 
 def counting_step(
@@ -242,6 +277,23 @@ def counting_step(
         raise PlanError(f"step {name!r} has no zCDP budget for Gaussian noise.")
     sensitivity = neighbours.squared_l2(squared_l2)
     return Step(name, loss, DiscreteGaussian(Fraction(sensitivity) / (2 * loss.rho), backend), sensitivity, shape)
+
+
+def joint_step(name: str, sizes: Sequence[int], n_classes: int, loss: Loss, neighbours: Neighbours) -> Step:
+    """Plan the release of tables of class counts, one below the other; each row is in one cell of every table.
+
+    Notes
+    -----
+    Guarantee
+
+    The step costs exactly ``loss``, which is pure epsilon (proofs/joint-laplace.md, attacked by
+    tests/privacy/test_joint_noise.py).
+    """
+    if loss.epsilon is None or loss.delta > 0:
+        raise PlanError(f"step {name!r} takes pure epsilon. Hint: delta=0.")
+    sensitivity = neighbours.l1(1)  # the norm of a row is 1, and rows add up at most
+    mechanism = JointLaplace(Fraction(sensitivity) / loss.epsilon, sizes)
+    return Step(name, loss, mechanism, sensitivity, (sum(sizes), n_classes))
 
 
 def sparse_step(name: str, n_cells: int, loss: Loss, neighbours: Neighbours, *, l1: int) -> Step:
