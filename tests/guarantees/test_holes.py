@@ -35,6 +35,7 @@ from veilwood.forests.cells.rows import HeldRows
 from veilwood.privacy.certificate import Assumption
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import seeded_for_tests
+from veilwood.privacy.joint_noise import JointLaplace
 from veilwood.privacy.ledger import MemoryLedger
 from veilwood.privacy.loss import Loss, exact, requested_loss
 from veilwood.privacy.neighbours import Neighbours, RowsOf
@@ -420,9 +421,15 @@ def test_no_step_of_a_private_forest_moves_further_than_planned(
         door._pass(step, exact_sums.shape)
         planned, before, out = tape[len(moved)]
         assert planned == step
-        change, power = exact_sums - before, 2 if isinstance(step.mechanism, DiscreteGaussian) else 1
-        chosen = isinstance(step.mechanism, PermuteAndFlip | ExponentialMechanism)
-        moved.append(int(np.ptp(change) if chosen else (np.abs(change) ** power).sum()) / step.sensitivity)
+        change = exact_sums - before
+        match step.mechanism:
+            case PermuteAndFlip() | ExponentialMechanism():
+                far = int(np.ptp(change))
+            case JointLaplace() as noise:
+                far = noise.norm(change)
+            case mechanism:
+                far = int((np.abs(change) ** (2 if isinstance(mechanism, DiscreteGaussian) else 1)).sum())
+        moved.append(far / step.sensitivity)
         return out
 
     def record_cells(door: Door, step: Step, cells: Any, counts: Any, n_cells: int) -> Any:

@@ -2,7 +2,8 @@
 """Whole fits attacked by likelihood ratio: of all noisy numbers that came out, row by row, by replaying the fit.
 
 Each attack must also refute the same fit with half of its noise, sold under the same claim: shared trees, replaced
-rows, regression, batch predictions, median forests, and fine cells at the budgets where they are used.
+rows, regression, batch predictions, median forests, tables that get their noise together, and fine cells at the budgets
+where they are used.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ import veilwood as vw
 from veilwood.audit import epsilon_lower_bound
 from veilwood.audit.attacks import dice
 from veilwood.audit.replay import Guesses, guess_rows, overheard
+from veilwood.data.schema import Schema
 from veilwood.forests.adaptive import loop
+from veilwood.forests.adaptive.shapes import TableShape
 from veilwood.privacy import entropy
 from veilwood.privacy.door import Door
+from veilwood.privacy.joint_noise import JointLaplace
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.privacy.sparse_noise import SparseLaplace
 
@@ -41,6 +45,8 @@ def halve_noise(monkeypatch: pytest.MonkeyPatch) -> None:
         DiscreteGaussian, "sample", lambda self, n: gaussian(DiscreteGaussian(self.sigma_squared / 4), n)
     )
     monkeypatch.setattr(SparseLaplace, "perturb", lambda self, *cells: sparse(SparseLaplace(self.scale / 2), *cells))
+    joint = JointLaplace.sample
+    monkeypatch.setattr(JointLaplace, "sample", lambda self, n: joint(JointLaplace(self.scale / 2, self.sizes), n))
 
 
 def attack_fit(name: str, canaries: int, adjacency: Any = "add-remove", **params: Any) -> Guesses:
@@ -130,6 +136,54 @@ def test_random_answers_show_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DiscreteLaplace, "perturb", lambda self, exact: sound(self, np.zeros_like(exact)))
     with entropy.seeded_for_tests(32):
         assert FITS["a replaced row"]().epsilon_lower_bound < 0.1
+
+
+# -- tables together ----------------------------------------------------------------------------------------
+
+
+def attack_tables(adjacency: Any = "add-remove") -> Guesses:
+    """Attack tables of four coins: two rows in each class, with cells of their own in every table."""
+    n_rows, n_coins = 2000, 4
+    kinds = {f"coin{i}": ["0", "1"] for i in range(n_coins)} | {"target": list(map(str, range(n_rows // 2)))}
+    columns = [{"name": name, "kind": "categorical", "values": values} for name, values in kinds.items()]
+    schema = Schema.from_dict({"name": "coins", "task": "classification", "target": "target", "columns": columns})
+    every = np.arange(n_rows)
+    sides = (every[:, None] + np.arange(n_coins)) % 2
+    table = pd.DataFrame(sides.astype(str).astype(object), columns=list(schema.feature_names))
+    labels = (every // 2).astype(str).astype(object)
+
+    def fit(rows: Any) -> None:
+        forest = vw.PrivateForestClassifier(
+            schema, epsilon=1.0, adjacency=adjacency, n_rows=100, random_state=0, n_jobs=1
+        )
+        forest.fit(table.iloc[rows], labels[rows])
+
+    return guess_rows(fit, n_rows // 2 if adjacency == "replace-one" else n_rows, adjacency)
+
+
+def all_columns_in_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every column counted, and nothing else but all rows."""
+    monkeypatch.setattr(loop, "division", lambda columns, *_: (TableShape(1.0, len(columns), 1, 2), 1.0))
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+def test_tables_together_keep_their_epsilon_and_half_the_noise_is_caught(
+    adjacency: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    all_columns_in_tables(monkeypatch)
+    with overheard() as heard:
+        holds_and_sees(lambda: attack_tables(adjacency), monkeypatch)
+    joint = [step for step, _, _ in heard if isinstance(step.mechanism, JointLaplace)]
+    assert joint
+    assert all(step.loss.epsilon is not None and step.loss.epsilon > 0.9 for step in joint)  # nearly all of the budget
+
+
+def test_random_tables_together_show_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    all_columns_in_tables(monkeypatch)
+    sound = JointLaplace.perturb
+    monkeypatch.setattr(JointLaplace, "perturb", lambda self, exact: sound(self, np.zeros_like(exact)))
+    with entropy.seeded_for_tests(32):
+        assert attack_tables().epsilon_lower_bound < 0.1
 
 
 # -- fine cells ---------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from veilwood.models import file as model_file
 from veilwood.privacy.certificate import chosen_in
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.plan import Plan
-from veilwood.privacy.steps import counting_step
+from veilwood.privacy.steps import joint_step
 from veilwood.trees.forest import MAX_DEPTH, Forest, _window_maxima
 
 pytestmark = [
@@ -174,11 +174,11 @@ def stands(path: Path) -> bool:
 
 
 FORGED_TABLES: dict[str, Callable[[list[list[int]]], Any]] = {
-    "one forgotten": lambda tables: tables[:2],
-    "two as one": lambda tables: [[*tables[0], *tables[1]], tables[2]],
-    "threes": lambda tables: [[*tables[0], tables[1][0]], [tables[1][1], *tables[2]]],
-    "in another order": lambda tables: [[tables[0][0], *tables[2]], [tables[0][1], *tables[1]]],
-    "a column twice": lambda tables: [[*tables[0], 0], [*tables[1], 0]],
+    "one forgotten": lambda tables: tables[:-1],
+    "two as one": lambda tables: [[*tables[0], *tables[1]], *tables[2:]],
+    "threes": lambda tables: [[a for [a] in tables[:3]], [a for [a] in tables[3:]]],
+    "in another order": lambda tables: tables[::-1],
+    "a column twice": lambda tables: [*tables[:-1], tables[0]],
     "none": lambda tables: [],
     "a number": lambda tables: 1,
     "a text": lambda tables: "x",
@@ -192,20 +192,18 @@ def test_tables_that_a_row_counts_in_cannot_be_forgotten(
 ) -> None:
     """A forger sells noise for fewer tables than were counted, in a file in which everything fits together."""
     car = vw.datasets.car()
-    fits = (vw.PrivateForestClassifier(car.schema, epsilon=5.0, random_state=0).fit(car.X, car.y) for _ in range(20))
-    forest = next(fit for fit in fits if [len(table) for table in fit.plan_.choices["tables"]] == [2, 2, 2])
+    fits = (vw.PrivateForestClassifier(car.schema, epsilon=0.5, random_state=0).fit(car.X, car.y) for _ in range(20))
+    forest = next(fit for fit in fits if [len(table) for table in fit.plan_.choices["tables"]] == [1] * 6)
     plan = forest.plan_
     vw.save(forest, tmp_path / "honest")
     assert stands(tmp_path / "honest")
     kept = FORGED_TABLES[name](plan.choices["tables"])
     n_tables = len(kept) if isinstance(kept, list) and kept else 1
     counted = [step for step in plan.steps if step.name.endswith("classes by cell")]
-    paid = sum((step.loss.epsilon or Fraction(0) for step in counted), Fraction(0))
-    loss = Loss.pure(paid / n_tables)  # all of it for fewer tables
-    steps = tuple(
-        counting_step(step.name, step.shape, loss, plan.neighbours, l1=1, squared_l2=1) if step in counted else step
-        for step in plan.steps if step not in counted[n_tables:]
-    )  # fmt: skip
+    paid = Loss.pure(sum((step.loss.epsilon or Fraction(0) for step in counted), Fraction(0)))
+    cells = [size for step in counted for size in step.table_cells][:n_tables]  # all of it for fewer tables
+    forged = joint_step("tables 1 to 6: classes by cell", cells, 4, paid, plan.neighbours)
+    steps = tuple(forged if step == counted[0] else step for step in plan.steps if step not in counted[1:])
     forest.plan_ = replace(plan, steps=steps, choices={**plan.choices, "tables": kept})
     forest.privacy_ = replace(
         forest.privacy_, composition=tuple(step.to_dict() for step in steps),

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from veilwood.audit.noninterference import Passage, forced
 from veilwood.audit.statistics import ALPHA, one_run_lower_bound
 from veilwood.privacy.door import Door
+from veilwood.privacy.joint_noise import JointLaplace
 from veilwood.privacy.neighbours import Adjacency
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.privacy.sparse_noise import SparseLaplace
@@ -121,14 +122,39 @@ def _row_ratios(fit: Callable[[Ints], object], n_rows: int, heard: Sequence[tupl
     halves = [replay(everyone[(everyone >> digit) & 1 == 1]) for digit in range(max(1, (n_rows - 1).bit_length()))]
     ratios = np.zeros(n_rows)
     for number, (step, out) in enumerate(heard):
-        if isinstance(step.mechanism, DiscreteLaplace | DiscreteGaussian | SparseLaplace):
+        if isinstance(step.mechanism, DiscreteLaplace | DiscreteGaussian | JointLaplace | SparseLaplace):
             places, moved = _as_vector(whole[number], None)
             digits = np.array([_as_vector(half[number], places)[1] for half in halves])
             alone = ((digits == 0) | (digits == moved)).all(axis=0)  # two rows in one place differ in a digit
             owner = ((digits == moved) & (moved != 0)).T @ (1 << np.arange(len(halves)))
             mine = alone & (moved != 0)
+            if isinstance(step.mechanism, JointLaplace):
+                rows = np.where(mine, owner, -1).reshape(out.shape)
+                ratios += _joint_ratios(step.mechanism, 2 * out - moved.reshape(out.shape), rows, n_rows)
+                continue
             seen = _seen(step, out, places)
             np.add.at(ratios, owner[mine], _log_ratio(step, seen[mine], moved[mine]))
+    return ratios
+
+
+def _joint_ratios(noise: JointLaplace, twice: Ints, owner: Ints, n_rows: int) -> Floats:
+    """Return the log-likelihood ratio of each row that has a cell of its own in every table; 0 for others.
+
+    In a column all tables count together, so other rows of it matter: half of each is taken to be there. ``twice`` is
+    twice what was released without them; a row that is alone in its column has its exact ratio.
+    """
+    cells, columns = np.nonzero(owner >= 0)
+    rows = owner[cells, columns]
+    whole = np.flatnonzero(np.bincount(rows, minlength=n_rows) == len(noise.sizes))
+    kept = np.isin(rows, whole)
+    place = np.searchsorted(whole, rows[kept])
+    added = np.zeros((len(twice), len(whole)), np.int64)
+    added[cells[kept], place] = 1
+    column = np.zeros(len(whole), np.int64)
+    column[place] = columns[kept]
+    ratios = np.zeros(n_rows)
+    around = twice[:, column]
+    ratios[whole] = (noise.norms(around + added) - noise.norms(around - added)) / (2 * float(noise.scale))
     return ratios
 
 

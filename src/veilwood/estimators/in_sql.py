@@ -28,6 +28,8 @@ _SHOWN: Final = 1500  # characters of a statement that is shown by its beginning
 class _OpenDoor:
     """Releases nothing: there are no rows, and every choice falls on the first that is allowed."""
 
+    joins_noise = True
+
     def __init__(self, plan: Any) -> None:
         self.plan = plan
 

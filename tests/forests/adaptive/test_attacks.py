@@ -24,6 +24,7 @@ from veilwood.forests.cells.cell_tables import CellTable
 from veilwood.forests.cells.rows import COINS, GRADIENT_UNITS, HeldRows, ScoredRows, reach
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import seeded_for_tests
+from veilwood.privacy.joint_noise import JointLaplace
 from veilwood.privacy.ledger import MemoryLedger
 from veilwood.privacy.loss import Loss, zcdp_rho
 from veilwood.privacy.neighbours import Neighbours
@@ -96,6 +97,8 @@ class Tape:
                 far = int(np.abs(change).sum())
             case PermuteAndFlip() | ExponentialMechanism():
                 far = int(np.ptp(exact[0] - before[0]))
+            case JointLaplace() as noise:
+                far = noise.norm(exact[0] - before[0])
             case DiscreteGaussian():
                 far = int(((exact[0] - before[0]).astype(object) ** 2).sum())
             case _:

@@ -29,10 +29,10 @@ from veilwood.forests.adaptive.shapes import (
     LEAST_ROUNDS,
     SELECT,
     Strengths,
+    TablesNoise,
     by_chance,
     division,
     groups_in_set,
-    shares_of_tables,
 )  # fmt: skip
 from veilwood.forests.adaptive.shrinking import newton_step, shrunken_evidence, shrunken_mean, totals_of
 from veilwood.forests.cells import questions as asked
@@ -324,17 +324,23 @@ class Loop:
             axes.append(self._cut(self._columns[j], shape.bins, "tables", budget / numeric, CUT_TABLES, prior))
         g = shape.together
         tables = [CellTable(tuple(axes[i : i + g])) for i in range(0, len(axes), g)]
-        sizes = [table.n_cells for table in tables]
-        exact = self._rows.ask(asked.ClassesByCell(tables, self._k))
-        ends, budget = np.cumsum(sizes), purse.left - end
-        steps, counts = [], []
-        for number, share in enumerate(shares_of_tables(sizes, purse.gaussian)):
-            shape_of_counts = (sizes[number], self._k)
-            steps.append(purse.counting(f"table {number + 1}: classes by cell", shape_of_counts, budget * float(share)))
-            counts.append(purse.measure(steps[-1], exact[ends[number] - sizes[number] : ends[number]]))
-        variances = [step.variance for step in steps]
-        totals = totals_of([*(count.sum(axis=0) for count in counts), self._counts],
-                           [*np.multiply(sizes, variances), self._counts_variance], self._known)  # fmt: skip
+        groups = TablesNoise(purse.gaussian, purse.jointly).groups([table.n_cells for table in tables])
+        tables = [tables[place] for group in groups for place in group.tables]
+        exact, budget, first = self._rows.ask(asked.ClassesByCell(tables, self._k)), purse.left - end, 0
+        counts: list[Floats] = []
+        variances: list[float] = []
+        all_rows, errors = [self._counts], [self._counts_variance]
+        for group in groups:
+            number, sizes = len(counts), [table.n_cells for table in tables[len(counts) :][: len(group.tables)]]
+            names = f"table {number + 1}" if len(sizes) == 1 else f"tables {number + 1} to {number + len(sizes)}"
+            step = purse.counting_tables(f"{names}: classes by cell", sizes, self._k, budget * group.share)
+            seen = purse.measure(step, exact[first : first + sum(sizes)])
+            first += sum(sizes)
+            counts += np.split(seen, np.cumsum(sizes[:-1]))
+            variances += step.table_variances
+            all_rows.append(counts[-1].sum(axis=0))  # of the last table: those of a group are the same
+            errors.append(step.total_variance)
+        totals = totals_of(all_rows, errors, self._known)
         self._n = float(totals.sum())
         self._begin_classes(totals)
         for table, count, variance in zip(tables, counts, variances, strict=True):

@@ -55,7 +55,7 @@ from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Rows as RowsUnit
 from veilwood.privacy.plan import Layout, Plan
-from veilwood.privacy.steps import Step, counting_step, selecting_step, sparse_step
+from veilwood.privacy.steps import Step, counting_step, joint_step, selecting_step, sparse_step
 from veilwood.trees import gpu
 from veilwood.trees.forest import LEAF, Forest
 from veilwood.trees.random import public_generators
@@ -313,9 +313,9 @@ COUNTED: Final = ": classes by cell"  # of a table
 def check_columns_of_tables(plan: Plan, n_columns: int) -> None:
     """Raise ValueError where the tables that a plan says were counted are not those that its steps can have chosen."""
     n_chosen = sum(step.name.startswith("column ") for step in plan.steps) or n_columns
-    sizes = [len(table) for table in plan.choices["tables"]]  # as many together as there can be, and a rest
+    sizes = sorted((len(table) for table in plan.choices["tables"]), reverse=True)  # as many as can be, and a rest
     columns = [column for table in plan.choices["tables"] for column in table]
-    fits = sum(step.name.endswith(COUNTED) for step in plan.steps) == len(sizes)
+    fits = len(cells_of_tables(plan)) == len(sizes)
     if fits and sizes:
         together = max(sizes)
         even = [together] * (n_chosen // together) + [n_chosen % together] * (n_chosen % together > 0)
@@ -325,10 +325,15 @@ def check_columns_of_tables(plan: Plan, n_columns: int) -> None:
         raise ValueError("these tables were not chosen by these steps")
 
 
+def cells_of_tables(plan: Plan) -> list[int]:
+    """How many cells each table has that was counted."""
+    return [cells for step in plan.steps if step.name.endswith(COUNTED) for cells in step.table_cells]
+
+
 def check_tables(forest: Forest, plan: Plan) -> None:
     """Refuse a forest whose first trees are not the tables that were counted, or that has trees of no step."""
     tables = plan.choices.get("tables", [])
-    cells = [step.shape[0] for step in plan.steps if step.name.endswith(COUNTED)]
+    cells = cells_of_tables(plan)
     n_rounds = sum(step.name.endswith(": gradients") for step in plan.steps)
     told = isinstance(tables, list) and len(tables) == len(cells) <= forest.n_trees <= max(len(cells) + n_rounds, 1)
     starts, leaves = [*forest.roots.tolist(), forest.n_nodes], np.diff(forest.tree_leaves)
@@ -348,6 +353,8 @@ def planned_again(step: Step, n_columns: int, n_classes: int, choices: Mapping[s
         raise ValueError("the gradient of two classes is cut at the share of the larger one, which is half or more")
     gaussian, signed = step.loss.delta > 0, asked.neighbours.adjacency == "replace-one"
     l1, squared = reach(n_classes, first if kind in ("column of tables", "strengths of columns") else last)
+    if kind == "classes by cell" and len(step.table_cells) > 1:
+        return joint_step(step.name, step.table_cells, step.shape[1], step.loss, asked.neighbours)
     if kind == "fine cells":
         return replace(sparse_step(step.name, 1, step.loss, asked.neighbours, l1=1), shape=step.shape)
     if kind in ("choice", "column of tables", "weight of fine cells"):

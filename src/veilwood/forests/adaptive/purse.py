@@ -12,6 +12,7 @@ out of epsilon, and then the loop goes on so or ``by_rho``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Final, TypeVar
@@ -23,7 +24,7 @@ from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.sparse_noise import MOST_SPARSE_CELLS, SparseLaplace
-from veilwood.privacy.steps import Step, counting_step, selecting_step, sparse_step
+from veilwood.privacy.steps import Step, counting_step, joint_step, selecting_step, sparse_step
 
 NO_NOISE: Final = 1e6  # the e of an infinite epsilon
 _GRAIN: Final = 1 << 40  # parts of the budget: shares are whole numbers of them
@@ -85,6 +86,17 @@ class Purse:
         return self._planned(
             counting_step(name, shape, self._taken(share), self._neighbours, l1=l1, squared_l2=squared_l2)
         )
+
+    @property
+    def jointly(self) -> bool:
+        """Whether tables can get their noise together, where that is less: with pure epsilon."""
+        return not self.gaussian and self._loss.epsilon is not None and (self._door is None or self._door.joins_noise)
+
+    def counting_tables(self, name: str, sizes: Sequence[int], n_classes: int, share: float) -> Step:
+        """Take a share of what is left for class counts of one table, or of several together."""
+        if len(sizes) == 1:
+            return self.counting(name, (*sizes, n_classes), share)
+        return self._planned(joint_step(name, sizes, n_classes, self._taken(share), self._neighbours))
 
     def choosing(self, name: str, n_candidates: int, share: float, *, score_range: int) -> Step:
         """Take a share of what is left for a choice."""

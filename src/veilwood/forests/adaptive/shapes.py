@@ -15,7 +15,10 @@ effect is worth what is left of it after sampling and noise.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -23,10 +26,13 @@ from numpy.typing import NDArray
 
 from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.cells.columns import CellColumn
+from veilwood.privacy.joint_moments import MOST_JOINT_CELLS, MOST_TABLE_CELLS, of_scale_1
 
 INTERACTS: Final = 0.05  # measured on the development suite beside 0.2
 SHOWN: Final = 1.5  # b groups show 1 - b^-SHOWN of a numeric column's effect; not varied
-ENOUGH: Final = 0.97  # of the worth that all of the budget would buy; 0.995 was worse by 1.6 to 4 points
+# Of the worth that all of the budget would buy. Beside 0.9, 29 tables: -0.2, -0.4, 0.0, 0.2, -0.2 points at e = 0.1 to
+# 4 (s.e. 0.2 to 0.5); robot -5 at 0.5 and 1, banknote -3 and -2, but towns and twonorm 1 to 2 at all of them.
+ENOUGH: Final = 0.97
 SELECT: Final = 0.2  # of the tables' budget chooses columns where not all are measured
 GROUPS: Final = (2, 3, 4, 6, 8, 12, 16)
 MOST_TABLE_COLUMNS: Final = 4
@@ -64,11 +70,17 @@ class TableShape(NamedTuple):
     n_columns: int
     together: int
     bins: int
+    variance: float = 2.0  # of the noise at a price of 1, the mean of all tables
 
     @property
     def n_tables(self) -> int:
         """Tables that one row is counted in."""
         return -(-self.n_columns // max(self.together, 1))
+
+    @property
+    def n_steps(self) -> float:
+        """As many steps by rho would need as much noise as these tables do by epsilon."""
+        return self.variance / 2 / max(self.n_tables, 1)
 
 
 class TableShapes:
@@ -79,10 +91,10 @@ class TableShapes:
         columns: Sequence[CellColumn],
         n_classes: int,
         n_rows: float,
-        gaussian: bool,
+        noise: TablesNoise,
         effects: Floats | None = None,
     ) -> None:
-        self._n, self._k, self._gaussian = n_rows, n_classes, gaussian
+        self._n, self._k, self._noise = n_rows, n_classes, noise
         self._effects = 1 / np.arange(1.0, len(columns) + 1) if effects is None else effects
         self._numeric = float(np.mean([column.ordered for column in columns]))
         self._sizes = [None if column.ordered else column.n_cells for column in columns]  # None: as many as asked for
@@ -92,6 +104,7 @@ class TableShapes:
         ]  # fmt: skip
         self._usual = {b: self._usual_size(b) for b in GROUPS}
         self._own = {b: self._own_sizes(b) for b in GROUPS}
+        self._variances: dict[tuple[int, int, int], Floats] = {}  # by shape, of noise at a price of 1
 
     def best(self, price: float, selecting: float) -> TableShape:
         """Return the shape of largest worth at a price; ``selecting`` is what is left of it after choosing columns."""
@@ -99,7 +112,7 @@ class TableShapes:
         for m, g, b in self._shapes:
             worth = self._worth(selecting if m < len(self._sizes) else price, m, g, b)
             if worth > best.worth + 1e-9:
-                best = TableShape(worth, m, g, b)
+                best = TableShape(worth, m, g, b, float(self._variances[m, g, b].mean()))
         return best
 
     def _tables_of(self, b: int) -> list[int]:
@@ -112,16 +125,20 @@ class TableShapes:
         sizes = [b if size is None else min(size, LARGEST_SIZE) for size in self._sizes]
         return float(np.exp(np.log(sizes).mean()))
 
-    def _own_sizes(self, b: int) -> tuple[Floats, Floats, Floats]:
-        """Cells of each column, what they can show of its effect, and its share where all columns are counted alone."""
-        sizes = np.array([b if size is None else size for size in self._sizes], np.float64)
-        shown = np.array([1 - b**-SHOWN if size is None else 1.0 for size in self._sizes])
-        return sizes, shown, shares_of_tables(sizes, self._gaussian)
+    def _own_sizes(self, b: int) -> tuple[NDArray[np.int64], Floats]:
+        """Cells of each column, and what they can show of its effect."""
+        sizes = np.array([b if size is None else size for size in self._sizes], np.int64)
+        return sizes, np.array([1 - b**-SHOWN if size is None else 1.0 for size in self._sizes])
 
     def _alone(self, price: float, m: int, b: int) -> float:
         """What m columns are worth that are counted alone: any effect may be that of any column."""
-        sizes, shown, shares = self._own[b]
-        noise = 2 / (price**2 * (shares * len(sizes) / m) ** (1 if self._gaussian else 2))
+        sizes, shown = self._own[b]
+        if (m, 1, b) not in self._variances:
+            # Which m columns is not known: those at even distances, by their size, stand for them.
+            taken = np.sort(sizes)[np.linspace(0, len(sizes) - 1, m).round().astype(int)]
+            known, places = np.unique(taken, return_index=True)
+            self._variances[m, 1, b] = np.interp(sizes, known, self._noise.variances(taken.tolist())[places])
+        noise = self._variances[m, 1, b] / price**2
         rows, effects = self._n / (sizes * self._k), self._effects[:m, None]
         signal = effects * rows**2
         return float((effects * shown * signal / (signal + rows + noise)).mean(axis=1).sum())
@@ -129,8 +146,11 @@ class TableShapes:
     def _worth(self, price: float, m: int, g: int, b: int) -> float:
         if g == 1:
             return self._alone(price, m, b)
-        tables, cells = -(-m // g), self._usual[b]
-        noise = 2 * tables ** (1 if self._gaussian else 2) / price**2
+        cells = self._usual[b]
+        if (m, g, b) not in self._variances:
+            sizes = [max(2, round(cells**size)) for size in (*[g] * (m // g), *[m % g] * (m % g > 0))]
+            self._variances[m, g, b] = self._noise.variances(sizes)[:1]
+        noise = float(self._variances[m, g, b][0]) / price**2
         shown = self._numeric * (1 - b**-SHOWN) + 1 - self._numeric
         effects = self._effects[:m]
         total = 0.0
@@ -149,7 +169,88 @@ class TableShapes:
         return total
 
 
-def shares_of_tables(n_cells: Sequence[int] | Floats, gaussian: bool) -> Floats:
+class TablesGroup(NamedTuple):
+    """Tables that get their noise together, by their places, and their share of the budget."""
+
+    tables: tuple[int, ...]
+    share: float
+
+
+class TablesNoise(NamedTuple):
+    """How tables get noise: by rho or by epsilon, and with epsilon together where that is less."""
+
+    gaussian: bool
+    jointly: bool
+
+    def groups(self, n_cells: Sequence[int]) -> list[TablesGroup]:
+        """Divide a budget among tables of so many cells each.
+
+        Together tables need less noise, but that of a small one grows with the cells of all. So tables of about one
+        size get theirs together, and neighbours in size where all cells then have less squared noise.
+
+        >>> [(tables, round(share, 2)) for tables, share in TablesNoise(False, True).groups([3, 256, 3, 4])]
+        [((0, 2, 3), 0.32), ((1,), 0.68)]
+        """
+        if self.gaussian or not self.jointly:
+            shares = shares_of_tables(n_cells, self.gaussian)
+            return [TablesGroup((place,), float(share)) for place, share in enumerate(shares)]
+        order = sorted(range(len(n_cells)), key=lambda place: n_cells[place])
+        sizes = tuple(n_cells[place] for place in order)
+        found, first = [], 0
+        for n_tables, share in _joined(sizes):
+            found.append(TablesGroup(tuple(order[first : first + n_tables]), share))
+            first += n_tables
+        return found
+
+    def variances(self, n_cells: Sequence[int]) -> Floats:
+        """Return the variance of the noise on a cell of each table, at a price of 1 for all of them together."""
+        found = np.empty(len(n_cells))
+        for group in self.groups(n_cells):
+            sizes = [n_cells[place] for place in group.tables]
+            alone = dict(_of_sizes(tuple(sizes))[1])
+            found[list(group.tables)] = [alone[size] for size in sizes]
+            found[list(group.tables)] /= group.share ** (1 if self.gaussian else 2)
+        return found
+
+
+def _of_sizes(sizes: tuple[int, ...]) -> tuple[float, tuple[tuple[int, float], ...]]:
+    """Squared noise of a group at a price of 1, more than 0, and that of one cell by the size of its table."""
+    if len(sizes) == 1:
+        return 2.0 * max(sizes[0] - 1, 1), ((sizes[0], 2.0),)
+    apart, _ = of_scale_1(tuple(sorted(Counter(sizes).items())))
+    each = dict(apart)
+    return max(sum((m - 1) * each[m] for m in sizes), 1.0), apart
+
+
+@lru_cache(maxsize=4096)
+def _joined(sizes: tuple[int, ...]) -> list[tuple[int, float]]:
+    """Cut ascending sizes into groups: how many tables each has, and its share.
+
+    Shares for the least squared noise of all cells go with its cube root, and so do groups.
+    """
+    near = [round(2 * math.log2(m)) for m in sizes]
+    ends = [0]
+    best: dict[int, tuple[float, list[int]]] = {0: (0.0, [])}
+    for end in range(1, len(sizes) + 1):
+        if end < len(sizes) and near[end] == near[end - 1] and _fits(sizes[ends[-1] : end + 1]):
+            continue
+        tried = [
+            (best[first][0] + _of_sizes(sizes[first:end])[0] ** (1 / 3), [*best[first][1], end - first])
+            for first in ends if end - first == 1 or _fits(sizes[first:end])
+        ]  # fmt: skip
+        best[end] = min(tried)
+        ends.append(end)
+    total, groups = best[len(sizes)]
+    starts = np.cumsum([0, *groups])
+    parts = [_of_sizes(sizes[first:last])[0] ** (1 / 3) / total for first, last in pairwise(starts.tolist())]
+    return list(zip(groups, parts, strict=True))
+
+
+def _fits(sizes: tuple[int, ...]) -> bool:
+    return sizes[-1] <= MOST_TABLE_CELLS and sum(sizes) <= MOST_JOINT_CELLS
+
+
+def shares_of_tables(n_cells: Sequence[int], gaussian: bool) -> Floats:
     """Return the share of a budget that each table gets: their cells have the least squared noise together.
 
     That is the least sum of cells / share^2, or cells / share under rho; cells are rounded to powers of 4, so that
@@ -168,7 +269,8 @@ def division(
 ) -> tuple[TableShape, float]:
     """Return the shape of tables, and the part of what is left that they get; the rest goes to rounds."""
     effects = strengths.effects(len(columns)) if strengths else None
-    shapes, left = TableShapes(columns, n_classes, n_rows, purse.gaussian, effects), purse.left
+    noise = TablesNoise(purse.gaussian, purse.jointly)
+    shapes, left = TableShapes(columns, n_classes, n_rows, noise, effects), purse.left
 
     prices = np.stack([purse.price(left * SHARES), purse.price(left * SHARES * (1 - SELECT))], axis=1)
     # As much as is needed for nearly all of the worth; the last share is all of it.

@@ -322,6 +322,8 @@ class ServersDoor(TrialDoor):
     The server's ledger is charged before it is made; owners and analyst have doors and ledgers of their own.
     """
 
+    joins_noise = False  # servers add discrete Laplace noise
+
     def __init__(self, plan: Plan, engine: Engine, law: Law, tell: Callable[[Ints], None] | None = None) -> None:
         super().__init__(plan)
         self._engine, self._law, self._tell = engine, law, tell
@@ -412,6 +414,8 @@ class JointDoor(Door):
     The loss stands in the ledger before the servers are asked (proofs/secure.md, attacked by
     tests/secure/protocols/test_joint_forest.py).
     """
+
+    joins_noise = False  # servers add discrete Laplace noise
 
     def __init__(self, plan: Plan, ledger: Ledger, opened: Callable[[int], Ints], law: Law) -> None:
         super().__init__(plan, ledger)
