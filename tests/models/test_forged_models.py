@@ -216,6 +216,26 @@ def test_tables_that_a_row_counts_in_cannot_be_forgotten(
     assert not stands(tmp_path / "forged")
 
 
+@pytest.mark.parametrize("shape", [(), (21,), (21, 5), (21, 4, 1)], ids=str)
+def test_tables_together_of_another_shape_are_refused(
+    shape: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    car = vw.datasets.car()
+    fits = (vw.PrivateForestClassifier(car.schema, epsilon=0.5, random_state=0).fit(car.X, car.y) for _ in range(20))
+    forest = next(fit for fit in fits if any(len(step.table_cells) == 6 for step in fit.plan_.steps))
+    plan = forest.plan_
+    steps = tuple(replace(step, shape=shape) if len(step.table_cells) == 6 else step for step in plan.steps)
+    forest.plan_ = replace(plan, steps=steps)
+    forest.privacy_ = replace(
+        forest.privacy_, composition=tuple(step.to_dict() for step in steps),
+        chosen=chosen_in(forest.plan_, forest.plan_.fingerprint()),
+    )  # fmt: skip
+    monkeypatch.setattr(model_file, "_as_planned", lambda model: True)
+    vw.save(forest, tmp_path / "forged")
+    monkeypatch.undo()
+    assert not stands(tmp_path / "forged")
+
+
 def test_a_model_file_of_a_few_bytes_does_not_hang(tmp_path: Path) -> None:
     path = tmp_path / "model"
     vw.save(MODELS["random trees"](), path)

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"
 Ints = NDArray[np.int64]
 Vector = tuple[int, ...]
 Sizes = tuple[int, ...]
-ALARM = 1e-8  # a fit below this p-value is a failure; there are fewer than 50 fits here
+ALARM = 1e-8  # a fit below this p-value is a failure; there are fewer than 100 p-values here
 HALF = Fraction(1, 2)
 
 
@@ -193,16 +193,13 @@ def rows_of(sizes: Sizes, n_classes: int) -> list[Ints]:
 def worst_loss(noise: JointLaplace, moved: list[Ints]) -> float:
     """Return the worst log-ratio of the law between tables that differ so, over outputs around them."""
     points = lattice(noise.sizes, 3)
-    worst = 0
+    losses: dict[Vector, int] = {}  # by what moved in one class
     for column in {tuple(column) for difference in moved for column in difference.T.tolist()}:
         farther = (norm(tuple(np.subtract(x, column).tolist()), noise.sizes) - norm(x, noise.sizes) for x in points)
-        LOSSES[noise.sizes, column] = max(farther)
-    for difference in moved:  # classes are independent: their worst outputs come together
-        worst = max(worst, sum(LOSSES[noise.sizes, tuple(column)] for column in difference.T.tolist()))
+        losses[column] = max(farther)
+    # Classes are independent: their worst outputs come together.
+    worst = max(sum(losses[tuple(column)] for column in difference.T.tolist()) for difference in moved)
     return worst / float(noise.scale)
-
-
-LOSSES: dict[tuple[Sizes, Vector], int] = {}  # by what moved in one class
 
 
 @pytest.mark.parametrize("sizes", [(3,), (1, 2), (2, 2), (2, 3), (2, 2, 2)], ids=str)
@@ -218,14 +215,23 @@ def test_loss_is_the_bound_and_attains_it(sizes: Sizes) -> None:
         assert claimed == pytest.approx(r / 1.5)
         assert worst_loss(noise, moved) == pytest.approx(claimed)
         assert all(noise.norm(difference) <= r for difference in moved)
-        assert worst_loss(JointLaplace(noise.scale / 2, sizes), moved) > 1.9 * claimed
+        assert worst_loss(noise, [2 * difference for difference in moved]) > 1.9 * claimed  # mutant: rows count twice
+
+
+def test_what_no_rows_can_change_has_no_norm() -> None:
+    """A row in one table that is missing in another: attacks that compare two fits must see it."""
+    with pytest.raises(MechanismError, match="the same rows"):
+        JointLaplace(1, (2, 2)).norm([[1], [0], [0], [0]])
 
 
 def test_the_norm_is_that_of_the_definition_class_by_class() -> None:
     rng = np.random.default_rng(73)
     for sizes in ((1,), (2, 3), (4, 1, 2)):
         noise = JointLaplace(1, sizes)
+        ends = np.cumsum(sizes, dtype=np.int64)
         for x in rng.integers(-9, 10, (20, sum(sizes), 3)):
+            totals = np.add.reduceat(x, ends - sizes, axis=0)
+            x[ends - 1] += totals[0] - totals  # as rows of all tables do
             assert noise.norms(x).tolist() == [norm(tuple(column), sizes) for column in x.T.tolist()]
             assert noise.norm(x) == noise.norms(x).sum()
 
@@ -249,7 +255,7 @@ def test_draws_fit_the_law_and_half_the_noise_is_caught(sizes: Sizes, scale: Fra
 @pytest.mark.parametrize("sizes", ALL_SIZES, ids=str)
 def test_many_draws_fit_the_law(sizes: Sizes, scale: Fraction) -> None:
     with entropy.seeded_for_tests(75):
-        assert fit_of_draws(JointLaplace(scale, sizes).sample(100_000), scale, sizes, 9) > ALARM
+        assert fit_of_draws(JointLaplace(scale, sizes).sample(30_000), scale, sizes, 9) > ALARM
         assert fit_of_draws(JointLaplace(scale * Fraction(9, 10), sizes).sample(50_000), scale, sizes, 9) < ALARM
 
 
@@ -414,9 +420,9 @@ def test_draws_from_the_tails_follow_the_law(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(joint_noise._Boxes, "_accepted", accepted)
     with entropy.seeded_for_tests(81):
-        drawn = JointLaplace(scale, sizes).sample(1500)
+        drawn = JointLaplace(scale, sizes).sample(800)
         assert fit_of_draws(drawn, scale, sizes, 8) > ALARM
-    assert (np.maximum(drawn.sum(axis=0) // 2, 0) >= 2).mean() > 0.1
+    assert (drawn.sum(axis=0) // 2 >= 2).mean() > 0.1
     assert max(halved) >= 1
     joint_noise._boxes.cache_clear()
     monkeypatch.setattr(joint_noise._Axis, "draw", lambda axis, at: (joint_noise._below(axis.length * (at + 1)), 0))
@@ -505,7 +511,7 @@ def test_a_step_has_the_noise_its_neighbours_need(neighbours: Neighbours, sensit
     assert step.mechanism == JointLaplace(Fraction(sensitivity, 8), (2, 3))
     assert step.shape == (5, 4)
     assert step.keeps_its_loss
-    assert step.describe == f"joint Laplace of 2 tables, scale {sensitivity / 8:g}"
+    assert step.describe == f"joint Laplace, scale {sensitivity / 8:g}"
     assert Step.from_dict(json.loads(json.dumps(step.to_dict()))) == step
     assert pickle.loads(pickle.dumps(step)) == step
     assert len({step.mechanism, JointLaplace(Fraction(sensitivity, 8), [2, 3])}) == 1

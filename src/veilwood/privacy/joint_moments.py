@@ -3,8 +3,9 @@
 
 Letters are those of ``joint_noise``; r is t + 2U, the bound of the norm, and z = t / r. On real numbers r and z are
 independent: r has a gamma law of d + 2, and the density of z is the product of the volumes of all tables' vectors.
-Whole numbers differ where the noise is small: a variance is then that of a discrete Laplace law whose scale is as
-large. Checked against draws in tests/privacy/test_joint_moments.py.
+Whole numbers differ where the noise is small: the variance of a cell is then taken to be that of a discrete Laplace law
+whose scale is as large, and that of all rows is left as it is. Below a scale of about 1/2 both are too large, so that
+whoever shrinks by them is too cautious. Checked against draws in tests/privacy/test_joint_moments.py.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 MOST_TABLE_CELLS: Final = 48  # of one table: more hardly gain from company
-MOST_JOINT_CELLS: Final = 256  # of all tables together: the boxes of the sampler grow with their square
+MOST_CELLS_TOGETHER: Final = 256  # of all tables together: the boxes of the sampler grow with their square
 
 _NODES, _WEIGHTS = (ends / 2 for ends in np.polynomial.legendre.leggauss(40))
 PLACES: Final[Floats] = _NODES + 0.5  # between 0 and 1, of a quadrature

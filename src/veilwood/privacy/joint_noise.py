@@ -14,6 +14,8 @@ every table by itself would also hide changes that no row can make. This is the 
 | t | sum of x: the same for all tables |
 | u | sum of the negative entries of x, without sign, where t is not negative; \\|x\\| = t + 2u |
 | U | bound of u, the same for all tables |
+| i, v | negative entries of x, and their sum without sign |
+| l, h | places of the others among the first v - i; h = i + l (``_vector``) |
 | d | free numbers of all tables together: the sum of m - 1 |
 """
 
@@ -33,7 +35,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from veilwood.errors import MechanismError
 from veilwood.privacy import entropy, samplers
-from veilwood.privacy.joint_moments import MOST_JOINT_CELLS, MOST_TABLE_CELLS, Moments, moments
+from veilwood.privacy.joint_moments import MOST_CELLS_TOGETHER, MOST_TABLE_CELLS, Moments, moments
 from veilwood.privacy.noise import DiscreteLaplace, integers
 
 __all__ = ["LARGEST_JOINT_SCALE", "JointLaplace"]
@@ -92,9 +94,9 @@ class JointLaplace:
         if self.scale > LARGEST_JOINT_SCALE:
             raise MechanismError("scale must be at most 2**40. Hint: so much noise leaves nothing; spend more epsilon.")
         fits = all(type(m) is int and 1 <= m <= MOST_TABLE_CELLS for m in self.sizes)
-        if not fits or not 0 < sum(self.sizes) <= MOST_JOINT_CELLS:
+        if not fits or not 0 < sum(self.sizes) <= MOST_CELLS_TOGETHER:
             raise MechanismError(
-                f"sizes must be from 1 to {MOST_TABLE_CELLS} cells, and at most {MOST_JOINT_CELLS} together. "
+                f"sizes must be from 1 to {MOST_TABLE_CELLS} cells, and at most {MOST_CELLS_TOGETHER} together. "
                 "Hint: put tables into several groups, or give large ones noise by themselves."
             )
 
@@ -123,18 +125,23 @@ class JointLaplace:
         return int(self.norms(x).sum())
 
     def norms(self, x: ArrayLike) -> Ints:
-        """Return the largest L1 norm of a table, for each class."""
-        return np.asarray(np.add.reduceat(np.abs(integers("x", x)), self._starts, axis=0).max(axis=0), np.int64)
+        """Return the largest L1 norm of a table, for each class; refuse what no rows can change."""
+        change = integers("x", x)
+        self._check_totals(change)
+        return np.asarray(np.add.reduceat(np.abs(change), self._starts, axis=0).max(axis=0), np.int64)
 
     def perturb(self, counts: ArrayLike) -> Ints:
         """Return counts with noise, tables one below the other, a column for each class."""
         exact = integers("counts", counts)
         if exact.ndim != 2 or len(exact) != sum(self.sizes):
             raise MechanismError(f"counts must be a table of {sum(self.sizes)} rows, one for each cell.")
-        totals = np.add.reduceat(exact, self._starts, axis=0)
+        self._check_totals(exact)
+        return exact + self.sample(exact.shape[1])
+
+    def _check_totals(self, counts: Ints) -> None:
+        totals = np.add.reduceat(counts, self._starts, axis=0)
         if (totals != totals[0]).any():
             raise MechanismError("all tables must count the same rows.")
-        return exact + self.sample(exact.shape[1])
 
     def sample(self, n: int) -> Ints:
         """Return independent draws, one in each of `n` columns."""
@@ -185,6 +192,7 @@ class _Axis(NamedTuple):
 
     @property
     def first(self) -> Ints:
+        """The first point of each segment."""
         return np.arange(self.n + 1) * self.length
 
     def draw(self, segment: int) -> tuple[int, int]:

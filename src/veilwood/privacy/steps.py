@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from veilwood.bounded import are_whole, rational
 from veilwood.errors import PlanError
-from veilwood.privacy.joint_moments import MOST_JOINT_CELLS
+from veilwood.privacy.joint_moments import MOST_CELLS_TOGETHER
 from veilwood.privacy.joint_noise import JointLaplace
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
@@ -50,7 +50,7 @@ BACKEND_VARIABLE = "VEILWOOD_NOISE_BACKEND"
 """Environment variable: "veilwood" (default) or "opendp" decides who draws additive noise."""
 
 
-SIZES: Final = "sizes"  # of tables, a parameter of a mechanism that is several numbers
+_SIZES: Final = "sizes"  # of tables, a parameter of a mechanism that is several numbers
 MOST_CELLS = 10**30  # in any direction: more than any step has; what a file says beyond it is no plan
 
 
@@ -119,8 +119,8 @@ class Step:
                 return f"discrete Laplace, scale {amount(float(scale))}"
             case DiscreteGaussian(sigma_squared=variance):
                 return f"discrete Gaussian, sigma {amount(float(variance) ** 0.5)}"
-            case JointLaplace(scale=scale, sizes=sizes):
-                return f"joint Laplace of {len(sizes)} tables, scale {amount(float(scale))}"
+            case JointLaplace(scale=scale):
+                return f"joint Laplace, scale {amount(float(scale))}"
             case SparseLaplace(scale=scale, gap=gap):
                 chance = -math.expm1(-1 / gap)
                 kind = f"sparse Laplace, scale {amount(float(scale))}"
@@ -226,7 +226,7 @@ def _mechanism_to_dict(mechanism: Noise | Selection | None) -> dict[str, str] | 
     if mechanism is None:
         return None
     facts = {f.name: getattr(mechanism, f.name) for f in fields(mechanism)}
-    texts = {name: " ".join(map(str, fact)) if name == SIZES else str(fact) for name, fact in facts.items()}
+    texts = {name: " ".join(map(str, fact)) if name == _SIZES else str(fact) for name, fact in facts.items()}
     return {"kind": type(mechanism).__name__} | texts
 
 
@@ -241,9 +241,9 @@ def _mechanism_from_dict(data: Mapping[str, str] | None) -> Noise | Selection | 
 
 def _parameter(name: str, text: str) -> Any:
     """Read a parameter of a mechanism."""
-    if name == SIZES:
-        sizes = text.split() if isinstance(text, str) and len(text) <= 4 * MOST_JOINT_CELLS else ["none"]
-        if not all(size.isdecimal() and size.isascii() for size in sizes):
+    if name == _SIZES:
+        sizes = text.split() if isinstance(text, str) and len(text) <= 4 * MOST_CELLS_TOGETHER else None
+        if sizes is None or not all(size.isdecimal() and size.isascii() for size in sizes):
             raise PlanError("sizes of tables are whole numbers, with blanks between them.")
         return tuple(map(int, sizes))
     return text if name == "backend" else rational(text, name)

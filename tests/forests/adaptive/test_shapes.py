@@ -23,7 +23,7 @@ from veilwood.forests.adaptive.shapes import (
     groups_in_set,
 )
 from veilwood.forests.cells.columns import columns_of
-from veilwood.privacy.joint_moments import MOST_JOINT_CELLS
+from veilwood.privacy.joint_moments import MOST_CELLS_TOGETHER
 from veilwood.privacy.joint_noise import JointLaplace
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
@@ -85,7 +85,7 @@ def test_groups_in_a_set_have_the_median_as_a_border() -> None:
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=60))
-def test_every_table_gets_noise_once_and_together_never_more_than_alone(sizes: list[int]) -> None:
+def test_every_table_gets_noise_once_and_together_hardly_more_than_alone(sizes: list[int]) -> None:
     together, alone, _ = NOISES
     for noise in NOISES:
         groups = noise.groups(sizes)
@@ -95,6 +95,7 @@ def test_every_table_gets_noise_once_and_together_never_more_than_alone(sizes: l
         mine = [sizes[place] for place in group.tables]
         assert len(mine) == 1 or JointLaplace(1, mine).sizes == tuple(mine)  # fits
     cells = np.maximum(np.array(sizes) - 1, 0)  # free ones
+    # shares of tables alone follow rounded sizes, and may be a little better by chance
     assert cells @ together.variances(sizes) <= 1.1 * (cells @ alone.variances(sizes)) + 1e-9
 
 
@@ -103,5 +104,5 @@ def test_tables_of_about_one_size_share_their_noise_and_a_large_one_does_not() -
     assert [group.tables for group in groups] == [(0, 3, 4, 2), (5,), (1,)]
     many = NOISES[0].groups([8] * 100)
     assert sum(len(group.tables) for group in many) == 100
-    assert max(8 * len(group.tables) for group in many) <= MOST_JOINT_CELLS
+    assert max(8 * len(group.tables) for group in many) <= MOST_CELLS_TOGETHER
     assert NOISES[0].variances([2] * 20)[0] < NOISES[1].variances([2] * 20)[0] / 9

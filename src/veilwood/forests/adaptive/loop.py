@@ -33,6 +33,7 @@ from veilwood.forests.adaptive.shapes import (
     by_chance,
     division,
     groups_in_set,
+    together_in_words,
 )  # fmt: skip
 from veilwood.forests.adaptive.shrinking import newton_step, shrunken_evidence, shrunken_mean, totals_of
 from veilwood.forests.cells import questions as asked
@@ -331,9 +332,10 @@ class Loop:
         variances: list[float] = []
         all_rows, errors = [self._counts], [self._counts_variance]
         for group in groups:
-            number, sizes = len(counts), [table.n_cells for table in tables[len(counts) :][: len(group.tables)]]
-            names = f"table {number + 1}" if len(sizes) == 1 else f"tables {number + 1} to {number + len(sizes)}"
-            step = purse.counting_tables(f"{names}: classes by cell", sizes, self._k, budget * group.share)
+            number = len(counts)
+            sizes = [table.n_cells for table in tables[number : number + len(group.tables)]]
+            named = f"table {number + 1}" if len(sizes) == 1 else f"tables {number + 1} to {number + len(sizes)}"
+            step = purse.counting_tables(f"{named}: classes by cell", sizes, self._k, budget * group.share)
             seen = purse.measure(step, exact[first : first + sum(sizes)])
             first += sum(sizes)
             counts += np.split(seen, np.cumsum(sizes[:-1]))
@@ -348,7 +350,7 @@ class Loop:
             self._take(table, values, Seen(count, variance), SCORE_UNITS)
         self._learned.n_counted = len(tables)
         names = "all columns" if len(chosen) == len(self._columns) else f"{len(chosen)} chosen columns"
-        self._learned.told.append(f"tables of {names}, up to {g} together, {part:.0%} of what was left")
+        self._learned.told.append(f"tables of {names}, {together_in_words(g)}, {part:.0%} of what was left")
 
     def _strengths(self) -> Strengths | None:
         """Ask what the best column explains, and the mean column, where that is cheap."""

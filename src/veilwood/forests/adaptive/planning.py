@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.forests.adaptive.purse import Purse
-from veilwood.forests.adaptive.shapes import division
+from veilwood.forests.adaptive.shapes import division, together_in_words
 from veilwood.forests.cells.columns import CellColumn
 from veilwood.forests.cells.rows import TARGET_CELLS
 from veilwood.forests.method import Asked
@@ -103,7 +103,7 @@ def pays_by_rho(columns: Sequence[CellColumn], n_classes: int, n_rows: float, by
     if n_classes:
         shape, _ = division(columns, n_classes, n_rows, by_epsilon)
         n_histograms = sum(column.ordered for column in columns) * shape.n_columns / len(columns)
-        n_steps = max(n_steps, shape.n_steps + n_histograms)
+        n_steps = max(n_steps, shape.steps_by_rho + n_histograms)
     return n_steps >= (by_epsilon.price(by_epsilon.left) / by_rho.price(by_rho.left)) ** 2
 
 
@@ -121,7 +121,7 @@ def in_words(columns: Sequence[CellColumn], n_classes: int, n_rows: int, purse: 
             return "nothing but how frequent the classes are would stand out: that is predicted"
         how = "all" if shape.n_columns == len(columns) else f"{shape.n_columns} privately chosen"
         said.append(
-            f"class counts of {how} of {len(columns)} columns, up to {shape.together} together, with {part:.0%} of "
+            f"class counts of {how} of {len(columns)} columns, {together_in_words(shape.together)}, with {part:.0%} of "
             "the budget"
         )
         left *= 1 - part

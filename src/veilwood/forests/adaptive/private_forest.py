@@ -354,7 +354,7 @@ def planned_again(step: Step, n_columns: int, n_classes: int, choices: Mapping[s
     gaussian, signed = step.loss.delta > 0, asked.neighbours.adjacency == "replace-one"
     l1, squared = reach(n_classes, first if kind in ("column of tables", "strengths of columns") else last)
     if kind == "classes by cell" and len(step.table_cells) > 1:
-        return joint_step(step.name, step.table_cells, step.shape[1], step.loss, asked.neighbours)
+        return joint_step(step.name, step.table_cells, n_classes, step.loss, asked.neighbours)
     if kind == "fine cells":
         return replace(sparse_step(step.name, 1, step.loss, asked.neighbours, l1=1), shape=step.shape)
     if kind in ("choice", "column of tables", "weight of fine cells"):

@@ -89,7 +89,10 @@ class Purse:
 
     @property
     def jointly(self) -> bool:
-        """Whether tables can get their noise together, where that is less: with pure epsilon."""
+        """Whether tables can get their noise together, where that is less: with pure epsilon.
+
+        Plans, which have no door, take it that they can; servers of several owners cannot (proofs/secure-joint.md).
+        """
         return not self.gaussian and self._loss.epsilon is not None and (self._door is None or self._door.joins_noise)
 
     def counting_tables(self, name: str, sizes: Sequence[int], n_classes: int, share: float) -> Step:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.cells.columns import CellColumn
-from veilwood.privacy.joint_moments import MOST_JOINT_CELLS, MOST_TABLE_CELLS, of_scale_1
+from veilwood.privacy.joint_moments import MOST_CELLS_TOGETHER, MOST_TABLE_CELLS, of_scale_1
 
 INTERACTS: Final = 0.05  # measured on the development suite beside 0.2
 SHOWN: Final = 1.5  # b groups show 1 - b^-SHOWN of a numeric column's effect; not varied
@@ -70,7 +70,7 @@ class TableShape(NamedTuple):
     n_columns: int
     together: int
     bins: int
-    variance: float = 2.0  # of the noise at a price of 1, the mean of all tables
+    variance: float = 2.0  # of the noise at a price of 1: the mean over columns, or of a full table
 
     @property
     def n_tables(self) -> int:
@@ -78,7 +78,7 @@ class TableShape(NamedTuple):
         return -(-self.n_columns // max(self.together, 1))
 
     @property
-    def n_steps(self) -> float:
+    def steps_by_rho(self) -> float:
         """As many steps by rho would need as much noise as these tables do by epsilon."""
         return self.variance / 2 / max(self.n_tables, 1)
 
@@ -207,13 +207,13 @@ class TablesNoise(NamedTuple):
         found = np.empty(len(n_cells))
         for group in self.groups(n_cells):
             sizes = [n_cells[place] for place in group.tables]
-            alone = dict(_of_sizes(tuple(sizes))[1])
-            found[list(group.tables)] = [alone[size] for size in sizes]
+            of_size = dict(_squared_noise(tuple(sizes))[1])
+            found[list(group.tables)] = [of_size[size] for size in sizes]
             found[list(group.tables)] /= group.share ** (1 if self.gaussian else 2)
         return found
 
 
-def _of_sizes(sizes: tuple[int, ...]) -> tuple[float, tuple[tuple[int, float], ...]]:
+def _squared_noise(sizes: tuple[int, ...]) -> tuple[float, tuple[tuple[int, float], ...]]:
     """Squared noise of a group at a price of 1, more than 0, and that of one cell by the size of its table."""
     if len(sizes) == 1:
         return 2.0 * max(sizes[0] - 1, 1), ((sizes[0], 2.0),)
@@ -226,28 +226,30 @@ def _of_sizes(sizes: tuple[int, ...]) -> tuple[float, tuple[tuple[int, float], .
 def _joined(sizes: tuple[int, ...]) -> list[tuple[int, float]]:
     """Cut ascending sizes into groups: how many tables each has, and its share.
 
-    Shares for the least squared noise of all cells go with its cube root, and so do groups.
+    Shares for the least squared noise of all cells go with the cube root of each group's, and that least is the cube of
+    the sum of these roots: groups are those whose roots have the least sum.
     """
-    near = [round(2 * math.log2(m)) for m in sizes]
+    near = [round(2 * math.log2(m)) for m in sizes]  # sizes within half a power of 2 are not parted: fewer cuts to try
     ends = [0]
     best: dict[int, tuple[float, list[int]]] = {0: (0.0, [])}
     for end in range(1, len(sizes) + 1):
         if end < len(sizes) and near[end] == near[end - 1] and _fits(sizes[ends[-1] : end + 1]):
             continue
         tried = [
-            (best[first][0] + _of_sizes(sizes[first:end])[0] ** (1 / 3), [*best[first][1], end - first])
-            for first in ends if end - first == 1 or _fits(sizes[first:end])
+            (best[first][0] + _squared_noise(sizes[first:end])[0] ** (1 / 3), [*best[first][1], end - first])
+            for first in ends
+            if end - first == 1 or (end - first <= MOST_CELLS_TOGETHER and _fits(sizes[first:end]))
         ]  # fmt: skip
         best[end] = min(tried)
         ends.append(end)
     total, groups = best[len(sizes)]
     starts = np.cumsum([0, *groups])
-    parts = [_of_sizes(sizes[first:last])[0] ** (1 / 3) / total for first, last in pairwise(starts.tolist())]
+    parts = [_squared_noise(sizes[first:last])[0] ** (1 / 3) / total for first, last in pairwise(starts.tolist())]
     return list(zip(groups, parts, strict=True))
 
 
 def _fits(sizes: tuple[int, ...]) -> bool:
-    return sizes[-1] <= MOST_TABLE_CELLS and sum(sizes) <= MOST_JOINT_CELLS
+    return sizes[-1] <= MOST_TABLE_CELLS and sum(sizes) <= MOST_CELLS_TOGETHER
 
 
 def shares_of_tables(n_cells: Sequence[int], gaussian: bool) -> Floats:
@@ -303,6 +305,15 @@ def by_chance(size: int, n_columns: int, most: int, rng: np.random.Generator) ->
         return []
     drawn = (rng.choice(n_columns, size, replace=False).tolist() for _ in range(most))
     return sorted({tuple(sorted(columns)) for columns in drawn})
+
+
+def together_in_words(n_columns: int) -> str:
+    """Say how many columns a table has.
+
+    >>> together_in_words(1), together_in_words(3)
+    ('each by itself', 'up to 3 in one table')
+    """
+    return "each by itself" if n_columns == 1 else f"up to {n_columns} in one table"
 
 
 def groups_in_set(bins: int, size: int) -> int:

@@ -322,7 +322,7 @@ class ServersDoor(TrialDoor):
     The server's ledger is charged before it is made; owners and analyst have doors and ledgers of their own.
     """
 
-    joins_noise = False  # servers add discrete Laplace noise
+    joins_noise = False  # servers add discrete Laplace noise, to each table by itself
 
     def __init__(self, plan: Plan, engine: Engine, law: Law, tell: Callable[[Ints], None] | None = None) -> None:
         super().__init__(plan)
@@ -415,7 +415,7 @@ class JointDoor(Door):
     tests/secure/protocols/test_joint_forest.py).
     """
 
-    joins_noise = False  # servers add discrete Laplace noise
+    joins_noise = False  # servers add discrete Laplace noise, to each table by itself
 
     def __init__(self, plan: Plan, ledger: Ledger, opened: Callable[[int], Ints], law: Law) -> None:
         super().__init__(plan, ledger)
