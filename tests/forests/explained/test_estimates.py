@@ -53,3 +53,16 @@ def test_only_the_strongest_pairs_are_told() -> None:
     assert len(pairs) == MOST_PAIRS
     assert pairs[0] == (4, 5)
     assert len(found) == 6 + MOST_PAIRS
+
+
+def test_columns_that_say_the_same_do_not_push_each_other_up_without_end() -> None:
+    """Five copies of a column that nearly decides: made-up rows take them to be independent, which cannot be."""
+    counts = np.array([[48.0, 2.0, 1.0], [2.0, 40.0, 8.0], [1.0, 6.0, 42.0]])
+    steps = []
+    for feature in range(5):
+        table = CellTable((Axis(feature, np.arange(3, dtype=np.uint16), True, 3, np.arange(3)),))
+        steps.append(TableScores(table, np.zeros((3, 3), np.int64), Seen(counts, 4.0)))
+    told = estimates(steps, np.zeros(3), 3)
+    logs = np.log(counts)
+    seen = np.abs(logs - logs.mean(axis=1, keepdims=True)).max()
+    assert max(np.abs(one.values).max() for one in told) < 5 * seen

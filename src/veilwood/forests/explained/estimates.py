@@ -35,6 +35,9 @@ SETTLED: Final = 0.05  # that is, move by less than this part of their standard 
 SOLVED: Final = 2  # iterations of Newton's method in a pass; the next one goes on from there
 SETTLING: Final = 3  # passes for pairs, with columns as they are
 LEAST_PULL: Final = 0.05
+# What averaging has taken away is given back up to so many times what is left. Columns that say the same are not
+# independent, as made-up rows take them to be, and would push each other up without end: iris +340 log-odds at e = 2.
+MOST_GIVEN_BACK: Final = 3.0
 SPREAD: Final = 0.3  # of a gradient of numbers, its variance: that of a bell whose limit ``loop`` sets
 MOST_PAIRS: Final = 10
 TINY: Final = 1e-12
@@ -281,14 +284,16 @@ class _Reader:
         if not self._k:
             return *reading[1:], np.ones_like(reading.said)
         wanted = reading.said / reading.said.sum(axis=1, keepdims=True)
-        scores = self._as_scores(np.log(wanted)) if found is None else found
+        left = self._as_scores(np.log(wanted))
+        most = MOST_GIVEN_BACK * np.abs(left - left.mean(axis=0)).max(axis=0) + np.abs(left.mean(axis=0))
+        scores = left if found is None else found
         for _ in range(SOLVED):
             shares = _shares(scores[:, None, :] + beside)
             mean = np.clip(shares.mean(axis=1), TINY, 1 - TINY)
             # A share moves by so much less when averaged over other columns.
             pull = np.clip((shares * (1 - shares)).mean(axis=1) / (mean * (1 - mean)), LEAST_PULL, 1.0)
             pull = pull[:, 1:] if self._k == 2 else pull
-            scores = scores + self._as_scores(np.log(wanted / mean)) / pull
+            scores = np.clip(scores + self._as_scores(np.log(wanted / mean)) / pull, -most, most)
         return scores, reading.noise / pull**2, reading.sampling / pull**2, pull
 
     def _as_scores(self, logs: Floats) -> Floats:
