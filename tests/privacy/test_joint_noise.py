@@ -20,6 +20,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+from fixtures.laws import ROWS_THAT_DIFFER
 from veilwood.audit import epsilon_lower_bound
 from veilwood.errors import MechanismError, PlanError, VeilwoodError
 from veilwood.privacy import entropy, joint_noise, samplers
@@ -27,7 +28,7 @@ from veilwood.privacy.door import Door
 from veilwood.privacy.joint_noise import LARGEST_JOINT_SCALE, JointLaplace, n_vectors
 from veilwood.privacy.ledger import MemoryLedger
 from veilwood.privacy.loss import Loss
-from veilwood.privacy.neighbours import Neighbours, Rows
+from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import Step, joint_step
@@ -495,16 +496,7 @@ def test_scales_that_are_none_are_refused(scale: Any) -> None:
 EIGHT = Loss.pure(Fraction(8))
 
 
-@pytest.mark.parametrize(
-    ("neighbours", "sensitivity"),
-    [
-        (Neighbours(), 1),
-        (Neighbours("replace-one"), 2),
-        (Neighbours("add-remove", Rows(3)), 3),
-        (Neighbours("replace-one", Rows(3)), 6),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("neighbours", "sensitivity"), ROWS_THAT_DIFFER, ids=str)
 def test_a_step_has_the_noise_its_neighbours_need(neighbours: Neighbours, sensitivity: int) -> None:
     step = joint_step("tables", (2, 3), 4, EIGHT, neighbours)
     assert step.sensitivity == sensitivity

@@ -19,13 +19,14 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+from fixtures.laws import ROWS_THAT_DIFFER
 from veilwood.audit import epsilon_lower_bound
 from veilwood.errors import VeilwoodError
 from veilwood.privacy import entropy, samplers
 from veilwood.privacy.door import Door
 from veilwood.privacy.ledger import MemoryLedger
 from veilwood.privacy.loss import Loss
-from veilwood.privacy.neighbours import Neighbours, Rows
+from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.sparse_noise import LARGEST_SPARSE_SCALE, MOST_SPARSE_CELLS, SparseLaplace
@@ -444,16 +445,7 @@ def test_bad_scales_are_refused(value: Any) -> None:
 EIGHT = Loss.pure(Fraction(8))
 
 
-@pytest.mark.parametrize(
-    ("neighbours", "sensitivity"),
-    [
-        (Neighbours(), 1),
-        (Neighbours("replace-one"), 2),
-        (Neighbours("add-remove", Rows(3)), 3),
-        (Neighbours("replace-one", Rows(3)), 6),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("neighbours", "sensitivity"), ROWS_THAT_DIFFER, ids=str)
 def test_a_step_has_the_noise_its_neighbours_need(neighbours: Neighbours, sensitivity: int) -> None:
     step = sparse_step("cells", 1000, EIGHT, neighbours, l1=1)
     assert step.sensitivity == sensitivity

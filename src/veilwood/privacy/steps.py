@@ -141,7 +141,7 @@ class Step:
 
     @cached_property
     def variance(self) -> float:
-        """Exact variance of the noise on one number; 0 without noise."""
+        """Variance of the noise on one number, exact but for joint noise (``joint_moments``); 0 without noise."""
         return self.mechanism.variance if isinstance(self.mechanism, Noise) else 0.0
 
     @property

@@ -325,7 +325,7 @@ class Loop:
             axes.append(self._cut(self._columns[j], shape.bins, "tables", budget / numeric, CUT_TABLES, prior))
         g = shape.together
         tables = [CellTable(tuple(axes[i : i + g])) for i in range(0, len(axes), g)]
-        groups = TablesNoise(purse.gaussian, purse.jointly).groups([table.n_cells for table in tables])
+        groups = TablesNoise.of(purse).groups([table.n_cells for table in tables])
         tables = [tables[place] for group in groups for place in group.tables]
         exact, budget, first = self._rows.ask(asked.ClassesByCell(tables, self._k)), purse.left - end, 0
         counts: list[Floats] = []

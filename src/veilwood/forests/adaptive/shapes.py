@@ -182,6 +182,11 @@ class TablesNoise(NamedTuple):
     gaussian: bool
     jointly: bool
 
+    @classmethod
+    def of(cls, purse: Purse) -> TablesNoise:
+        """Return how a purse pays for tables."""
+        return cls(purse.gaussian, purse.jointly)
+
     def groups(self, n_cells: Sequence[int]) -> list[TablesGroup]:
         """Divide a budget among tables of so many cells each.
 
@@ -271,8 +276,7 @@ def division(
 ) -> tuple[TableShape, float]:
     """Return the shape of tables, and the part of what is left that they get; the rest goes to rounds."""
     effects = strengths.effects(len(columns)) if strengths else None
-    noise = TablesNoise(purse.gaussian, purse.jointly)
-    shapes, left = TableShapes(columns, n_classes, n_rows, noise, effects), purse.left
+    shapes, left = TableShapes(columns, n_classes, n_rows, TablesNoise.of(purse), effects), purse.left
 
     prices = np.stack([purse.price(left * SHARES), purse.price(left * SHARES * (1 - SELECT))], axis=1)
     # As much as is needed for nearly all of the worth; the last share is all of it.
