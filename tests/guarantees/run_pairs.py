@@ -39,9 +39,11 @@ ABSTAINED = "class counts once more"
 # declared: their number is not asked then, nothing is abstained from, and no column of so small a table stands out.
 OF_CLASSES = (
     "class counts", "strengths of columns", "column of tables", "histogram of column", "classes by cell",
-    "choice", "rows", "gradients", "interactions", ABSTAINED,
+    "weight of tables", "choice", "rows", "gradients", "interactions", ABSTAINED,
 )  # fmt: skip
-NOT_WITH_DELTA = {ABSTAINED, "column of tables", "classes by cell", "number of rows", "sums of the target"}
+NOT_WITH_DELTA = {
+    ABSTAINED, "column of tables", "classes by cell", "weight of tables", "number of rows", "sums of the target",
+}  # fmt: skip
 OF_FINE_CELLS = ("classes by column", "fine cells", "weight of fine cells")
 OF_NUMBERS = (
     "number of rows", "sums of the target", "histogram of the target", "sum of residuals", "histogram of column",

@@ -19,9 +19,10 @@ from veilwood import audit
 from veilwood.audit.noninterference import forced, interference
 from veilwood.forests.adaptive import loop, planning, private_forest
 from veilwood.forests.adaptive.purse import Purse
+from veilwood.forests.adaptive.weighing import MOST_GAIN
 from veilwood.forests.cells import questions
 from veilwood.forests.cells.cell_tables import CellTable
-from veilwood.forests.cells.rows import COINS, GRADIENT_UNITS, HeldRows, ScoredRows, reach
+from veilwood.forests.cells.rows import COINS, GRADIENT_UNITS, HeldRows, ScoredRows, n_outputs, reach
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.joint_noise import JointLaplace
@@ -176,6 +177,22 @@ def test_a_mutant_whose_sums_move_further_is_caught(name: str, monkeypatch: pyte
     assert max(movement("two", monkeypatch, epsilon=9.0, n_rows=3000).values()) > 1
 
 
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize(("task", "delta"), [("two", 0.0), ("three", 0.0), ("two", 1e-6)])
+def test_the_weight_of_tables_moves_no_further_than_planned_and_a_gain_that_is_not_cut_is_caught(
+    task: str, delta: float, adjacency: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop.Loop, "_strengths", lambda self: None)  # nobody knows that no column tells anything
+    monkeypatch.setattr(private_forest, "chosen_loss", lambda columns, n_classes, n_rows, asked: asked.loss)
+    params: dict[str, Any] = {"epsilon": 9.0, "delta": delta, "n_rows": 3000}
+    with monkeypatch.context() as patch, seeded_for_tests(1):
+        assert 0 < movement(task, patch, adjacency, **params)["weight of tables"] <= 1
+    real = questions.EvidenceGain.__call__
+    monkeypatch.setattr(questions.EvidenceGain, "__call__", lambda self, rows: 10_000 * real(self, rows))
+    with seeded_for_tests(1):
+        assert movement(task, monkeypatch, adjacency, **params)["weight of tables"] > 1
+
+
 def test_a_choice_calibrated_to_half_its_range_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: the sizes of sums taken to move in one direction only."""
     real = Purse.choosing
@@ -225,6 +242,22 @@ def test_gradient_sums_keep_their_epsilon_and_halved_noise_is_caught(n_classes: 
     l1, squared = reach(n_classes, GRADIENT_UNITS)
     purse = Purse(Loss.pure(Fraction(2)), Neighbours())
     step = purse.counting("gradients", (1, 1), 0.9, l1=l1, squared_l2=squared, signed=True)
+    with seeded_for_tests(1):
+        assert 0.9 < lower_bound(step, present, Fraction(1)) <= 1
+    with seeded_for_tests(1):
+        assert lower_bound(step, present, Fraction(1, 2)) > 1.7
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_the_weight_of_tables_keeps_its_epsilon_and_halved_noise_is_caught(n_classes: int) -> None:
+    """A row that tables are sure about, and wrong: its gain is as large as it can be."""
+    scores = np.zeros((1, n_outputs(n_classes)), np.int32)
+    scores[0, -1] = 10**5
+    row = ScoredRows(np.zeros((1, 1), np.uint8), np.zeros(1, np.int32), scores)
+    present = questions.EvidenceGain(np.zeros_like(scores[0]), n_classes, GRADIENT_UNITS, MOST_GAIN)(row)
+    purse = Purse(Loss.pure(Fraction(2)), Neighbours())
+    step = purse.counting("weight of tables", (1,), 0.9, l1=MOST_GAIN, squared_l2=MOST_GAIN**2, signed=True)
+    assert present.tolist() == [-MOST_GAIN]
     with seeded_for_tests(1):
         assert 0.9 < lower_bound(step, present, Fraction(1)) <= 1
     with seeded_for_tests(1):

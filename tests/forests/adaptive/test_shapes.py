@@ -58,7 +58,7 @@ def test_shapes_fit_the_table_and_the_memory() -> None:
 def test_few_strong_columns_get_few_tables_and_many_equal_ones_all() -> None:
     """Of 20 columns: one that explains half and nothing else, two, or all alike; the mean tells them apart."""
     shapes = [
-        division(NUMBERS, 2, 5_000.0, Purse(Loss.pure(Fraction(1)), Neighbours()), Strengths(0.5, mean))
+        division(NUMBERS, 2, 5_000.0, Purse(Loss.pure(Fraction(1)), Neighbours()), 1.0, Strengths(0.5, mean))
         for mean in (0.5 / 20, 1.0 / 20, 0.5)
     ]
     measured, parts = [shape.n_columns for shape, _ in shapes], [part for _, part in shapes]

@@ -68,6 +68,7 @@ def test_answers_are_those_of_the_processor(task: str, room: int, device: str, m
     questions += [asked.Histogram(0, COLUMNS[0].n_inside), asked.GradientSums(tables, n_classes, 700)]
     if n_classes:
         questions += [asked.ClassCounts(n_classes), asked.ClassesByCell(tables, n_classes)]
+        questions += [asked.EvidenceGain(np.zeros(width, np.int32), n_classes, 700, 500)]
     else:
         questions += [asked.TargetHistogram(), asked.TargetSums(), asked.ResidualHistogram(np.arange(0, 2**20, 9999))]
     for table in tables:

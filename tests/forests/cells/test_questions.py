@@ -35,7 +35,10 @@ def test_rows_in_parts_answer_as_in_one(n_jobs: int, monkeypatch: pytest.MonkeyP
     values = np.random.default_rng(0).integers(-500, 500, (table.n_cells, 3)).astype(np.int32)
     held.add(table, values)
     whole.add(table, values)
-    for question in (asked.GradientSums([table], 3, GRADIENT_UNITS), asked.RowsByCell(table), asked.ClassCounts(3)):
+    for question in (
+        asked.GradientSums([table], 3, GRADIENT_UNITS), asked.RowsByCell(table), asked.ClassCounts(3),
+        asked.EvidenceGain(np.zeros(3, np.int32), 3, GRADIENT_UNITS, 100),
+    ):  # fmt: skip
         assert (held.ask(question) == question(whole)).all()
     cells, counts = held.occupied(table.axes, 3)
     one_by_one = np.bincount(table.cells(whole.cells) * 3 + whole.target)

@@ -121,6 +121,21 @@ def test_sums_equal_those_of_a_loop_over_rows(n_classes: int) -> None:
         assert (asked.ClassesByCell(tables, n_classes)(rows) == np.concatenate(counted)).all()
 
 
+@pytest.mark.parametrize("n_classes", [2, 3, 7])
+def test_gains_equal_those_of_a_loop_over_rows(n_classes: int) -> None:
+    rows = random_rows(n_classes, 200, np.random.default_rng(n_classes))
+    start = np.arange(rows.scores.shape[1], dtype=np.int32) * 100 - 50
+    for most in (1, 300, 10**6):
+        total = 0
+        for scores, target in zip(rows.scores, rows.target, strict=True):
+            units = naive_gradient(scores, int(target), n_classes, 2000)
+            gain = sum(
+                unit * (int(score) - int(first)) for unit, score, first in zip(units, scores, start, strict=True)
+            )
+            total += (1 if gain > 0 else -1) * min(abs(gain) // GRADIENT_UNITS, most)
+        assert asked.EvidenceGain(start, n_classes, 2000, most)(rows).tolist() == [total]
+
+
 Query = Callable[[ScoredRows], NDArray[np.int64]]
 
 
@@ -145,6 +160,8 @@ def queries_of(n_classes: int, purse: Purse) -> list[tuple[Any, Query]]:
         shape = (sum(one.n_cells for one in tables), n_classes)
         found += [
             (purse.counting("classes", (n_classes,), 0.05), asked.ClassCounts(n_classes)),
+            (purse.counting("gain", (1,), 0.05, l1=SCORE_UNITS, squared_l2=SCORE_UNITS**2, signed=True),
+             asked.EvidenceGain(np.zeros(outputs, np.int32), n_classes, limit, SCORE_UNITS)),
             (purse.counting("tables", shape, 0.05, l1=2, squared_l2=2),
              asked.ClassesByCell(tables, n_classes)),
         ]  # fmt: skip

@@ -11,10 +11,12 @@ import pytest
 
 import veilwood as vw
 from fixtures.databases import put, rows_of, schema_of
+from veilwood.data.batches import Batch
 from veilwood.data.sql.source import open_sql
 from veilwood.errors import MechanismError
 from veilwood.forests.cells.cell_tables import Axis, CellTable
-from veilwood.forests.cells.questions import ClassesByCell, GradientSums, ResidualHistogram, RowsByCell
+from veilwood.forests.cells.questions import ClassesByCell, EvidenceGain, GradientSums, ResidualHistogram, RowsByCell
+from veilwood.forests.cells.rows import ScoredRows, n_outputs
 from veilwood.forests.cells.sql_rows import SqlRows
 
 
@@ -54,6 +56,29 @@ def test_first_cells_alone_and_a_last_group_of_many_are_counted_as_in_memory(tmp
     wanted = [np.bincount(t.axes[0].groups, sums[:, 0]) for t, sums in zip(tables, fine_sums, strict=True)]
     assert rows.ask(GradientSums(tables, 2, 4096))[:, 0].tolist() == np.concatenate(wanted).tolist()
     assert rows.ask(ClassesByCell(tables, 2)).sum() == 200 * len(tables)
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "duckdb"])
+@pytest.mark.parametrize("task", ["two", "three"])
+def test_gains_are_those_of_rows_in_memory(tmp_path: Path, task: str, engine: str) -> None:
+    frame = rows_of(task, 150)
+    where, schema = put(frame, tmp_path), schema_of(task)
+    design: Any = vw.PrivateForestClassifier(schema, random_state=0).prepare(schema)
+    k = len(schema.classes)
+    width = n_outputs(k)
+    target = np.array([schema.classes.index(str(label)) for label in frame[schema.target.name]], np.int32)
+    codes = design.encoding.encode(frame.drop(columns=schema.target.name))
+    here = ScoredRows.of(design.columns, [Batch(codes, target, 0, 0)], width)
+    there = SqlRows(design.columns, open_sql(where[engine], design.encoding, cap=None, invalid="refuse"), k)
+    rng, start = np.random.default_rng(0), np.arange(width, dtype=np.int32) * 70 - 90
+    for column in design.columns:
+        table = CellTable((column.values(),))
+        values = rng.integers(-4000, 4000, (table.n_cells, width)).astype(np.int32)
+        here.add(table, values)
+        there.add(table, values)
+        for most in (200, 10**6):
+            question = EvidenceGain(start, k, 3000, most)
+            assert there.ask(question).tolist() == question(here).tolist()
 
 
 def test_a_cell_outside_its_table_is_refused(tmp_path: Path) -> None:

@@ -35,7 +35,8 @@ from veilwood.forests.adaptive.shapes import (
     groups_in_set,
     together_in_words,
 )  # fmt: skip
-from veilwood.forests.adaptive.shrinking import newton_step, shrunken_evidence, shrunken_mean, totals_of
+from veilwood.forests.adaptive.shrinking import evidence, kept_counts, newton_step, shrunken_mean, totals_of
+from veilwood.forests.adaptive.weighing import MOST_GAIN, Weighed, share_of, weight_of
 from veilwood.forests.cells import questions as asked
 from veilwood.forests.cells.cell_tables import Axis, CellTable
 from veilwood.forests.cells.columns import TINY, CellColumn, divided
@@ -303,16 +304,17 @@ class Loop:
 
     def _tables(self) -> None:
         purse, strengths = self._purse, self._strengths()
-        left = purse.left
+        weighing = share_of(purse, self._n) if self._rows.weighs else 0.0
+        left = purse.left - weighing
         few_or_one = strengths is not None and not LEAST_BEST < strengths.best < DOMINANT
         if few_or_one and self._n * purse.price(left) >= LEAST_ROUNDS * (2 if self._k > 2 else 1):
             return
-        shape, part = division(self._columns, self._k, self._n, purse, strengths)
+        shape, part = division(self._columns, self._k, self._n, purse, left, strengths)
         if not shape.n_columns:
             self._abstain()
             return
         budget = left * part
-        end = left - budget
+        end = purse.left - budget
         if shape.n_columns < len(self._columns):
             chosen = self._chosen(shape.n_columns, budget * SELECT)
         else:
@@ -345,12 +347,30 @@ class Loop:
         totals = totals_of(all_rows, errors, self._known)
         self._n = float(totals.sum())
         self._begin_classes(totals)
+        believed = []
         for table, count, variance in zip(tables, counts, variances, strict=True):
-            values = shrunken_evidence(count, table.shape, totals, variance, len(tables))
+            believed.append(kept_counts(count, table.shape, totals, variance))
+            values = evidence(believed[-1], totals, variance, len(tables))
             self._take(table, values, Seen(count, variance), SCORE_UNITS)
         self._learned.n_counted = len(tables)
+        weighed = f", weight {self._weigh(weighing, believed):.2f}" if weighing else ""
         names = "all columns" if len(chosen) == len(self._columns) else f"{len(chosen)} chosen columns"
-        self._learned.told.append(f"tables of {names}, {together_in_words(g)}, {part:.0%} of what was left")
+        self._learned.told.append(f"tables of {names}, {together_in_words(g)}, {part:.0%} of what was left{weighed}")
+
+    def _weigh(self, share: float, believed: Sequence[Floats]) -> float:
+        """Ask how much tables should count together, and let them."""
+        step = self._purse.counting("weight of tables", (1,), share, l1=MOST_GAIN, squared_l2=MOST_GAIN**2, signed=True)
+        question = asked.EvidenceGain(self._learned.start, self._k, self._limit, MOST_GAIN)
+        (gain,) = self._purse.measure(step, self._rows.ask(question)) / SCORE_UNITS
+        told = self._learned.steps
+        tables = [Weighed(kept, one.values / SCORE_UNITS) for kept, one in zip(believed, told, strict=True)]
+        noise, start = step.variance / SCORE_UNITS**2, self._learned.start / SCORE_UNITS
+        weight = weight_of(float(gain), noise, self._n, start, tables, self._rng)
+        for place, (table, values, seen) in enumerate(told):
+            weighed = np.rint(weight * values).astype(np.int32)
+            self._rows.add(table, weighed - values)
+            told[place] = TableScores(table, weighed, seen)
+        return weight
 
     def _strengths(self) -> Strengths | None:
         """Ask what the best column explains, and the mean column, where that is cheap."""

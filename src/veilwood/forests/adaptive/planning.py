@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.adaptive.shapes import division, together_in_words
+from veilwood.forests.adaptive.weighing import share_of
 from veilwood.forests.cells.columns import CellColumn
 from veilwood.forests.cells.rows import TARGET_CELLS
 from veilwood.forests.method import Asked
@@ -101,7 +102,7 @@ def pays_by_rho(columns: Sequence[CellColumn], n_classes: int, n_rows: float, by
         return False
     n_steps: float = schedule(n_rows, by_rho, by_rho.left, 2 if n_classes > 2 else 1)[0]
     if n_classes:
-        shape, _ = division(columns, n_classes, n_rows, by_epsilon)
+        shape, _ = division(columns, n_classes, n_rows, by_epsilon, by_epsilon.left)
         n_histograms = sum(column.ordered for column in columns) * shape.n_columns / len(columns)
         n_steps = max(n_steps, shape.steps_by_rho + n_histograms)
     return n_steps >= (by_epsilon.price(by_epsilon.left) / by_rho.price(by_rho.left)) ** 2
@@ -116,13 +117,16 @@ def in_words(columns: Sequence[CellColumn], n_classes: int, n_rows: int, purse: 
     purse = settled(columns, n_classes, float(n_rows), purse)
     outputs, left, said = 2 if n_classes > 2 else 1, purse.left, []
     if n_classes:
-        shape, part = division(columns, n_classes, float(n_rows), purse)
+        weighing = share_of(purse, float(n_rows))
+        left -= weighing
+        shape, part = division(columns, n_classes, float(n_rows), purse, left)
         if not shape.n_columns:
             return "nothing but how frequent the classes are would stand out: that is predicted"
         how = "all" if shape.n_columns == len(columns) else f"{shape.n_columns} privately chosen"
+        weighed = " and how much they should count together" if weighing else ""
         said.append(
-            f"class counts of {how} of {len(columns)} columns, {together_in_words(shape.together)}, with {part:.0%} of "
-            "the budget"
+            f"class counts of {how} of {len(columns)} columns, {together_in_words(shape.together)}{weighed}, with "
+            f"{part:.0%} of the budget"
         )
         left *= 1 - part
     elif n_rows * purse.whole < LEAST_START:

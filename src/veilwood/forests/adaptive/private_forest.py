@@ -30,6 +30,7 @@ from veilwood.forests.adaptive.planning import chosen_loss, first_step, in_words
 from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.adaptive.quality import expected_quality
 from veilwood.forests.adaptive.shapes import MOST_TABLE_COLUMNS
+from veilwood.forests.adaptive.weighing import MOST_GAIN
 from veilwood.forests.cells.cell_tables import CellTable, grow_tables
 from veilwood.forests.cells.cluster_rows import ClusterRows
 from veilwood.forests.cells.columns import CellColumn, columns_of
@@ -366,6 +367,7 @@ def planned_again(step: Step, n_columns: int, n_classes: int, choices: Mapping[s
         "gradients": (l1, squared * (2 if signed else 1)),
         "sum of residuals": (l1, squared * (2 if signed else 1)),
         "strengths of columns": (2 * n_columns * l1, 2 * (n_columns * l1) ** 2 * (2 if signed else 1)),
+        "weight of tables": (MOST_GAIN, MOST_GAIN**2 * (2 if signed else 1)),
         "sums of the target": (TARGET_LEVELS, TARGET_LEVELS**2),
         "classes by column": (n_columns, n_columns),
     }

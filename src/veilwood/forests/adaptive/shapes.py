@@ -29,10 +29,18 @@ from veilwood.forests.cells.columns import CellColumn
 from veilwood.privacy.joint_moments import MOST_CELLS_TOGETHER, MOST_TABLE_CELLS, of_scale_1
 
 INTERACTS: Final = 0.05  # measured on the development suite beside 0.2
-SHOWN: Final = 1.5  # b groups show 1 - b^-SHOWN of a numeric column's effect; not varied
-# Of the worth that all of the budget would buy. Beside 0.9, 29 tables: -0.2, -0.4, 0.0, 0.2, -0.2 points at e = 0.1 to
-# 4 (s.e. 0.2 to 0.5); robot -5 at 0.5 and 1, banknote -3 and -2, but towns and twonorm 1 to 2 at all of them.
-ENOUGH: Final = 0.97
+# Of a numeric column's effect that b groups show, 1 - b^-SHOWN: a step at any place is lost in the group that holds it.
+# Beside 1.5, 22 development tables cut to 3 to 8 columns and few rows: +0.8, -0.2, 0.1, 0.5, 0.3 points at n e = 60 to
+# 1,000 (s.e. 0.1 to 0.3), with all columns +0.5, +0.2, +0.5, -0.1, +1.0 (s.e. 0.1 to 0.8); iris +3.
+SHOWN: Final = 1.0
+# Of the worth that all of the budget would buy. Beside 0.97, 29 tables at e = 0.5 to 4: -0.1, 0.5, 0.0, 0.1 points, and
+# 0.93 beside it -0.1, 0.2, 0.1, -0.3 (s.e. 0.2 to 0.4).
+ENOUGH: Final = 0.95
+# Columns are chosen only where few stand out: by their power law if that was asked, else where there are fewer rows
+# times e than this for each cell that must be counted at least. Together all columns have little noise, and choosing
+# costs: with all of them 23 tables gain -2.6, +1.5, -0.3, +1.2, +1.2 points at n e = 25 to 500. Those of 100 columns of
+# which few matter lose 15 points where they may not choose, with a power law of 3.
+STEEP, LEAST_PER_CELL = 1.0, 2.5
 SELECT: Final = 0.2  # of the tables' budget chooses columns where not all are measured
 GROUPS: Final = (2, 3, 4, 6, 8, 12, 16)
 MOST_TABLE_COLUMNS: Final = 4
@@ -55,12 +63,16 @@ class Strengths(NamedTuple):
     best: float
     mean: float
 
-    def effects(self, n_columns: int) -> Floats:
-        """Effects on the squared log-odds, from the best column on: as a power law that has this mean."""
+    def power(self, n_columns: int) -> float:
+        """Of the power law by which strengths fall from column to column, so that they have this mean."""
         place = np.arange(1.0, n_columns + 1)
         wanted = min(max(self.mean / max(self.best, 1e-9), 1 / n_columns), 1.0)
-        power = next((power for power in POWERS if (place**-power).mean() <= wanted), POWERS[-1])
-        return np.asarray(min(max(self.best, 0.0) / STRONG, MOST_EFFECT) ** 2 * place ** (-2 * power))
+        return float(next((power for power in POWERS if (place**-power).mean() <= wanted), POWERS[-1]))
+
+    def effects(self, n_columns: int) -> Floats:
+        """Effects on the squared log-odds, from the best column on."""
+        place = np.arange(1.0, n_columns + 1)
+        return np.asarray(min(max(self.best, 0.0) / STRONG, MOST_EFFECT) ** 2 * place ** (-2 * self.power(n_columns)))
 
 
 class TableShape(NamedTuple):
@@ -93,14 +105,16 @@ class TableShapes:
         n_rows: float,
         noise: TablesNoise,
         effects: Floats | None = None,
+        chooses: bool = True,
     ) -> None:
         self._n, self._k, self._noise = n_rows, n_classes, noise
         self._effects = 1 / np.arange(1.0, len(columns) + 1) if effects is None else effects
         self._numeric = float(np.mean([column.ordered for column in columns]))
         self._sizes = [None if column.ordered else column.n_cells for column in columns]  # None: as many as asked for
+        parts = PARTS if chooses else PARTS[:1]
         self._shapes = [
             (m, g, b) for b in (GROUPS if self._numeric else GROUPS[:1]) for g in self._tables_of(b)
-            for m in sorted({min(len(columns), max(g, round(len(columns) * part))) for part in PARTS} | {g})
+            for m in sorted({min(len(columns), max(g, round(len(columns) * part))) for part in parts})
         ]  # fmt: skip
         self._usual = {b: self._usual_size(b) for b in GROUPS}
         self._own = {b: self._own_sizes(b) for b in GROUPS}
@@ -272,11 +286,21 @@ def shares_of_tables(n_cells: Sequence[int], gaussian: bool) -> Floats:
 
 
 def division(
-    columns: Sequence[CellColumn], n_classes: int, n_rows: float, purse: Purse, strengths: Strengths | None = None
+    columns: Sequence[CellColumn],
+    n_classes: int,
+    n_rows: float,
+    purse: Purse,
+    left: float,
+    strengths: Strengths | None = None,
 ) -> tuple[TableShape, float]:
-    """Return the shape of tables, and the part of what is left that they get; the rest goes to rounds."""
-    effects = strengths.effects(len(columns)) if strengths else None
-    shapes, left = TableShapes(columns, n_classes, n_rows, TablesNoise.of(purse), effects), purse.left
+    """Return the shape of tables, and the part of what is left for them and rounds that they get."""
+    effects, noise = strengths.effects(len(columns)) if strengths else None, TablesNoise.of(purse)
+    if strengths:
+        few = strengths.power(len(columns)) >= STEEP
+    else:
+        n_cells = sum(GROUPS[0] if column.ordered else column.n_cells for column in columns)
+        few = n_rows * purse.price(left) < LEAST_PER_CELL * n_cells
+    shapes = TableShapes(columns, n_classes, n_rows, noise, effects, chooses=few or not noise.jointly)
 
     prices = np.stack([purse.price(left * SHARES), purse.price(left * SHARES * (1 - SELECT))], axis=1)
     # As much as is needed for nearly all of the worth; the last share is all of it.

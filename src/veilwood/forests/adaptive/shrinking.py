@@ -48,15 +48,19 @@ def totals_of(counts: Sequence[Floats], variances: Sequence[float], n_rows: floa
     return np.asarray(np.maximum(even + kept * apart, RAREST * even))
 
 
-def shrunken_evidence(counts: Floats, shape: tuple[int, ...], totals: Floats, variance: float, n_tables: int) -> Floats:
-    """Turn noisy class counts of a table into log-ratios to an even spread, cells larger by what noise could feign."""
+def kept_counts(counts: Floats, shape: tuple[int, ...], totals: Floats, variance: float) -> Floats:
+    """Return what is believed of noisy class counts of a table; every cell keeps a little."""
     n_classes, even = len(totals), totals / np.prod(shape)
     chance = variance + float(even.mean())  # half of the sampling was worse by up to 15 points on 150 rows
     shrunk = shrunken_table(counts.reshape(*shape, n_classes), chance, totals).reshape(-1, n_classes)
-    kept = np.maximum(shrunk, LOWEST * even)
-    weight = n_tables**-OVERLAP
-    feigned = FEIGNED * variance**0.5
-    logs = weight * np.log((kept + feigned) / (even + feigned))
+    return np.maximum(shrunk, LOWEST * even)
+
+
+def evidence(kept: Floats, totals: Floats, variance: float, n_tables: int) -> Floats:
+    """Turn class counts as believed into log-ratios to an even spread, cells larger by what noise could feign."""
+    n_cells, n_classes = kept.shape
+    even, feigned = totals / n_cells, FEIGNED * variance**0.5
+    logs = n_tables**-OVERLAP * np.log((kept + feigned) / (even + feigned))
     return np.asarray(logs[:, 1:] - logs[:, :1] if n_classes == 2 else logs - logs.mean(axis=1, keepdims=True))
 
 

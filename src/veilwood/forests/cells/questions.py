@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.forests.cells.cell_tables import CellTable
 from veilwood.forests.cells.layouts import Laid
 from veilwood.forests.cells.rows import (
+    GRADIENT_UNITS,
     LEVEL_UNITS,
     POWERS,
     SECOND_SHARES,
@@ -177,3 +179,23 @@ class GradientSums:
             walked.layout.axes, walked.layout.starts, sums, laid.sizes, *laid.layout[2:], joined[1], apart
         )
         return apart
+
+
+@dataclass(frozen=True, eq=False)
+class EvidenceGain:
+    """Add up how fast each row's log-likelihood grows with the weight of all steps since the start, cut to ``most``.
+
+    That is the gradient times what these steps say, in ``SCORE_UNITS``: above 0 where they say too little.
+    """
+
+    start: NDArray[np.int32]
+    n_classes: int
+    limit: int
+    most: int
+
+    def __call__(self, rows: ScoredRows) -> Ints:
+        """Return one number."""
+        units = gradients(rows.scores, rows.target, self.n_classes, self.limit).astype(np.int64)
+        gain = (units * (rows.scores - self.start)).sum(axis=1)
+        size = np.minimum(np.abs(gain) // GRADIENT_UNITS, self.most)
+        return np.array([(np.sign(gain) * size).sum()], np.int64)

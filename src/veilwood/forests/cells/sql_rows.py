@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,8 @@ REACH: Final = 10 * SCORE_UNITS  # beyond it the share of a class no longer chan
 
 class SqlRows(NeverSetApart):
     """Asks rows in a database (``rows.AskedRows``)."""
+
+    weighs: ClassVar[bool] = True
 
     def __init__(self, columns: Sequence[CellColumn], source: SqlSource, n_classes: int) -> None:
         session, rows = source.session, source.rows
@@ -156,6 +158,8 @@ class SqlRows(NeverSetApart):
                 return np.concatenate([sums[:, 0] for sums in found]).reshape(-1, width)
             case asked.GradientSums():
                 return self._gradient_sums(question, name)
+            case asked.EvidenceGain():
+                return self._evidence_gain(question, name)
         raise UseError(
             f"{type(question).__name__} cannot be asked in a database. Hint: pass files, or a table in memory."
         )
@@ -225,6 +229,16 @@ class SqlRows(NeverSetApart):
         return np.concatenate([
             taken_apart(found[place], blocks[place], table, sizes) for table, place in zip(mine, block_of, strict=True)
         ])  # fmt: skip
+
+    def _evidence_gain(self, question: asked.EvidenceGain, name: str) -> Ints:
+        scored = ", ".join(["t", *(f"{score} AS z{i}" for i, score in enumerate(self._scores(name)))])
+        joins, units = self._gradients(question.limit)
+        parts = (f"({unit}) * (z{i} - ({question.start[i]}))" for i, unit in enumerate(units))
+        gains = f"SELECT {' + '.join(parts)} AS z FROM (SELECT {scored} FROM {name}) AS veilwood_scored{joins}"
+        size = self._words.least(self._words.divided("ABS(z)", str(GRADIENT_UNITS)), str(question.most))
+        signed = f"CASE WHEN z < 0 THEN -{size} ELSE {size} END"
+        ((total,),) = self._ask(f"SELECT COALESCE(SUM({signed}), 0) AS s FROM ({gains}) AS {UNITS}")
+        return np.array([int(total)], np.int64)
 
     def _gradients(self, limit: int) -> tuple[str, list[str]]:
         """What each row adds (``rows.gradients``): tables to join, and a whole number for each output."""
@@ -322,3 +336,5 @@ def show_questions(columns: Sequence[CellColumn], source: SqlSource, n_classes: 
     rows.add(table, zeros)
     rows.ask(asked.GradientSums([table], n_classes, GRADIENT_UNITS))
     rows.ask_some(asked.GradientSums([table], n_classes, GRADIENT_UNITS), 0.5)
+    if n_classes:
+        rows.ask(asked.EvidenceGain(zeros[0], n_classes, GRADIENT_UNITS, SCORE_UNITS))
