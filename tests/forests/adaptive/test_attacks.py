@@ -184,13 +184,19 @@ def test_the_weight_of_tables_moves_no_further_than_planned_and_a_gain_that_is_n
 ) -> None:
     monkeypatch.setattr(loop.Loop, "_strengths", lambda self: None)  # nobody knows that no column tells anything
     monkeypatch.setattr(private_forest, "chosen_loss", lambda columns, n_classes, n_rows, asked: asked.loss)
-    params: dict[str, Any] = {"epsilon": 9.0, "delta": delta, "n_rows": 3000}
-    with monkeypatch.context() as patch, seeded_for_tests(1):
-        assert 0 < movement(task, patch, adjacency, **params)["weight of tables"] <= 1
+
+    def furthest() -> float:
+        found = []
+        for seed in range(4):  # in some fits all tables are taken for noise, and then there is no gain
+            with monkeypatch.context() as patch, seeded_for_tests(seed):
+                moved = movement(task, patch, adjacency, epsilon=9.0, delta=delta, n_rows=3000)
+            found.append(moved["weight of tables"])
+        return max(found)
+
+    assert 0 < furthest() <= 1
     real = questions.EvidenceGain.__call__
     monkeypatch.setattr(questions.EvidenceGain, "__call__", lambda self, rows: 10_000 * real(self, rows))
-    with seeded_for_tests(1):
-        assert movement(task, monkeypatch, adjacency, **params)["weight of tables"] > 1
+    assert furthest() > 1
 
 
 def test_a_choice_calibrated_to_half_its_range_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,8 +210,15 @@ def test_a_choice_calibrated_to_half_its_range_is_caught(monkeypatch: pytest.Mon
     assert max(far for name, far in moved.items() if "choice" in name) > 1
 
 
-def test_strengths_calibrated_to_an_eighth_of_their_norm_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutant: the best and the mean of scores taken to move by less than a score does."""
+@pytest.mark.parametrize("numbers", [2, 1])
+def test_strengths_calibrated_to_an_eighth_of_their_norm_are_caught(
+    numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: the best and the mean of scores, or the best alone, taken to move by less than a score does."""
+    monkeypatch.setattr(loop, "STRENGTH_NEEDS", ((numbers, 60.0),))
+    params: dict[str, Any] = {"epsilon": 9.0, "n_rows": 3000}
+    with monkeypatch.context() as patch:
+        assert 0.2 < movement("two", patch, "replace-one", **params)["strengths of columns"] <= 1
     real = Purse.counting
 
     def counting(self: Purse, name: str, shape: tuple[int, ...], share: float, **norms: Any) -> Step:
@@ -214,7 +227,7 @@ def test_strengths_calibrated_to_an_eighth_of_their_norm_are_caught(monkeypatch:
         return real(self, name, shape, share, **norms)
 
     monkeypatch.setattr(Purse, "counting", counting)
-    assert movement("two", monkeypatch, "replace-one", epsilon=9.0, n_rows=3000)["strengths of columns"] > 1
+    assert movement("two", monkeypatch, "replace-one", **params)["strengths of columns"] > 1
 
 
 # -- likelihood ratios -----------------------------------------------------------------------------------------------

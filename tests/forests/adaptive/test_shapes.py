@@ -106,3 +106,25 @@ def test_tables_of_about_one_size_share_their_noise_and_a_large_one_does_not() -
     assert sum(len(group.tables) for group in many) == 100
     assert max(8 * len(group.tables) for group in many) <= MOST_CELLS_TOGETHER
     assert NOISES[0].variances([2] * 20)[0] < NOISES[1].variances([2] * 20)[0] / 9
+
+
+def test_one_column_that_tells_all_or_none_that_tells_anything_need_no_tables() -> None:
+    assert Strengths(0.9, 0.2).rounds_from(2) < Strengths(0.9, 0.2).rounds_from(3) < np.inf
+    assert Strengths(0.9, 0.2).rounds_from(2) < Strengths(0.0, 0.0).rounds_from(2) < np.inf
+    assert Strengths(0.4, 0.2).rounds_from(2) == np.inf
+    assert Strengths(0.0, unsure=0.1).rounds_from(2) == np.inf  # it may be more than nothing
+    assert Strengths(-0.2, unsure=0.1).rounds_from(2) < np.inf
+
+
+def test_columns_are_chosen_where_few_stand_out_or_rows_are_few() -> None:
+    """Together all columns have little noise, and a choice costs; one by one, or by rho, all of them are dear."""
+    purse = Purse(Loss.pure(Fraction(1)), Neighbours())
+
+    def counted(n_rows: float, purse: Purse = purse, strengths: Strengths | None = None) -> int:
+        return division(NUMBERS, 2, n_rows, purse, purse.left, strengths)[0].n_columns
+
+    assert counted(200.0) == counted(2000.0) == 20
+    assert counted(40.0) < 20
+    assert counted(2000.0, strengths=Strengths(0.5, 0.4)) == 20
+    assert counted(2000.0, strengths=Strengths(0.5, 0.03)) < 5
+    assert counted(2000.0, strengths=Strengths(0.5)) == 20  # of the mean nothing is known

@@ -84,10 +84,9 @@ SCORED_ROWS: Final = 1 << 16  # so many rows judge candidates well enough
 NOISE_SHOWN: Final = 0.8  # of the noise's scale, what it adds to the size of a sum
 SPREAD_OF_NUMBERS: Final = 0.2  # of a gradient of numbers, its variance
 SCORE_GROUPS: Final = 8
-# Strengths of columns: rows times e for an error of 0.05, and limits of the share. Where the best column explains less
-# than LEAST_BEST (the exclusive-or of two) or more than DOMINANT, others beside it blur it: rounds begin at once.
-# Measured beside none, at e = 0.5: mushroom 0.84 -> 0.98, exclusive-or 0.68 -> 0.75, sparse effects +0.02 to +0.1.
-STRENGTH_NEEDS, STRENGTH_SHARES, LEAST_BEST, DOMINANT = 60.0, (0.01, 0.1), 0.05, 0.8
+# Strengths of columns (``shapes``): rows times e for both numbers with an error of 0.05, and for the first alone with
+# one of 0.1; limits of the share.
+STRENGTH_NEEDS, STRENGTH_SHARES = ((2, 60.0), (1, 16.0)), (0.01, 0.1)
 OVER_LARGEST: Final = 0.1  # how far above the share of the largest class the gradient of two classes is cut
 # Fine cells: a part of the rows is held back to choose what they count; rows times e that the choice needs, and limits.
 HELD_BACK, WEIGHTS, GATE_NEEDS, GATE_SHARES = 0.1, (0.0, 0.5, 1.0), 40.0, (0.01, 0.1)
@@ -306,8 +305,7 @@ class Loop:
         purse, strengths = self._purse, self._strengths()
         weighing = share_of(purse, self._n) if self._rows.weighs else 0.0
         left = purse.left - weighing
-        few_or_one = strengths is not None and not LEAST_BEST < strengths.best < DOMINANT
-        if few_or_one and self._n * purse.price(left) >= LEAST_ROUNDS * (2 if self._k > 2 else 1):
+        if strengths and self._n * purse.price(left) >= strengths.rounds_from(self._k):
             return
         shape, part = division(self._columns, self._k, self._n, purse, left, strengths)
         if not shape.n_columns:
@@ -373,17 +371,22 @@ class Loop:
         return weight
 
     def _strengths(self) -> Strengths | None:
-        """Ask what the best column explains, and the mean column, where that is cheap."""
+        """Ask what the best and the mean column explain, where that is cheap; else the best alone, or nothing."""
         low, high = STRENGTH_SHARES
-        share = max(self._purse.share(STRENGTH_NEEDS / self._n), low)
-        if share > high:
+        prices = [(n, max(self._purse.share(needs / self._n), low)) for n, needs in STRENGTH_NEEDS]
+        numbers, share = next((price for price in prices if price[1] <= high), (0, 0.0))
+        if not numbers:
             return None
         scores, part = self._scores([CellTable((self._axis(one, SCORE_GROUPS),)) for one in self._columns], None)
-        exact = np.stack([scores.max() * len(scores), np.maximum(scores, 0).sum()])
+        exact = np.stack([scores.max() * len(scores), np.maximum(scores, 0).sum()][:numbers])
         l1 = self._norms()["l1"] * len(scores)  # of each: no score moves further than a gradient
-        step = self._purse.counting("strengths of columns", (2,), share, l1=2 * l1, squared_l2=2 * l1**2, signed=True)
+        step = self._purse.counting(
+            "strengths of columns", (numbers,), share, l1=numbers * l1, squared_l2=numbers * l1**2, signed=True
+        )
         most = float((self._shares * (1 - self._shares)).sum()) * (1 if self._k == 2 else 2) * len(scores)
-        return Strengths(*(self._purse.measure(step, exact) / (GRADIENT_UNITS * self._n * part * most)).tolist())
+        units = GRADIENT_UNITS * self._n * part * most
+        best, *mean = (self._purse.measure(step, exact) / units).tolist()
+        return Strengths(best, *mean) if mean else Strengths(best, unsure=step.variance**0.5 / units)
 
     def _abstain(self) -> None:
         """Spend all on class counts: nothing else would stand out."""
