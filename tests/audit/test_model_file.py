@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import veilwood as vw
 from cli.test_audit import fitted
 from veilwood.audit import model_file as model_audit
+from veilwood.privacy.entropy import seeded_for_tests
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
@@ -53,3 +55,18 @@ def test_forged_models_are_caught() -> None:
     other = fitted()
     other.schema_ = vw.datasets.iris().schema
     assert "Is the certificate of this schema?" in failing(other)
+
+
+@pytest.mark.parametrize("name", ["weight of tables", "strengths of columns"])
+def test_a_step_that_would_let_more_numbers_out_is_caught(name: str) -> None:
+    """Mutants: each number of these steps can move as far as the whole step was planned for, and one has no shape."""
+    data = vw.datasets.car()
+    with seeded_for_tests(0):
+        model = vw.PrivateForestClassifier(data.schema, epsilon=1.0, random_state=0, n_rows=1728).fit(data.X, data.y)
+    honest, plan = failing(model), model.plan_
+    assert "Do the parameters lead to this plan?" not in honest
+    for shape in ((7,), ()):
+        steps = tuple(replace(step, shape=shape) if step.name == name else step for step in plan.steps)
+        assert steps != plan.steps
+        model.plan_ = replace(plan, steps=steps)
+        assert set(failing(model)) - set(honest) or shape == ()

@@ -25,7 +25,7 @@ from veilwood.forests.adaptive.shapes import (
 from veilwood.forests.cells.columns import columns_of
 from veilwood.privacy.joint_moments import MOST_CELLS_TOGETHER
 from veilwood.privacy.joint_noise import JointLaplace
-from veilwood.privacy.loss import Loss
+from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours
 
 NUMBERS = columns_of(Encoding(vw.Schema.numeric((0, 1), classes=["a", "b"], n_features=20), "grid"))
@@ -128,3 +128,4 @@ def test_columns_are_chosen_where_few_stand_out_or_rows_are_few() -> None:
     assert counted(2000.0, strengths=Strengths(0.5, 0.4)) == 20
     assert counted(2000.0, strengths=Strengths(0.5, 0.03)) < 5
     assert counted(2000.0, strengths=Strengths(0.5)) == 20  # of the mean nothing is known
+    assert counted(200.0, Purse(requested_loss(1, 1e-6), Neighbours())) < 20

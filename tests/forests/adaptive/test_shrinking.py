@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fixtures.clinic import COLUMNS
 from veilwood.forests.adaptive import shrinking
-from veilwood.forests.adaptive.shrinking import components, evidence, kept_counts, newton_step, totals_of
+from veilwood.forests.adaptive.shrinking import believed_counts, components, evidence, newton_step, totals_of
 from veilwood.forests.cells.cell_tables import CellTable
 
 pytestmark = [
@@ -47,7 +47,7 @@ def test_noise_on_few_rows_is_no_strong_evidence(monkeypatch: pytest.MonkeyPatch
     noisy = [6.25 + rng.laplace(0, (variance / 2) ** 0.5, (4, 2)) for _ in range(200)]
 
     def told(counts: NDArray[np.float64], totals: NDArray[np.float64], variance: float) -> NDArray[np.float64]:
-        return evidence(kept_counts(counts, counts.shape[:1], totals, variance), totals, variance, 1)
+        return evidence(believed_counts(counts, counts.shape[:1], totals, variance), totals, variance, 1)
 
     def loudest() -> float:
         return max(float(np.abs(told(count, totals, variance)).max()) for count in noisy)

@@ -20,10 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.data.encoding import TARGET_LEVELS
-from veilwood.forests.adaptive import cell_forests, shapes
+from veilwood.forests.adaptive import cell_forests, planning, shapes
 from veilwood.forests.adaptive.fine_cells import CELL_SHARE, may_win
 from veilwood.forests.adaptive.fine_cells import measure as measure_cells
-from veilwood.forests.adaptive.planning import LEAST_START, first_step, mean_step, schedule, settled, target_step
 from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.adaptive.shapes import (
     LEAST_ROUNDS,
@@ -35,8 +34,8 @@ from veilwood.forests.adaptive.shapes import (
     groups_in_set,
     together_in_words,
 )  # fmt: skip
-from veilwood.forests.adaptive.shrinking import evidence, kept_counts, newton_step, shrunken_mean, totals_of
-from veilwood.forests.adaptive.weighing import MOST_GAIN, Weighed, share_of, weight_of
+from veilwood.forests.adaptive.shrinking import believed_counts, evidence, newton_step, shrunken_mean, totals_of
+from veilwood.forests.adaptive.weighing import MOST_GAIN, BelievedTable, share_of, weight_of
 from veilwood.forests.cells import questions as asked
 from veilwood.forests.cells.cell_tables import Axis, CellTable
 from veilwood.forests.cells.columns import TINY, CellColumn, divided
@@ -46,6 +45,7 @@ from veilwood.forests.cells.rows import (
     SCORE_UNITS,
     TARGET_CELLS,
     AskedRows,
+    dearer,
     n_outputs,
     reach,
 )
@@ -154,7 +154,7 @@ class Loop:
     # -- start -------------------------------------------------------------------------------------------------------
 
     def _start_classes(self) -> None:
-        step, declared = first_step(self._purse, self._k, self._known), self._known is not None
+        step, declared = planning.first_step(self._purse, self._k, self._known), self._known is not None
         self._counts = self._purse.measure(step, self._rows.ask(asked.ClassCounts(self._k)))
         self._counts_variance = step.variance
         counted = max(float(self._counts.sum()), FEWEST_ROWS, 1 / self._purse.whole)
@@ -163,7 +163,7 @@ class Loop:
             self._known, counted = None, counted + error  # far more rows were declared than are there
         self._n = float(self._known or counted)
         if not declared:
-            self._purse = settled(self._columns, self._k, self._n, self._purse)
+            self._purse = planning.settled(self._columns, self._k, self._n, self._purse)
         self._begin_classes(totals_of([self._counts], [step.variance], self._n))
         self._learned.first_limit = self._limit
 
@@ -184,20 +184,20 @@ class Loop:
         purse = self._purse
         counted, variance = float(self._known or 0), 0.0
         if self._known is None:
-            step = first_step(purse, 0, None)
+            step = planning.first_step(purse, 0, None)
             counted, variance = float(purse.measure(step, self._rows.ask(asked.RowCount()))[0]), step.variance
             self._n = max(counted, FEWEST_ROWS, 1 / purse.whole)
-            self._purse = purse = settled(self._columns, 0, self._n, purse)
+            self._purse = purse = planning.settled(self._columns, 0, self._n, purse)
         levels = TARGET_LEVELS * LEVEL_UNITS
-        if self._n * purse.whole < LEAST_START:
-            step = first_step(purse, 0, self._known) if self._known else mean_step(purse)
+        if self._n * purse.whole < planning.LEAST_START:
+            step = planning.first_step(purse, 0, self._known) if self._known else planning.mean_step(purse)
             up, down = purse.measure(step, self._rows.ask(asked.TargetSums())) / TARGET_LEVELS
             noise = 2 * step.variance / TARGET_LEVELS**2  # of the sum and of the difference of both
             pooled = (noise * counted + variance * (up + down)) / (noise + variance) if noise else up + down
             self._n = max(pooled, up + down - SURELY * noise**0.5, FEWEST_ROWS)
             self._begin(np.array([round(shrunken_mean(up - down, noise, self._n) * levels)], np.int32))
             return
-        step = first_step(purse, 0, self._known) if self._known else target_step(purse, self._n)
+        step = planning.first_step(purse, 0, self._known) if self._known else planning.target_step(purse, self._n)
         seen = purse.measure(step, self._rows.ask(asked.TargetHistogram()))
         if self._known and self._n > MISTAKEN * (total := max(float(seen.sum()), FEWEST_ROWS)):
             self._n = total + (TARGET_CELLS * step.variance) ** 0.5  # far more rows were declared than are there
@@ -303,10 +303,10 @@ class Loop:
 
     def _tables(self) -> None:
         purse, strengths = self._purse, self._strengths()
-        weighing = share_of(purse, self._n) if self._rows.weighs else 0.0
-        left = purse.left - weighing
-        if strengths and self._n * purse.price(left) >= strengths.rounds_from(self._k):
+        if strengths and self._n * purse.price(purse.left) >= strengths.rounds_from(self._k):
             return
+        weight_share = share_of(purse, self._n) if self._rows.weighs else 0.0
+        left = purse.left - weight_share
         shape, part = division(self._columns, self._k, self._n, purse, left, strengths)
         if not shape.n_columns:
             self._abstain()
@@ -347,34 +347,34 @@ class Loop:
         self._begin_classes(totals)
         believed = []
         for table, count, variance in zip(tables, counts, variances, strict=True):
-            believed.append(kept_counts(count, table.shape, totals, variance))
+            believed.append(believed_counts(count, table.shape, totals, variance))
             values = evidence(believed[-1], totals, variance, len(tables))
             self._take(table, values, Seen(count, variance), SCORE_UNITS)
         self._learned.n_counted = len(tables)
-        weighed = f", weight {self._weigh(weighing, believed):.2f}" if weighing else ""
+        asks = weight_share > 0 and planning.few_rounds(self._n, purse, left * (1 - part), self._k)
+        weight = f", weight {self._weigh(weight_share, believed):.2f}" if asks else ""
         names = "all columns" if len(chosen) == len(self._columns) else f"{len(chosen)} chosen columns"
-        self._learned.told.append(f"tables of {names}, {together_in_words(g)}, {part:.0%} of what was left{weighed}")
+        self._learned.told.append(f"tables of {names}, {together_in_words(g)}, {part:.0%} of what was left{weight}")
 
     def _weigh(self, share: float, believed: Sequence[Floats]) -> float:
         """Ask how much tables should count together, and let them."""
         step = self._purse.counting("weight of tables", (1,), share, l1=MOST_GAIN, squared_l2=MOST_GAIN**2, signed=True)
         question = asked.EvidenceGain(self._learned.start, self._k, self._limit, MOST_GAIN)
-        (gain,) = self._purse.measure(step, self._rows.ask(question)) / SCORE_UNITS
-        told = self._learned.steps
-        tables = [Weighed(kept, one.values / SCORE_UNITS) for kept, one in zip(believed, told, strict=True)]
-        noise, start = step.variance / SCORE_UNITS**2, self._learned.start / SCORE_UNITS
-        weight = weight_of(float(gain), noise, self._n, start, tables, self._rng)
-        for place, (table, values, seen) in enumerate(told):
-            weighed = np.rint(weight * values).astype(np.int32)
-            self._rows.add(table, weighed - values)
-            told[place] = TableScores(table, weighed, seen)
+        (gain,) = (self._purse.measure(step, self._rows.ask(question)) / SCORE_UNITS).tolist()
+        steps, noise = self._learned.steps, step.variance / SCORE_UNITS**2
+        tables = [BelievedTable(*one) for one in zip(believed, (s.values / SCORE_UNITS for s in steps), strict=True)]
+        weight = weight_of(gain, noise, self._n, self._learned.start / SCORE_UNITS, tables, self._rng)
+        for place, (table, values, seen) in enumerate(steps):
+            now = np.rint(weight * values).astype(np.int32)
+            self._rows.add(table, now - values)
+            steps[place] = TableScores(table, now, seen)
         return weight
 
     def _strengths(self) -> Strengths | None:
         """Ask what the best and the mean column explain, where that is cheap; else the best alone, or nothing."""
         low, high = STRENGTH_SHARES
-        prices = [(n, max(self._purse.share(needs / self._n), low)) for n, needs in STRENGTH_NEEDS]
-        numbers, share = next((price for price in prices if price[1] <= high), (0, 0.0))
+        shares = [(numbers, max(self._purse.share(needs / self._n), low)) for numbers, needs in STRENGTH_NEEDS]
+        numbers, share = next((one for one in shares if one[1] <= high), (0, 0.0))
         if not numbers:
             return None
         scores, part = self._scores([CellTable((self._axis(one, SCORE_GROUPS),)) for one in self._columns], None)
@@ -412,11 +412,11 @@ class Loop:
     # -- rounds ------------------------------------------------------------------------------------------------------
 
     def _rounds(self) -> None:
-        purse, outputs = self._purse, 2 if self._k > 2 else 1
+        purse, outputs = self._purse, dearer(self._k)
         least = LEAST_ROUNDS if self._learned.steps else LEAST_ALONE
         if purse.left <= 0 or self._n * purse.price(purse.left) < least * outputs:
             return
-        n_rounds, bins = schedule(self._n, purse, purse.left, outputs)
+        n_rounds, bins = planning.schedule(self._n, purse, purse.left, outputs)
         pairs: list[tuple[int, ...]] = list(combinations(range(len(self._columns)), 2))
         for number in track(range(n_rounds), "rounds"):
             if not self._k and n_rounds >= SPREAD_AT[0] and number in {n_rounds // at for at in SPREAD_AT}:

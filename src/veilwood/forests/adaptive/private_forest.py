@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -363,6 +364,7 @@ def planned_again(step: Step, n_columns: int, n_classes: int, choices: Mapping[s
             step.name, step.shape, step.loss, asked.neighbours, by="exponential" if gaussian else "flip",
             score_range=1 if kind == "weight of fine cells" else 2 * l1,
         )  # fmt: skip
+    numbers = prod(step.shape)
     norms = {
         "gradients": (l1, squared * (2 if signed else 1)),
         "sum of residuals": (l1, squared * (2 if signed else 1)),
@@ -370,7 +372,7 @@ def planned_again(step: Step, n_columns: int, n_classes: int, choices: Mapping[s
             step.shape[0] * n_columns * l1,
             step.shape[0] * (n_columns * l1) ** 2 * (2 if signed else 1),
         ),
-        "weight of tables": (MOST_GAIN, MOST_GAIN**2 * (2 if signed else 1)),
+        "weight of tables": (numbers * MOST_GAIN, numbers * MOST_GAIN**2 * (2 if signed else 1)),
         "sums of the target": (TARGET_LEVELS, TARGET_LEVELS**2),
         "classes by column": (n_columns, n_columns),
     }

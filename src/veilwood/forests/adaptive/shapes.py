@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.cells.columns import CellColumn
+from veilwood.forests.cells.rows import dearer
 from veilwood.privacy.joint_moments import MOST_CELLS_TOGETHER, MOST_TABLE_CELLS, of_scale_1
 
 INTERACTS: Final = 0.05  # measured on the development suite beside 0.2
@@ -36,16 +37,19 @@ SHOWN: Final = 1.0
 # Of the worth that all of the budget would buy. With 0.95, 29 tables at e = 0.5 to 2: -0.2, 0.2, 0.0 points (20 seeds,
 # s.e. 0.2); with 0.93 -0.1, 0.2, 0.1 (10 seeds); robot +4 at 0.5, but 2 to 3 less where columns act one by one.
 ENOUGH: Final = 0.97
-# Columns are chosen only where few stand out: by their power law if that was asked, else where there are fewer rows
-# times e than this for each cell that must be counted at least. Together all columns have little noise, and choosing
-# costs: with all of them 23 tables gain -2.6, +1.5, -0.3, +1.2, +1.2 points at n e = 25 to 500. Those of 100 columns of
-# which few matter lose 15 points where they may not choose, with a power law of 3.
+# Columns are chosen only where few stand out: where their strengths fall by a power law of STEEP or more, if that was
+# asked, else where rows times e are fewer than LEAST_PER_CELL for each cell that all columns have at least. Together
+# all have little noise, and choosing costs: with all of them 23 tables gain -2.6, +1.5, -0.3, +1.2, +1.2 points at
+# n e = 25, 60, 120, 250, 500 (s.e. 0.5). 100 columns of which few matter, with a power law of 3, lose 15 points if they
+# may not choose; a STEEP of 0.7 was as good. By rho, or table by table, every column adds noise to all others: there
+# they may always be chosen.
 STEEP, LEAST_PER_CELL = 1.0, 2.5
 # Where the best column explains less than LEAST_BEST (the exclusive-or of two) or DOMINANT and more, others beside it
 # blur it: rounds begin at once. At e = 0.5: mushroom 0.84 -> 0.98, exclusive-or 0.68 -> 0.75. Where the best alone was
-# asked, 27 cells of development tables with n e = 210 to 510: +1.6 points, party votes +5, mushroom +5 to +8,
+# asked, 27 pairs of a table and a budget, n e = 210 to 510: +1.6 points, party votes +5, mushroom +5 and +8,
 # exclusive-or +9, one column that decides +4, the others +0.1; with 0.8 +1.1.
-LEAST_BEST, DOMINANT, LEAST_DOMINANT = 0.05, 0.75, 100.0
+LEAST_BEST, DOMINANT = 0.05, 0.75
+ROUNDS_IF_DOMINANT: Final = 100.0  # rows times e for a round on that column; 250, as after tables: +1.0 instead of +1.1
 SELECT: Final = 0.2  # of the tables' budget chooses columns where not all are measured
 GROUPS: Final = (2, 3, 4, 6, 8, 12, 16)
 MOST_TABLE_COLUMNS: Final = 4
@@ -74,15 +78,15 @@ class Strengths(NamedTuple):
 
     def rounds_from(self, n_classes: int) -> float:
         """Rows times e from which on rounds begin at once, as one column tells all, or none tells anything."""
-        outputs = 2 if n_classes > 2 else 1
         if self.best >= DOMINANT:
-            return LEAST_DOMINANT * outputs
-        return LEAST_ROUNDS * outputs if self.best < LEAST_BEST - self.unsure else math.inf
+            return ROUNDS_IF_DOMINANT * dearer(n_classes)
+        return LEAST_ROUNDS * dearer(n_classes) if self.best < LEAST_BEST - self.unsure else math.inf
 
     def power(self, n_columns: int) -> float:
         """Of the power law by which strengths fall from column to column, so that they have this mean."""
         place = np.arange(1.0, n_columns + 1)
-        wanted = min(max((self.mean or 0.0) / max(self.best, 1e-9), 1 / n_columns), 1.0)
+        assert self.mean is not None
+        wanted = min(max(self.mean / max(self.best, 1e-9), 1 / n_columns), 1.0)
         return float(next((power for power in POWERS if (place**-power).mean() <= wanted), POWERS[-1]))
 
     def effects(self, n_columns: int) -> Floats:
@@ -310,7 +314,7 @@ def division(
     strengths: Strengths | None = None,
 ) -> tuple[TableShape, float]:
     """Return the shape of tables, and the part of what is left for them and rounds that they get."""
-    effects, noise = None, TablesNoise.of(purse)
+    noise, effects = TablesNoise.of(purse), None
     if strengths and strengths.mean is not None:
         effects, few = strengths.effects(len(columns)), strengths.power(len(columns)) >= STEEP
     else:
@@ -324,7 +328,7 @@ def division(
     tried = ((part, shapes.best(*price)) for part, price in zip(SHARES[:-1], prices[:-1], strict=True))
     enough = ENOUGH * all_of_it.worth
     part, shape = next(((part, shape) for part, shape in tried if shape.worth >= enough), (1.0, all_of_it))
-    if n_rows * purse.price(left * (1 - part)) < LEAST_ROUNDS * (2 if n_classes > 2 else 1):
+    if n_rows * purse.price(left * (1 - part)) < LEAST_ROUNDS * dearer(n_classes):
         return all_of_it, 1.0
     return shape, float(part)
 

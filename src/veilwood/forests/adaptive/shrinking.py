@@ -48,7 +48,7 @@ def totals_of(counts: Sequence[Floats], variances: Sequence[float], n_rows: floa
     return np.asarray(np.maximum(even + kept * apart, RAREST * even))
 
 
-def kept_counts(counts: Floats, shape: tuple[int, ...], totals: Floats, variance: float) -> Floats:
+def believed_counts(counts: Floats, shape: tuple[int, ...], totals: Floats, variance: float) -> Floats:
     """Return what is believed of noisy class counts of a table; every cell keeps a little."""
     n_classes, even = len(totals), totals / np.prod(shape)
     chance = variance + float(even.mean())  # half of the sampling was worse by up to 15 points on 150 rows

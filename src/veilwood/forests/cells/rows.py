@@ -335,6 +335,11 @@ def n_outputs(n_classes: int) -> int:
     return n_classes if n_classes > 2 else 1
 
 
+def dearer(n_classes: int) -> int:
+    """How many times as far one row moves gradients as it moves counts: a gradient of many classes has two sides."""
+    return 2 if n_classes > 2 else 1
+
+
 def reach(n_classes: int, limit: int) -> tuple[int, int]:
     """Return the L1 norm and the squared L2 norm of one row's gradient, at most, in ``GRADIENT_UNITS``."""
     if n_classes == 0:
