@@ -199,6 +199,8 @@ def test_the_weight_of_tables_moves_no_further_than_planned_and_a_gain_that_is_n
         return max(found)
 
     assert 0.05 < furthest() <= 1
+    if adjacency == "replace-one":  # both rows say the same here, and the cut is not reached
+        return
     real = questions.EvidenceGain.__call__
     monkeypatch.setattr(
         questions.EvidenceGain, "__call__", lambda self, rows: real(replace(self, most=1 << 60), rows)

@@ -368,10 +368,7 @@ def planned_again(step: Step, n_columns: int, n_classes: int, choices: Mapping[s
     norms = {
         "gradients": (l1, squared * (2 if signed else 1)),
         "sum of residuals": (l1, squared * (2 if signed else 1)),
-        "strengths of columns": (
-            step.shape[0] * n_columns * l1,
-            step.shape[0] * (n_columns * l1) ** 2 * (2 if signed else 1),
-        ),
+        "strengths of columns": (numbers * n_columns * l1, numbers * (n_columns * l1) ** 2 * (2 if signed else 1)),
         "weight of tables": (numbers * MOST_GAIN, numbers * MOST_GAIN**2 * (2 if signed else 1)),
         "sums of the target": (TARGET_LEVELS, TARGET_LEVELS**2),
         "classes by column": (n_columns, n_columns),
