@@ -13,6 +13,9 @@ __all__ = ["WHY", "afterwards", "guarantee", "why_of"]
 _LARGEST = 30.0
 
 WHY = (
+    ("strengths of columns", "How much the best column tells, and the mean one: whether one is enough, or all help."),
+    ("weight of tables", "How much all tables should count together: less where columns say the same."),
+    ("weight of fine cells", "How much small cells of several columns should count beside the rest."),
     ("rows", "How many rows there are, about. It decides how fine the rest can be."),
     ("column", "Which columns tell most about the target, so that the rest of the budget goes to them."),
     ("round", "What to correct next, and by how much. Each round improves what the rounds before it predict."),

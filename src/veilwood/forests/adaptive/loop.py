@@ -2,10 +2,10 @@
 """One adaptive loop: start, tables of class counts, then rounds that choose what to measure next.
 
 Every step is planned from what was released before, and passes the door. The start tells how many rows there are and
-where a row begins about which nothing is known. Tables (classes) count as many columns as can be told from noise. A
-round chooses the column or pair that explains most of what is left, measures the gradients in its cells, and takes a
-step as far as the noise allows. All constants are for the epsilon e of one row (``purse``); where they come from is
-said beside them: measured means on the development suite of benchmarks/suite.py.
+where a row begins about which nothing is known. Tables (classes) count columns, all of them if that pays. A round
+chooses the column or pair that explains most of what is left, measures the gradients in its cells, and takes a step as
+far as the noise allows. All constants are for the epsilon e of one row (``purse``); where they come from is said beside
+them: measured means on the development suite of benchmarks/suite.py.
 """
 
 from __future__ import annotations
