@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 
 import veilwood as vw
-from veilwood.forests.adaptive import weighing
+from veilwood.forests.adaptive import planning, private_forest, weighing
 from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.adaptive.weighing import FURTHEST, MOST_GAIN, SHARES, BelievedTable, share_of, weight_of
 from veilwood.forests.cells.rows import SCORE_UNITS, probabilities
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.loss import Loss
-from veilwood.privacy.neighbours import Neighbours, Rows
+from veilwood.privacy.neighbours import Adjacency, Neighbours, Rows
 
 pytestmark = pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning")
 
@@ -116,3 +116,18 @@ def test_a_fit_weighs_its_tables(independent: bool, monkeypatch: pytest.MonkeyPa
     assert weights[12:] == [1.0] * 12
     assert np.mean(weights[:12]) > 1.2 if independent else np.mean(weights[:12]) < 0.85
     assert np.mean(losses[:12]) < np.mean(losses[12:])
+
+
+@pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning")
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+def test_by_rho_two_rows_that_pull_apart_are_hidden(adjacency: Adjacency, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two rows that replace each other, one can have the largest gain and the other the smallest."""
+    monkeypatch.setattr(private_forest, "chosen_loss", lambda columns, n_classes, n_rows, asked: asked.loss)
+    monkeypatch.setattr(planning, "few_rounds", lambda *args: True)
+    schema, X, y = rows_of(True, 4000)
+    with seeded_for_tests(0):
+        forest = vw.PrivateForestClassifier(
+            schema, epsilon=0.3, delta=1e-6, adjacency=adjacency, n_rows=4000, random_state=0
+        ).fit(X, y)
+    (step,) = (step for step in forest.plan_.steps if step.name == "weight of tables")
+    assert step.sensitivity >= (MOST_GAIN if adjacency == "add-remove" else 2 * MOST_GAIN) ** 2

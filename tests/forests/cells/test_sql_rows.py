@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import veilwood as vw
@@ -79,6 +80,28 @@ def test_gains_are_those_of_rows_in_memory(tmp_path: Path, task: str, engine: st
         for most in (200, 10**6):
             question = EvidenceGain(start, k, 3000, most)
             assert there.ask(question).tolist() == question(here).tolist()
+
+
+def test_sqlite_is_asked_about_more_classes_than_it_joins_tables(tmp_path: Path) -> None:
+    """At 64 classes it gave up, in the middle of a fit whose loss was spent."""
+    k, rng = 70, np.random.default_rng(0)
+    schema = vw.Schema.from_dict({
+        "name": "many", "task": "classification", "target": "y",
+        "columns": [{"name": "x", "kind": "numeric", "lower": 0, "upper": 1},
+                    {"name": "y", "kind": "categorical", "values": [f"c{i}" for i in range(k)]}],
+    })  # fmt: skip
+    frame = pd.DataFrame({"x": rng.random(300), "y": [f"c{i}" for i in rng.integers(0, k, 300)]})
+    where = put(frame, tmp_path)
+    design: Any = vw.PrivateForestClassifier(schema, random_state=0).prepare(schema)
+    target = design.encoding.encode_target(frame["y"])
+    here = ScoredRows.of(design.columns, [Batch(design.encoding.encode(frame[["x"]]), target, 0, 0)], k)
+    there = SqlRows(design.columns, open_sql(where["sqlite"], design.encoding, cap=None, invalid="refuse"), k)
+    table = CellTable((design.columns[0].of_scales(4),))
+    values = rng.integers(-3000, 3000, (table.n_cells, k)).astype(np.int32)
+    here.add(table, values)
+    there.add(table, values)
+    for question in (GradientSums([table], k, 4096), EvidenceGain(np.zeros(k, np.int32), k, 4096, 900)):
+        assert (there.ask(question) == question(here)).all()
 
 
 def test_a_cell_outside_its_table_is_refused(tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ from veilwood.forests.adaptive.fine_cells import CELL_SHARE, may_win
 from veilwood.forests.adaptive.fine_cells import measure as measure_cells
 from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.adaptive.shapes import (
-    LEAST_ROUNDS,
     SELECT,
     Strengths,
     TablesNoise,
@@ -64,7 +63,9 @@ RESIDUAL_MARKS: Final = np.geomspace(1e-3, 1.0, 17)[1:]
 # Histograms of columns: rows times e for a median to a tenth of the rows; at most so many times that; a share of a
 # step's budget, measured (exclusive-or 0.85 -> 0.94 at e = 4); taken anew where that is so many times better.
 CUT_NEEDS, CUT_MOST, CUT_SHARE, CUT_TABLES, CUT_ANEW = 70.0, 16.0, 0.25, 0.1, 4.0
-LEAST_ALONE: Final = 30.0  # rows times e below which no round is worth it where there are no tables
+# Rows times e below which no round is worth it. After tables ``division`` asks for more, of the rows as they were known
+# then: what it left for rounds is spent on them.
+LEAST_ALONE: Final = 30.0
 # Rows times e for each log-candidate, and limits of a round's share. Least 0.2 beside 0.1, mean of the suite: 0.5
 # points at e = 0.1, then 0.2, 0.4, 0.0, 0.1 and 0.3 up to 8; 0.3 and 0.4 were no better.
 CHOICE_NEEDS, CHOICE_SHARES = 30.0, (0.2, 0.35)
@@ -264,7 +265,8 @@ class Loop:
 
         Of very many rows some judge, by their secret coins: the part that did is returned too.
         """
-        sums, part = self._sums(tables, SCORED_ROWS / self._n if self._n > 2 * SCORED_ROWS else 1.0)
+        some = self._n > 2 * SCORED_ROWS and not self._purse.among_servers  # who must all ask about the same rows
+        sums, part = self._sums(tables, SCORED_ROWS / self._n if some else 1.0)
         sums = np.abs(sums).sum(axis=1)
         sizes = np.array([table.n_cells for table in tables])
         found = np.add.reduceat(sums, np.append(0, np.cumsum(sizes)[:-1]))
@@ -305,7 +307,7 @@ class Loop:
         purse, strengths = self._purse, self._strengths()
         if strengths and self._n * purse.price(purse.left) >= strengths.rounds_from(self._k):
             return
-        weight_share = share_of(purse, self._n) if self._rows.weighs else 0.0
+        weight_share = 0.0 if purse.among_servers else share_of(purse, self._n)
         left = purse.left - weight_share
         shape, part = division(self._columns, self._k, self._n, purse, left, strengths)
         if not shape.n_columns:
@@ -413,8 +415,7 @@ class Loop:
 
     def _rounds(self) -> None:
         purse, outputs = self._purse, dearer(self._k)
-        least = LEAST_ROUNDS if self._learned.steps else LEAST_ALONE
-        if purse.left <= 0 or self._n * purse.price(purse.left) < least * outputs:
+        if purse.left <= 0 or self._n * purse.price(purse.left) < LEAST_ALONE * outputs:
             return
         n_rounds, bins = planning.schedule(self._n, purse, purse.left, outputs)
         pairs: list[tuple[int, ...]] = list(combinations(range(len(self._columns)), 2))

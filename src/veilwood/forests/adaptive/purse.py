@@ -88,12 +88,17 @@ class Purse:
         )
 
     @property
-    def jointly(self) -> bool:
-        """Whether tables can get their noise together, where that is less: with pure epsilon.
+    def among_servers(self) -> bool:
+        """Whether servers of several owners draw the noise: table by table, and for what they can compute on shares.
 
-        Plans, which have no door, take it that they can; servers of several owners cannot (proofs/secure-joint.md).
+        Plans, which have no door, take it that they do not (proofs/secure-joint.md).
         """
-        return not self.gaussian and self._loss.epsilon is not None and (self._door is None or self._door.joins_noise)
+        return self._door is not None and not self._door.joins_noise
+
+    @property
+    def jointly(self) -> bool:
+        """Whether tables can get their noise together, where that is less: with pure epsilon."""
+        return not self.gaussian and self._loss.epsilon is not None and not self.among_servers
 
     def counting_tables(self, name: str, sizes: Sequence[int], n_classes: int, share: float) -> Step:
         """Take a share of what is left for class counts of one table, or of several together."""

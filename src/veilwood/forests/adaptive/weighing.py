@@ -70,8 +70,10 @@ def _expected_gain(start: Floats, tables: Sequence[BelievedTable], rng: np.rando
     scores = np.zeros((MADE_UP, len(start)))
     for table in tables:
         up_to = (table.counts / table.counts.sum(axis=0)).cumsum(axis=0)[:-1]
-        cell = (rng.random(MADE_UP)[:, None] > up_to[:, target].T).sum(axis=1)
-        scores += table.scores[cell]
+        drawn = rng.random(MADE_UP)
+        for label in range(len(shares)):
+            mine = target == label
+            scores[mine] += table.scores[np.searchsorted(up_to[:, label], drawn[mine])]
     predicted = probabilities(start + scores)
     said = np.column_stack([np.zeros(MADE_UP), scores]) if len(start) == 1 else scores
     gains = said - (predicted * said).sum(axis=1, keepdims=True)  # by the class that the row has

@@ -114,7 +114,6 @@ class ClusterRows:
     """Asks rows where they are."""
 
     holds_back: ClassVar[bool] = True
-    weighs: ClassVar[bool] = True
 
     def __init__(self, columns: Sequence[CellColumn], source: ClusterSource, n_outputs: int) -> None:
         make = partial(PartitionRows, tuple(columns), n_outputs)

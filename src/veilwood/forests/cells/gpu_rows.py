@@ -90,7 +90,6 @@ class DeviceRows:
     """Asks rows that lie in the memory of the current GPU, with their scores (``rows.AskedRows``). Private."""
 
     holds_back: ClassVar[bool] = True
-    weighs: ClassVar[bool] = True
 
     def __init__(self, columns: Sequence[CellColumn], source: Source, n_outputs: int) -> None:
         self._columns, self._n_outputs = columns, n_outputs

@@ -109,11 +109,8 @@ class Question(Protocol):
 class AskedRows(Protocol):
     """Rows that answer questions and remember their scores, wherever they are. Answers are exact, hence private.
 
-    ``holds_back`` says whether ``hold_back``, ``ask_held_back`` and ``occupied`` can be called, which fine cells need;
-    ``weighs`` whether ``EvidenceGain`` can be asked.
+    ``holds_back`` says whether ``hold_back``, ``ask_held_back`` and ``occupied`` can be called, which fine cells need.
     """
-
-    weighs: ClassVar[bool]
 
     @property
     def holds_back(self) -> bool:
@@ -191,8 +188,6 @@ class MakesRows(Protocol):
 
 class HeldRows:
     """Asks rows that are held in memory, with their scores: in parts, which threads can share. Private."""
-
-    weighs: ClassVar[bool] = True
 
     def __init__(
         self, columns: Sequence[CellColumn], source: Source, n_outputs: int, n_jobs: int | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,15 +42,14 @@ __all__ = ["SqlRows", "show_questions"]
 
 MOST_PENDING: Final = 8  # steps that are added to scores in every query before they are written down
 LOOKUP_ROWS: Final = 4000  # of a statement
-UNITS: Final = "veilwood_units"
+UNITS, SCORED = "veilwood_units", "veilwood_scored"
+MOST_JOINS: Final = 60
 MOST_JOINT: Final = 1024  # cells of a table that answers for several
 REACH: Final = 10 * SCORE_UNITS  # beyond it the share of a class no longer changes
 
 
 class SqlRows(NeverSetApart):
     """Asks rows in a database (``rows.AskedRows``)."""
-
-    weighs: ClassVar[bool] = True
 
     def __init__(self, columns: Sequence[CellColumn], source: SqlSource, n_classes: int) -> None:
         session, rows = source.session, source.rows
@@ -201,10 +200,10 @@ class SqlRows(NeverSetApart):
         groups = [self._writer.way(codes_of(axis.feature, axis.groups)) for axis in axes.values()]
         listed = [f"{group} AS x{place}" for place, group in enumerate(groups)]
         scored = ", ".join([*listed, "t", *(f"{score} AS z{i}" for i, score in enumerate(self._scores(name)))])
-        joins, units = self._gradients(question.limit)
+        known, units = self._gradients(f"(SELECT {scored} FROM {name}) AS {SCORED}", question.limit)
         named = [f"{unit} AS g{i}" for i, unit in enumerate(units)]
         kept = ", ".join([*(f"x{place}" for place in range(len(groups))), *named])
-        units_query = f"SELECT {kept} FROM (SELECT {scored} FROM {name}) AS veilwood_scored{joins}"
+        units_query = f"SELECT {kept} FROM {known}"
         mine = [tuple(number[axis.feature, axis.groups.tobytes()] for axis in table.axes) for table in question.tables]
         sizes = [axis.size for axis in axes.values()]
         blocks, block_of = joined(mine, sizes)
@@ -232,31 +231,41 @@ class SqlRows(NeverSetApart):
 
     def _evidence_gain(self, question: asked.EvidenceGain, name: str) -> Ints:
         scored = ", ".join(["t", *(f"{score} AS z{i}" for i, score in enumerate(self._scores(name)))])
-        joins, units = self._gradients(question.limit)
+        known, units = self._gradients(f"(SELECT {scored} FROM {name}) AS {SCORED}", question.limit)
         parts = (f"({unit}) * (z{i} - ({question.start[i]}))" for i, unit in enumerate(units))
-        gains = f"SELECT {' + '.join(parts)} AS z FROM (SELECT {scored} FROM {name}) AS veilwood_scored{joins}"
+        gains = f"SELECT {' + '.join(parts)} AS z FROM {known}"
         size = self._words.least(self._words.divided("ABS(z)", str(GRADIENT_UNITS)), str(question.most))
         signed = f"CASE WHEN z < 0 THEN -{size} ELSE {size} END"
         ((total,),) = self._ask(f"SELECT COALESCE(SUM({signed}), 0) AS s FROM ({gains}) AS {UNITS}")
         return np.array([int(total)], np.int64)
 
-    def _gradients(self, limit: int) -> tuple[str, list[str]]:
-        """What each row adds (``rows.gradients``): tables to join, and a whole number for each output."""
+    def _gradients(self, scored: str, limit: int) -> tuple[str, list[str]]:
+        """What each row adds (``rows.gradients``): scored rows with what is looked up, and a number for each output."""
         words, units = self._words, GRADIENT_UNITS
         if self._k == 0:
             residual = f"(t * {LEVEL_UNITS} - z0)"
             size = words.least(words.divided(f"(ABS{residual} * {units})", str(limit)), str(units))
-            return "", [f"CASE WHEN {residual} < 0 THEN -{size} ELSE {size} END"]
+            return scored, [f"CASE WHEN {residual} < 0 THEN -{size} ELSE {size} END"]
         if self._k == 2:
             clipped = words.least(words.greatest("z0", str(-REACH)), str(REACH))
             away = words.least(words.greatest(f"t * {units} - l0.v", str(-limit)), str(limit))
-            return f" JOIN {LOOKUP} AS l0 ON l0.i = {clipped}", [away]
+            return f"{scored} JOIN {LOOKUP} AS l0 ON l0.i = {clipped}", [away]
         best = words.greatest(*(f"z{i}" for i in range(self._k)))
         behind = [words.least(f"{best} - z{i}", str(len(POWERS))) for i in range(self._k)]
-        joins = "".join(f" JOIN {LOOKUP} AS l{i} ON l{i}.i = {at}" for i, at in enumerate(behind))
-        total = "(" + " + ".join(f"l{i}.v" for i in range(self._k)) + ")"
-        return joins, [
-            f"(CASE WHEN t = {i} THEN {units} ELSE 0 END) - {words.divided(f'(l{i}.v * {units})', total)}"
+        power = [f"l{i}.v" for i in range(self._k)]
+        # SQLite joins at most 64 tables: some at a time, each time by a query of its own, which LIMIT keeps apart.
+        several = words.engine == "sqlite" and self._k > MOST_JOINS
+        for first in range(0, self._k, MOST_JOINS if several else self._k):
+            these = range(first, min(first + MOST_JOINS, self._k) if several else self._k)
+            join = "CROSS JOIN" if several else "JOIN"  # rows first, then what is looked up for each
+            scored += "".join(f" {join} {LOOKUP} AS l{i} ON l{i}.i = {behind[i]}" for i in these)
+            if several:
+                found = ", ".join(f"l{i}.v AS p{i}" for i in these)
+                scored = f"(SELECT {SCORED}.*, {found} FROM {scored} LIMIT -1) AS {SCORED}"
+                power = [f"p{i}" for i in range(self._k)]
+        total = f"({' + '.join(power)})"
+        return scored, [
+            f"(CASE WHEN t = {i} THEN {units} ELSE 0 END) - {words.divided(f'({power[i]} * {units})', total)}"
             for i in range(self._k)
         ]  # fmt: skip
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import singledispatchmethod
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,8 +94,6 @@ class RowsOnShares(NeverSetApart):
     What a row adds to an answer is bounded as for rows in memory, and servers see uniform words whatever the rows
     (proofs/secure-joint.md, attacked by tests/secure/protocols/test_rows_on_shares.py).
     """
-
-    weighs: ClassVar[bool] = False  # products of two secret numbers for each row, and their size, would take long
 
     def __init__(
         self,
