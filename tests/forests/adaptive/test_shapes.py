@@ -128,4 +128,6 @@ def test_columns_are_chosen_where_few_stand_out_or_rows_are_few() -> None:
     assert counted(2000.0, strengths=Strengths(0.5, 0.4)) == 20
     assert counted(2000.0, strengths=Strengths(0.5, 0.03)) < 5
     assert counted(2000.0, strengths=Strengths(0.5)) == 20  # of the mean nothing is known
+    few = division(NUMBERS[:8], 2, 2000.0, purse, purse.left, Strengths(0.5, 0.07))[0].n_columns
+    assert few == 8  # little would be saved
     assert counted(200.0, Purse(requested_loss(1, 1e-6), Neighbours())) < 20

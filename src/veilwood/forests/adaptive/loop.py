@@ -388,7 +388,7 @@ class Loop:
         most = float((self._shares * (1 - self._shares)).sum()) * (1 if self._k == 2 else 2) * len(scores)
         units = GRADIENT_UNITS * self._n * part * most
         best, *mean = (self._purse.measure(step, exact) / units).tolist()
-        return Strengths(best, *mean) if mean else Strengths(best, unsure=step.variance**0.5 / units)
+        return Strengths(max(best, *mean), *mean) if mean else Strengths(best, unsure=step.variance**0.5 / units)
 
     def _abstain(self) -> None:
         """Spend all on class counts: nothing else would stand out."""
