@@ -32,7 +32,7 @@ TARGET_NEEDS, TARGET_SHARES = 100.0, (0.05, 0.25)
 ROUND_NEEDS, ROUND_POWER, MOST_ROUNDS = 300.0, 0.6, 80
 ROUND_BINS: Final = (0.35, 3, 16)  # groups: a power of rows times e of a round, and limits
 # Rounds after tables up to which the weight of tables is asked (``weighing``); more bring themselves what is missing.
-# Log-loss of 90 cells of development tables: no round -0.023, 1 -0.033, 2 and 3 -0.020, more -0.002.
+# Log-loss, 90 pairs of a development table and a budget: no round -0.023, 1 -0.033, 2 and 3 -0.020, more -0.002.
 FEW_ROUNDS: Final = 3
 RICH_WITH_DELTA: Final = 18.0  # the e from which on fine cells are better than rounds with a delta
 
