@@ -38,11 +38,12 @@ ABSTAINED = "class counts once more"
 # What the adaptive loop can let out, by task. Each must be reached at delta 0. A delta is used where many rows are
 # declared: their number is not asked then, nothing is abstained from, and no column of so small a table stands out.
 OF_CLASSES = (
-    "class counts", "strengths of columns", "column of tables", "histogram of column", "classes by cell",
-    "weight of tables", "choice", "rows", "gradients", "interactions", ABSTAINED,
+    "class counts", "strengths of columns", "column of tables", "histogram of column", "rows by group",
+    "classes by cell", "weight of tables", "choice", "rows", "gradients", "interactions", ABSTAINED,
 )  # fmt: skip
 NOT_WITH_DELTA = {
-    ABSTAINED, "column of tables", "classes by cell", "weight of tables", "number of rows", "sums of the target",
+    ABSTAINED, "column of tables", "rows by group", "classes by cell", "weight of tables", "number of rows",
+    "sums of the target",
 }  # fmt: skip
 OF_FINE_CELLS = ("classes by column", "fine cells", "weight of fine cells")
 OF_NUMBERS = (

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 import veilwood as vw
 from veilwood import audit
 from veilwood.audit.noninterference import forced, interference
-from veilwood.forests.adaptive import loop, planning, private_forest
+from veilwood.forests.adaptive import borders, loop, planning, private_forest
 from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.adaptive.weighing import MOST_GAIN
 from veilwood.forests.cells import questions
@@ -184,6 +184,7 @@ def test_the_weight_of_tables_moves_no_further_than_planned_and_a_gain_that_is_n
     task: str, delta: float, adjacency: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tables are made to say far more than they know, so that gains reach the cut."""
+    monkeypatch.setattr(borders, "TOGETHER_NEEDS", np.inf)  # of two columns, so that there is more to say
     monkeypatch.setattr(loop.Loop, "_strengths", lambda self: None)  # nobody knows that no column tells anything
     monkeypatch.setattr(private_forest, "chosen_loss", lambda columns, n_classes, n_rows, asked: asked.loss)
     monkeypatch.setattr(planning, "few_rounds", lambda *args: True)
@@ -206,6 +207,22 @@ def test_the_weight_of_tables_moves_no_further_than_planned_and_a_gain_that_is_n
         questions.EvidenceGain, "__call__", lambda self, rows: real(replace(self, most=1 << 60), rows)
     )  # fmt: skip
     assert furthest() > 1
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+def test_histograms_together_move_no_further_than_planned_and_rows_counted_twice_are_caught(
+    adjacency: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop.Loop, "_strengths", lambda self: None)  # so that tables come first
+
+    def moved() -> float:
+        with monkeypatch.context() as patch:
+            return movement("three", patch, adjacency, epsilon=9.0, n_rows=3000)["histograms 1 to 2: rows by group"]
+
+    assert 0.3 < moved() <= 1
+    real = questions.ClassesByCell.__call__
+    monkeypatch.setattr(questions.ClassesByCell, "__call__", lambda self, rows: 2 * real(self, rows))
+    assert moved() > 1
 
 
 def test_a_choice_calibrated_to_half_its_range_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

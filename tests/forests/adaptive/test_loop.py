@@ -14,8 +14,7 @@ from fixtures.clinic import forest_of, table_of
 from veilwood.audit.model_file import check_model
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
-from veilwood.forests.adaptive.loop import Loop
-from veilwood.forests.adaptive.purse import Purse
+from veilwood.forests.adaptive.borders import Borders
 from veilwood.forests.cells.columns import columns_of
 from veilwood.forests.cells.rows import AskedRows
 from veilwood.privacy.entropy import seeded_for_tests
@@ -104,12 +103,12 @@ def test_borders_are_moved_only_where_a_histogram_is_known() -> None:
     target = {"name": "y", "kind": "numeric", "lower": 0, "upper": 1}
     facts = {"name": "wide", "task": "regression", "target": "y", "columns": [wide, target]}
     (column,) = columns_of(Encoding(Schema.from_dict(facts), "grid"))
-    loop: Any = Loop([column], 0, cast(AskedRows, None), cast(Purse, None), 100, np.random.default_rng(0))
+    borders = Borders(cast(AskedRows, None), 1)
 
     def groups(shift: float) -> list[int]:
-        loop._shift = np.array([shift])
-        return list(loop._axis(column, 4, scales=False).groups)
+        borders.move(np.array([shift]))
+        return list(borders.axis(column, 4, scales=False).groups)
 
     assert groups(0.5) == groups(0.0)
-    loop._mass[0] = column.prior
+    borders._mass[0] = column.prior
     assert groups(0.5) != groups(0.0)

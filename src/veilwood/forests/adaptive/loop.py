@@ -21,10 +21,12 @@ from numpy.typing import NDArray
 
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.forests.adaptive import cell_forests, planning, shapes
+from veilwood.forests.adaptive.borders import CUT_SHARE, CUT_TABLES, Borders
 from veilwood.forests.adaptive.fine_cells import CELL_SHARE, may_win
 from veilwood.forests.adaptive.fine_cells import measure as measure_cells
 from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.adaptive.shapes import (
+    SCORE_GROUPS,
     SELECT,
     Strengths,
     TablesNoise,
@@ -36,7 +38,7 @@ from veilwood.forests.adaptive.shapes import (
 from veilwood.forests.adaptive.shrinking import believed_counts, evidence, newton_step, shrunken_mean, totals_of
 from veilwood.forests.adaptive.weighing import MOST_GAIN, BelievedTable, share_of, weight_of
 from veilwood.forests.cells import questions as asked
-from veilwood.forests.cells.cell_tables import Axis, CellTable
+from veilwood.forests.cells.cell_tables import CellTable
 from veilwood.forests.cells.columns import TINY, CellColumn, divided
 from veilwood.forests.cells.rows import (
     GRADIENT_UNITS,
@@ -60,9 +62,6 @@ MEAN_NEEDS, MEAN_SHARE = 30.0, 0.15
 SPREAD_NEEDS, SPREAD_SHARE, SPREAD_PART, SPREAD_AT = 40.0, 0.5, 0.9, (4, 2)
 MARKED, BEYOND = 0.8, 1.5  # the limit of residuals is BEYOND times the mark below which MARKED of the rows lie
 RESIDUAL_MARKS: Final = np.geomspace(1e-3, 1.0, 17)[1:]
-# Histograms of columns: rows times e for a median to a tenth of the rows; at most so many times that; a share of a
-# step's budget, measured (exclusive-or 0.85 -> 0.94 at e = 4); taken anew where that is so many times better.
-CUT_NEEDS, CUT_MOST, CUT_SHARE, CUT_TABLES, CUT_ANEW = 70.0, 16.0, 0.25, 0.1, 4.0
 # Rows times e below which no round is worth it. After tables ``division`` asks for more, of the rows as they were known
 # then: what it left for rounds is spent on them.
 LEAST_ALONE: Final = 30.0
@@ -84,10 +83,11 @@ MOVED, MOVED_FROM = 0.5, 2
 SCORED_ROWS: Final = 1 << 16  # so many rows judge candidates well enough
 NOISE_SHOWN: Final = 0.8  # of the noise's scale, what it adds to the size of a sum
 SPREAD_OF_NUMBERS: Final = 0.2  # of a gradient of numbers, its variance
-SCORE_GROUPS: Final = 8
-# Strengths of columns (``shapes``): rows times e for both numbers with an error of 0.05, and for the first alone with
-# one of 0.1; limits of the share.
-STRENGTH_NEEDS, STRENGTH_SHARES = ((2, 60.0), (1, 16.0)), (0.01, 0.1)
+# Strengths of columns (``shapes``): rows times e for both numbers with an error of 0.025, for the first alone with one
+# of 0.05, and of 0.1; the largest and least share. With twice the error 15 tables of more than 8 columns lose 0.7, 1.1,
+# -0.1, 0.8, 0.4 points at n e = 700 to 4,000 (s.e. 0.4 to 0.8), digits 8, 8, 3, 3, 2: of 20 fits 2 to 4 chose few of
+# its columns, which are all needed.
+STRENGTH_NEEDS, STRENGTH_SHARES = ((2, 120.0), (1, 32.0), (1, 16.0)), (0.01, 0.1)
 OVER_LARGEST: Final = 0.1  # how far above the share of the largest class the gradient of two classes is cut
 # Fine cells: a part of the rows is held back to choose what they count; rows times e that the choice needs, and limits.
 HELD_BACK, WEIGHTS, GATE_NEEDS, GATE_SHARES = 0.1, (0.0, 0.5, 1.0), 40.0, (0.01, 0.1)
@@ -127,13 +127,11 @@ class Loop:
         self._columns, self._k, self._rows, self._purse, self._rng = columns, n_classes, rows, purse, rng
         self._known = n_rows
         self._n = float(n_rows or 0)
-        self._mass: dict[int, Floats] = {}
-        self._precision: dict[int, float] = {}
+        self._borders = Borders(rows, len(columns))
         self._limit = GRADIENT_UNITS
         self._shares = np.full(max(n_classes, 1), 1 / max(n_classes, 1))
         self._learned = Learned(np.zeros(n_outputs(n_classes), np.int32))
         self._gate = 0.0
-        self._shift: Floats = np.zeros(len(columns))  # of the borders of each column, in groups
         self._n_jobs = n_jobs
 
     def run(self) -> Learned:
@@ -275,26 +273,8 @@ class Loop:
         noise = 0.0 if price is None else NOISE_SHOWN * sizes * outputs * self._norms()["l1"] / GRADIENT_UNITS / price
         return found - ((chance + noise * part) * GRADIENT_UNITS).astype(np.int64), part
 
-    def _axis(self, column: CellColumn, n_groups: int, *, scales: bool = True) -> Axis:
-        """Groups by what is known of a column."""
-        if column.feature in self._mass:
-            return column.of_mass(self._mass[column.feature], n_groups, self._shift[column.feature])
-        return column.of_scales(n_groups) if scales else column.of_mass(column.prior, n_groups)
-
-    def _cut(self, column: CellColumn, n_groups: int, name: str, budget: float, part: float, otherwise: Axis) -> Axis:
-        """Groups by a histogram of the column, where a part of the budget buys a good one; else as given."""
-        needs = self._purse.share(CUT_NEEDS / self._n)
-        most = self._purse.share(CUT_MOST * CUT_NEEDS / self._n)
-        share = min(max(part * budget, needs), most)
-        price = self._purse.price(share)
-        known = self._precision.get(column.feature)
-        better = price > CUT_ANEW * known if known else True
-        if column.ordered and better and share <= CUT_SHARE * budget:
-            step = self._purse.counting(f"{name}: histogram of column {column.feature}", (column.n_inside,), share)
-            seen = self._purse.measure(step, self._rows.ask(asked.Histogram(column.feature, column.n_inside)))
-            self._precision[column.feature] = price
-            self._mass[column.feature] = divided(seen, column.prior, step.variance, self._n)
-        return self._axis(column, n_groups) if column.feature in self._mass else otherwise
+    def _columns_alone(self, n_groups: int) -> list[CellTable]:
+        return [CellTable((self._borders.axis(column, n_groups),)) for column in self._columns]
 
     def _take(self, table: CellTable, values: Floats, seen: Seen, units: int) -> None:
         whole = np.rint(values * units).astype(np.int32)
@@ -319,12 +299,14 @@ class Loop:
             chosen = self._chosen(shape.n_columns, budget * SELECT)
         else:
             chosen = self._rng.permutation(len(self._columns)).tolist()
+        self._borders.see_together([self._columns[j] for j in chosen], self._k, purse, self._n, budget)
         numeric = max(sum(self._columns[j].ordered for j in chosen), 1)
         axes = []
-        for j in chosen:
+        for column in (self._columns[j] for j in chosen):
             near = min(max(shape.bins + int(self._rng.integers(-1, 2)), 2), 16) if shape.bins > 2 else 2
-            prior = self._axis(self._columns[j], near, scales=False)
-            axes.append(self._cut(self._columns[j], shape.bins, "tables", budget / numeric, CUT_TABLES, prior))
+            self._borders.see(column, "tables", purse, self._n, budget / numeric, CUT_TABLES)
+            n_groups = shape.bins if self._borders.known(column) else near
+            axes.append(self._borders.axis(column, n_groups, scales=False))
         g = shape.together
         tables = [CellTable(tuple(axes[i : i + g])) for i in range(0, len(axes), g)]
         groups = TablesNoise.of(purse).groups([table.n_cells for table in tables])
@@ -379,7 +361,7 @@ class Loop:
         numbers, share = next((one for one in shares if one[1] <= high), (0, 0.0))
         if not numbers:
             return None
-        scores, part = self._scores([CellTable((self._axis(one, SCORE_GROUPS),)) for one in self._columns], None)
+        scores, part = self._scores(self._columns_alone(SCORE_GROUPS), None)
         exact = np.stack([scores.max() * len(scores), np.maximum(scores, 0).sum()][:numbers])
         l1 = self._norms()["l1"] * len(scores)  # of each: no score moves further than a gradient
         step = self._purse.counting(
@@ -400,12 +382,11 @@ class Loop:
 
     def _chosen(self, n_columns: int, share: float) -> list[int]:
         """Choose columns one after the other, by how far the classes of their cells are from the start."""
-        tables = [CellTable((self._axis(column, SCORE_GROUPS),)) for column in self._columns]
-        scores, free = self._scores(tables, None)[0], np.ones(len(tables), bool)
+        scores, free = self._scores(self._columns_alone(SCORE_GROUPS), None)[0], np.ones(len(self._columns), bool)
         chosen = []
         for number in range(n_columns):
             step = self._purse.choosing(
-                f"column {number + 1} of tables", len(tables), share / n_columns, score_range=2 * self._norms()["l1"]
+                f"column {number + 1} of tables", len(scores), share / n_columns, score_range=2 * self._norms()["l1"]
             )
             chosen.append(self._purse.choose(step, scores, free))
             free[chosen[-1]] = False
@@ -424,7 +405,7 @@ class Loop:
                 self._respread(number, purse.left / (n_rounds - number))
             budget = purse.left / (n_rounds - number)
             if number >= MOVED_FROM:
-                self._shift = self._rng.uniform(-MOVED, MOVED, len(self._columns))
+                self._borders.move(self._rng.uniform(-MOVED, MOVED, len(self._columns)))
             drawn = self._drawn(pairs, MOST_PAIRS) if number >= min(2, n_rounds // 3) else []
             if self._n * purse.price(budget) / outputs >= TRIPLE_NEEDS:
                 chosen = (step.table.features for step in self._learned.steps[self._learned.n_counted :])
@@ -451,10 +432,12 @@ class Loop:
             step = purse.choosing(f"{name}: choice", len(candidates), share, score_range=2 * l1)
             chosen = candidates[purse.choose(step, scores)]
         wanted = groups_in_set(bins, len(chosen.axes))
-        table = CellTable(tuple(
-            self._cut(self._columns[axis.feature], wanted, name, budget / len(chosen.axes), CUT_SHARE, axis)
-            for axis in chosen.axes
-        ))  # fmt: skip
+        axes = []
+        for axis in chosen.axes:
+            column = self._columns[axis.feature]
+            self._borders.see(column, name, purse, self._n, budget / len(chosen.axes), CUT_SHARE)
+            axes.append(self._borders.axis(column, wanted) if self._borders.known(column) else axis)
+        table = CellTable(tuple(axes))
         left = max(budget - (first - purse.left), 0.0)
         counting = purse.counting(f"{name}: rows", (table.n_cells,), COUNT_SHARE * left)
         summing = purse.counting(
@@ -469,9 +452,9 @@ class Loop:
         self._take(table, values, seen, SCORE_UNITS if self._k else self._limit)
 
     def _candidates(self, bins: int, sets: list[tuple[int, ...]]) -> list[CellTable]:
-        alone = [CellTable((self._axis(column, bins),)) for column in self._columns]
+        alone = self._columns_alone(bins)
         coarse = {
-            size: [self._axis(column, groups_in_set(bins, size), scales=False) for column in self._columns]
+            size: [self._borders.axis(column, groups_in_set(bins, size), scales=False) for column in self._columns]
             for size in {len(columns) for columns in sets}
         }
         together = [CellTable(tuple(coarse[len(columns)][j] for j in columns)) for columns in sets]
@@ -481,9 +464,7 @@ class Loop:
         """How many rows each cell has: noisy counts and the product of histograms, weighted by their variances."""
         prior: Floats = np.ones(1)
         for axis in table.axes:
-            mass = self._mass.get(axis.feature)
-            share = np.ones(axis.size) if mass is None else np.bincount(axis.groups[: len(mass)], mass, axis.size)
-            prior = np.outer(prior, share / max(share.sum(), TINY)).ravel()
+            prior = np.outer(prior, self._borders.shares(axis)).ravel()
         prior, even = prior * self._n, self._n / table.n_cells
         trust = np.maximum(prior, even / 4) ** 2 / 4
         cells = (trust * counts + variance * prior) / (trust + variance)

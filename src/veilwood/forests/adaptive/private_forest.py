@@ -304,8 +304,8 @@ def _rows_are_public(asked: Asked) -> bool:
 
 
 ONE_COUNT: Final = {  # steps in which one row adds 1 to one number
-    "class counts", "class counts once more", "classes by cell", "number of rows", "rows", "histogram of column",
-    "histogram of the target", "histogram of residuals before round",
+    "class counts", "class counts once more", "classes by cell", "number of rows", "rows", "rows by group",
+    "histogram of column", "histogram of the target", "histogram of residuals before round",
 }  # fmt: skip
 
 
@@ -355,8 +355,9 @@ def planned_again(step: Step, n_columns: int, n_classes: int, choices: Mapping[s
         raise ValueError("the gradient of two classes is cut at the share of the larger one, which is half or more")
     gaussian, signed = step.loss.delta > 0, asked.neighbours.adjacency == "replace-one"
     l1, squared = reach(n_classes, first if kind in ("column of tables", "strengths of columns") else last)
-    if kind == "classes by cell" and len(step.table_cells) > 1:
-        return joint_step(step.name, step.table_cells, n_classes, step.loss, asked.neighbours)
+    if kind in ("classes by cell", "rows by group") and len(step.table_cells) > 1:
+        outputs = n_classes if kind == "classes by cell" else 1
+        return joint_step(step.name, step.table_cells, outputs, step.loss, asked.neighbours)
     if kind == "fine cells":
         return replace(sparse_step(step.name, 1, step.loss, asked.neighbours, l1=1), shape=step.shape)
     if kind in ("choice", "column of tables", "weight of fine cells"):

@@ -47,6 +47,12 @@ STEEP, LEAST_PER_CELL = 1.0, 2.5
 # Of so few columns little is saved by leaving some out, and a mean that is misread costs much: of 60 fits of
 # balance-scale at e = 2, four equal columns, 5 chose one or two of them (0.68 instead of 0.88).
 FEW_COLUMNS: Final = 8
+# Where the best of more columns tells so much, others add little and blur it: numbers have at least as many groups as
+# it was seen in, and columns may be chosen, if rows times e are at least LEAST_OUT. At n e = 300, 436, 1,000, 2,182:
+# the robot +3, +8, +8, +8 points, four other development tables with such a column -0.6, -0.6, +0.4, +0.3 (30 seeds,
+# s.e. 0.5). With 0.43 it is missed more often where it is so (the robot -4 at 436, 100 columns of which two matter -6
+# at 700 and 1,000), and is less often feigned by noise where none does (twonorm, whose best tells 0.33, no better).
+STANDS_OUT, SCORE_GROUPS, LEAST_OUT = 0.4, 8, 350.0
 # Where the best column explains less than LEAST_BEST (the exclusive-or of two) or DOMINANT and more, others beside it
 # blur it: rounds begin at once. At e = 0.5: mushroom 0.84 -> 0.98, exclusive-or 0.68 -> 0.75. Where the best alone was
 # asked, 27 pairs of a table and a budget, n e = 210 to 510: +1.6 points, party votes +5, mushroom +5 and +8,
@@ -129,14 +135,16 @@ class TableShapes:
         noise: TablesNoise,
         effects: Floats | None = None,
         chooses: bool = True,
+        fewest: int = GROUPS[0],
     ) -> None:
         self._n, self._k, self._noise = n_rows, n_classes, noise
         self._effects = 1 / np.arange(1.0, len(columns) + 1) if effects is None else effects
         self._numeric = float(np.mean([column.ordered for column in columns]))
         self._sizes = [None if column.ordered else column.n_cells for column in columns]  # None: as many as asked for
         parts = PARTS if chooses else PARTS[:1]
+        groups = [b for b in GROUPS if b >= fewest] if self._numeric else GROUPS[:1]
         self._shapes = [
-            (m, g, b) for b in (GROUPS if self._numeric else GROUPS[:1]) for g in self._tables_of(b)
+            (m, g, b) for b in groups for g in self._tables_of(b)
             for m in sorted({min(len(columns), max(g, round(len(columns) * part))) for part in parts})
         ]  # fmt: skip
         self._usual = {b: self._usual_size(b) for b in GROUPS}
@@ -317,14 +325,18 @@ def division(
     strengths: Strengths | None = None,
 ) -> tuple[TableShape, float]:
     """Return the shape of tables, and the part of what is left for them and rounds that they get."""
-    noise, effects = TablesNoise.of(purse), None
+    noise, effects, fewest = TablesNoise.of(purse), None, GROUPS[0]
+    paid, many = n_rows * purse.price(left), len(columns) > FEW_COLUMNS
     if strengths and strengths.mean is not None:
         effects = strengths.effects(len(columns))
-        few = len(columns) > FEW_COLUMNS and strengths.power(len(columns)) >= STEEP
+        few = many and strengths.power(len(columns)) >= STEEP
     else:
         n_cells = sum(GROUPS[0] if column.ordered else column.n_cells for column in columns)
-        few = n_rows * purse.price(left) < LEAST_PER_CELL * n_cells
-    shapes = TableShapes(columns, n_classes, n_rows, noise, effects, chooses=few or not noise.jointly)
+        few = paid < LEAST_PER_CELL * n_cells
+    numeric = noise.jointly and many and any(column.ordered for column in columns)
+    if numeric and not few and strengths and strengths.best >= STANDS_OUT and paid >= LEAST_OUT:
+        few, fewest, effects = True, SCORE_GROUPS, None
+    shapes = TableShapes(columns, n_classes, n_rows, noise, effects, chooses=few or not noise.jointly, fewest=fewest)
 
     prices = np.stack([purse.price(left * SHARES), purse.price(left * SHARES * (1 - SELECT))], axis=1)
     # As much as is needed for nearly all of the worth; the last share is all of it.

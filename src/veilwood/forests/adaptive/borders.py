@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where groups of a column's values begin and end: by what is taken for granted, or by histograms that pay.
+
+Constants are for the epsilon e of one row (``purse``), and measured where nothing else is said (``loop``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood.forests.adaptive.purse import Purse
+from veilwood.forests.adaptive.shapes import TablesNoise
+from veilwood.forests.cells import questions as asked
+from veilwood.forests.cells.cell_tables import Axis, CellTable
+from veilwood.forests.cells.columns import TINY, CellColumn, divided
+from veilwood.forests.cells.rows import AskedRows
+
+# Rows times e for a median to a tenth of the rows; at most so many times that; a share of a step's budget, measured
+# (exclusive-or 0.85 -> 0.94 at e = 4); taken anew where that is so many times better.
+CUT_NEEDS, CUT_MOST, CUT_SHARE, CUT_TABLES, CUT_ANEW = 70.0, 16.0, 0.25, 0.1, 4.0
+# Histograms of all columns of tables, with noise together: a share of their budget, in so many groups and octaves,
+# where the noise on half of a column is at most 1 / TOGETHER_NEEDS of the rows (most of it is not believed,
+# ``divided``; borders by chance are worse). 25 development tables: -0.4, -0.4, +0.7, +0.6, +0.7, +0.9, +0.7 points at
+# n e = 300, 436, 700, 1,000, 1,500, 2,182, 4,000 (s.e. 0.3 to 0.9); in bounds far too wide +12, +8, +17, +4 from 700
+# on. With needs of 1 and 3, 8 groups or a share of 0.2 much the same.
+TOGETHER_SHARE, TOGETHER_GROUPS, TOGETHER_NEEDS = 0.1, 4, 2.0
+
+Floats = NDArray[np.float64]
+
+
+class Borders:
+    """What is known of how the values of columns are spread; public."""
+
+    def __init__(self, rows: AskedRows, n_columns: int) -> None:
+        self._rows = rows
+        self._mass: dict[int, Floats] = {}
+        self._precision: dict[int, float] = {}  # the price of a histogram by itself
+        self._shift = np.zeros(n_columns)  # in groups
+
+    def known(self, column: CellColumn) -> bool:
+        """Whether a histogram of the column was released."""
+        return column.feature in self._mass
+
+    def move(self, shift: Floats) -> None:
+        """Move the borders of each column that is known by such a part of a group."""
+        self._shift = shift
+
+    def axis(self, column: CellColumn, n_groups: int, *, scales: bool = True) -> Axis:
+        """Groups by what is known of a column."""
+        if self.known(column):
+            return column.of_mass(self._mass[column.feature], n_groups, self._shift[column.feature])
+        return column.of_scales(n_groups) if scales else column.of_mass(column.prior, n_groups)
+
+    def shares(self, axis: Axis) -> Floats:
+        """The share of rows that each group is taken to have."""
+        mass = self._mass.get(axis.feature)
+        share = np.ones(axis.size) if mass is None else np.bincount(axis.groups[: len(mass)], mass, axis.size)
+        return np.asarray(share / max(share.sum(), TINY))
+
+    def see(self, column: CellColumn, name: str, purse: Purse, n_rows: float, budget: float, part: float) -> None:
+        """Take a histogram of the column, where a part of the budget buys a good one."""
+        share = min(max(part * budget, purse.share(CUT_NEEDS / n_rows)), purse.share(CUT_MOST * CUT_NEEDS / n_rows))
+        price, before = purse.price(share), self._precision.get(column.feature, 0.0)
+        if not column.ordered or price <= CUT_ANEW * before or share > CUT_SHARE * budget:
+            return
+        step = purse.counting(f"{name}: histogram of column {column.feature}", (column.n_inside,), share)
+        seen = purse.measure(step, self._rows.ask(asked.Histogram(column.feature, column.n_inside)))
+        self._precision[column.feature] = price
+        self._mass[column.feature] = divided(seen, column.prior, step.variance, n_rows)
+
+    def see_together(
+        self, columns: Sequence[CellColumn], n_classes: int, purse: Purse, n_rows: float, budget: float
+    ) -> None:
+        """Take coarse histograms of these columns with noise together, where a share of the budget buys good ones."""
+        noise, numeric = TablesNoise.of(purse), [column for column in columns if column.ordered]
+        tables = [CellTable((column.of_scales(TOGETHER_GROUPS),)) for column in numeric]
+        if not noise.jointly or len(tables) < 2:
+            return
+        cells = [table.n_cells for table in tables]
+        half = float((noise.variances(cells) * cells).max() / 2) ** 0.5
+        if n_rows * purse.price(TOGETHER_SHARE * budget) < TOGETHER_NEEDS * half:
+            return
+        last = 0
+        for group in noise.groups(cells):
+            first, last = last + 1, last + len(group.tables)
+            step = purse.counting_tables(
+                f"histograms {first} to {last}: rows by group", [cells[place] for place in group.tables], 1,
+                TOGETHER_SHARE * budget * group.share,
+            )  # fmt: skip
+            question = asked.ClassesByCell([tables[place] for place in group.tables], n_classes)
+            seen = purse.measure(step, self._rows.ask(question).sum(axis=1)).ravel()
+            parts = np.split(seen, np.cumsum(step.table_cells[:-1]))
+            for place, counts, variance in zip(group.tables, parts, step.table_variances, strict=True):
+                self._spread(numeric[place], tables[place].axes[0], counts, variance, n_rows)
+
+    def _spread(self, column: CellColumn, axis: Axis, counts: Floats, variance: float, n_rows: float) -> None:
+        """Spread rows over the cells of a column: over its groups by their counts, inside of each as before."""
+        groups = axis.groups[: column.n_inside]
+        before: Floats = np.bincount(groups, column.prior).astype(np.float64)
+        held = divided(counts[: len(before)], before, variance, n_rows)
+        self._mass[column.feature] = column.prior * (held / before)[groups]
+        self._precision[column.feature] = (2 / variance) ** 0.5
