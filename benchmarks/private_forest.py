@@ -301,7 +301,7 @@ def speed(epsilon: float, n_rows: int = 1_000_000, n_columns: int = 20) -> str:
 
 
 def memory(kind: str) -> float:
-    """Of this process, as Linux tells it, in MB."""
+    """Return a figure of this process in MB: VmRSS now, VmHWM the highest since it was cleared (Linux)."""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(kind))
     return int(line.split()[1]) / 1024
 
@@ -322,7 +322,7 @@ def main() -> None:
     peers = peers[peers.dataset.isin(arguments.datasets)] if arguments.datasets else peers
     sections = {
         "speed": lambda: speed(1.0),
-        "rich-speed": lambda: speed(RICH),  # in a run of its own: the peak of memory is that of the process
+        "rich-speed": lambda: speed(RICH),  # in a run of its own: its first fit is to be the first of the process
         "range": lambda: peers_table(arguments.data, peers, arguments.seeds, "range"),
         "schema": lambda: peers_table(arguments.data, peers, arguments.seeds, "schema"),
         "mrf": lambda: mrf_table(arguments.data, arguments.published, arguments.seeds),

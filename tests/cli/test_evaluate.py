@@ -12,6 +12,7 @@ import pytest
 
 import veilwood as vw
 from veilwood.cli.main import main
+from veilwood.estimators.evaluation import model_hash
 
 
 @pytest.fixture
@@ -48,7 +49,11 @@ def test_a_share_set_aside_by_the_command_line(clinic: Path, capsys: pytest.Capt
     assert "On the units set aside:" in capsys.readouterr().out
     model = vw.load("new.veilwood")
     found = vw.Evaluation.load("new.quality.json")
-    assert found.to_dict()["model"] == model.privacy_.plan_hash
+    assert found.to_dict()["model"] == model_hash(model)
+    assert main(["report", "new.veilwood"]) == 0
+    assert main([*words[:4], "-o", "new.veilwood", "--force"]) == 0  # by the same plan, another model
+    assert main(["report", "new.veilwood", "--force"]) == 2
+    assert "'new.quality.json' is of another model" in capsys.readouterr().err
     (clinic / "new.quality.json").write_text((clinic / "new.quality.json").read_text().replace("with noise", "exactly"))
     with pytest.raises(vw.VeilwoodError, match="not an evaluation"):
         vw.Evaluation.load("new.quality.json")

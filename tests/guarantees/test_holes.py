@@ -402,7 +402,7 @@ def test_no_step_of_a_private_forest_moves_further_than_planned(
         second = pd.concat([second, extra.assign(y=0)])
     kinds = str if task == "classification" else float
     forest = estimator(
-        public, epsilon=epsilon, delta=delta, n_rows=300, privacy_unit=3, adjacency=adjacency,
+        public, epsilon=epsilon, delta=delta, n_rows=400, privacy_unit=3, adjacency=adjacency,
         random_state=0,
     )  # fmt: skip
     noisy, select, sparse = Door.noisy, Door.select, Door.sparse

@@ -44,8 +44,9 @@ TRANSFORMS: Final[dict[str, _Transform]] = {
 
 def closest(word: str, words: Iterable[str]) -> str:
     """Return `` Did you mean 'x'?`` for the nearest of ``words``, or nothing."""
-    near = difflib.get_close_matches(word, list(words), n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    small = {one.lower(): one for one in words}
+    near = difflib.get_close_matches(word.lower(), list(small), n=1)
+    return f" Did you mean {small[near[0]]!r}?" if near else ""
 
 
 @dataclass(frozen=True)

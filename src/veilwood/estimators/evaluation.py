@@ -6,11 +6,13 @@ Rows are opened by whoever asks: ``veilwood.evaluate``, or a fit that has set so
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
+import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from veilwood.atomic_file import write_file
@@ -28,7 +30,7 @@ from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.wording import shorten
 
-__all__ = ["Evaluation", "evaluation_plan", "loss_beside", "measure_quality"]
+__all__ = ["Evaluation", "evaluation_plan", "loss_beside", "measure_quality", "model_hash"]
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class Evaluation:
 def evaluation_plan(
     model: Any, loss: Loss, neighbours: Neighbours, invalid: Invalid = "refuse", **parameters: Any
 ) -> Plan:
-    """Plan an evaluation: no rows are needed, nothing is spent. The plan names the model by its certificate."""
+    """Plan an evaluation: no rows are needed, nothing is spent. The plan names the model by what it has learned."""
     if not hasattr(model, "plan"):
         raise UseError(
             f"{type(model).__name__} is not a fitted estimator of this library. Hint: fit one, or load it by vw.load."
@@ -102,7 +104,7 @@ def evaluation_plan(
     step = Scoring(_model(model)).step(loss, neighbours)
     return Plan(
         estimator="evaluate",
-        parameters={"model": model.privacy_.plan_hash, "of": type(model).__name__, "invalid": invalid, **parameters},
+        parameters={"model": model_hash(model), "of": type(model).__name__, "invalid": invalid, **parameters},
         loss=loss,
         neighbours=neighbours,
         steps=(step,),
@@ -112,6 +114,15 @@ def evaluation_plan(
         layout=Layout(),
         expected_leaf_mse=step.variance,
     )
+
+
+def model_hash(model: Any) -> str:
+    """Return a name of a fitted model that no other has, though it be fitted by the same plan."""
+    digest = hashlib.sha256(model.privacy_.plan_hash.encode())
+    for name, array in sorted(model.model_.arrays().items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
 
 
 def _model(fitted: Any) -> Any:

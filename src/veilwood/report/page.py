@@ -18,7 +18,7 @@ from veilwood._version import __version__
 from veilwood.atomic_file import write_file
 from veilwood.errors import SignatureError, UseError
 from veilwood.estimators.base import BaseForest
-from veilwood.estimators.evaluation import Evaluation
+from veilwood.estimators.evaluation import Evaluation, model_hash
 from veilwood.models import file as model_file
 from veilwood.models.signed import verify
 from veilwood.privacy.certificate import steps_in_words
@@ -97,12 +97,13 @@ def page_of(
     if not isinstance(model, BaseForest):
         raise UseError(f"{type(model).__name__} is not a fitted estimator of this library.")
     check_is_fitted(model, "privacy_")
+    told = "the evaluation" if evaluation is None or isinstance(evaluation, Evaluation) else f"{str(evaluation)!r}"
     if evaluation is None:
         evaluation = getattr(model, "evaluation_", None)
     elif not isinstance(evaluation, Evaluation):
         evaluation = Evaluation.load(evaluation)
-    if evaluation is not None and evaluation.plan.parameters["model"] != model.privacy_.plan_hash:
-        raise UseError("the evaluation is of another model.")
+    if evaluation is not None and evaluation.plan.parameters["model"] != model_hash(model):
+        raise UseError(f"{told} is of another model. Hint: evaluate this one, or remove what is said of the other.")
     sections = [
         _head(model),
         _guarantee(model),

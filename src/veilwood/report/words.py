@@ -14,7 +14,9 @@ _LARGEST = 30.0
 
 WHY = (
     ("strengths of columns", "How much the best column tells, and the mean one: whether one is enough, or all help."),
-    ("histogram", "How the values of a column, or the target, are spread: where groups of them begin and end."),
+    ("histogram of column", "How the values of a column are spread: where groups of them begin and end."),
+    ("rows by group", "How the values of columns are spread: where groups of them begin and end."),
+    ("histogram", "How the target, or what is left of it, is spread: where it lies, and what is far from it."),
     ("weight of tables", "How much all tables should count together: less where columns say the same."),
     ("weight of fine cells", "How much small cells of several columns should count beside the rest."),
     ("rows", "How many rows there are, about. It decides how fine the rest can be."),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ import veilwood as vw
 from veilwood.audit.model_file import check_model
 from veilwood.data.encoding import Encoding
 from veilwood.forests.adaptive import borders as borders_module
-from veilwood.forests.adaptive.borders import Borders
-from veilwood.forests.cells import questions as asked
+from veilwood.forests.adaptive.borders import TOGETHER, Borders
+from veilwood.forests.adaptive.loop import Loop
 from veilwood.forests.cells.columns import columns_of
+from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import seeded_for_tests
+from veilwood.privacy.steps import Step, counting_step, joint_step
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning"),
@@ -46,14 +49,16 @@ def together(forest: Any) -> list[str]:
     return [step.name for step in forest.plan_.steps if step.name.endswith("rows by group")]
 
 
-def test_they_are_taken_where_they_pay_and_the_plan_is_checked_again() -> None:
+def test_they_are_taken_where_they_pay_and_the_plan_is_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     forest = fitted(2000, 6, epsilon=0.5)
     assert together(forest) == ["histograms 1 to 6: rows by group"]
     holds = {check.question: check.holds for check in check_model(forest)}
     assert [question for question, held in holds.items() if not held] == ["Is it private?"]  # seeded for this test
     assert not together(fitted(2000, 6, epsilon=0.05))  # too poor
-    assert not together(fitted(2000, 1, epsilon=0.5))  # nothing to be together with
     assert not together(fitted(20_000, 6, epsilon=0.5, delta=1e-6))  # by rho each has its own
+    monkeypatch.setattr(Loop, "_strengths", lambda self: None)  # so that tables come first
+    assert together(fitted(2000, 2, epsilon=0.5))
+    assert not together(fitted(2000, 1, epsilon=0.5))  # nothing to be together with
 
 
 def test_groups_follow_the_rows_and_bounds_far_too_wide_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,22 +87,48 @@ def test_rows_are_spread_by_counts_of_groups_and_inside_of_them_as_before() -> N
     assert borders.known(column)
 
 
-def test_classes_added_up_are_the_rows_in_groups() -> None:
-    """What is asked for, in one question wherever rows are, is what the step promises: each row once in each table."""
+def test_each_row_is_once_in_each_histogram_and_missing_values_have_a_group() -> None:
+    """At the door, where noise is added: what the step promises."""
     schema, X, y = wide_table(500, 3)
-    seen: list[Any] = []
-    real = asked.ClassesByCell.__call__
+    seen: list[tuple[Step, Any]] = []
+    real = Door.noisy
 
-    def kept(self: asked.ClassesByCell, rows: Any) -> Any:
-        seen.append((self.tables, real(self, rows)))
-        return seen[-1][1]
+    def kept(door: Door, step: Step, exact: Any) -> Any:
+        seen.append((step, exact.copy()))
+        return real(door, step, exact)
 
     with pytest.MonkeyPatch.context() as patch, seeded_for_tests(1):
-        patch.setattr(asked.ClassesByCell, "__call__", kept)
+        patch.setattr(Door, "noisy", kept)
         vw.PrivateForestClassifier(schema, epsilon=2, n_rows=500).fit(X, y)
-    (tables, counts), *_ = seen
-    assert len(tables) == 3
-    parts = np.split(counts.sum(axis=1), np.cumsum([table.n_cells for table in tables])[:-1])
+    ((step, exact),) = ((step, exact) for step, exact in seen if step.name == "histograms 1 to 3: rows by group")
+    parts = np.split(exact.ravel(), np.cumsum(step.table_cells[:-1]))
     assert [part.sum() for part in parts] == [500] * 3
-    (nulls,) = (part[-1] for table, part in zip(tables, parts, strict=True) if table.features == (0,))
-    assert nulls == X.x0.isna().sum()  # a missing value is a group of its own
+    assert sorted(part[-1] for part in parts) == [0, 0, X.x0.isna().sum()]
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        lambda step, near: counting_step(step.name, (54, 1), step.loss, near, l1=1, squared_l2=1),
+        lambda step, near: joint_step(step.name, (*step.table_cells, *step.table_cells), 1, step.loss, near),
+        lambda step, near: joint_step(step.name, (10,) * 6, 1, step.loss, near),
+        lambda step, near: joint_step("histograms 7 to 12: rows by group", step.table_cells, 1, step.loss, near),
+        lambda step, near: joint_step("round 7: rows by group", step.table_cells, 1, step.loss, near),
+        lambda step, near: counting_step("round 1: histogram of column 99", (98,), step.loss, near, l1=1, squared_l2=1),
+        lambda step, near: counting_step("round 1: histogram of column -1", (98,), step.loss, near, l1=1, squared_l2=1),
+        lambda step, near: counting_step(
+            "round 1: histogram of column 0", (9**9,), step.loss, near, l1=1, squared_l2=1
+        ),
+    ],
+)
+def test_histograms_that_these_columns_cannot_have_are_noticed(forged: Any) -> None:
+    """Six tables taken for one, more columns than there are, other groups, other numbers, other names."""
+    forest = fitted(2000, 6, epsilon=0.5)
+    plan = forest.plan_
+    steps = [forged(step, plan.neighbours) if step.name.endswith(TOGETHER) else step for step in plan.steps]
+    forest.plan_ = replace(plan, steps=tuple(steps))
+    assert "Do the parameters lead to this plan?" in {one.question for one in check_model(forest) if not one.holds}
+
+
+def test_an_epsilon_that_leaves_no_noise_is_fitted() -> None:
+    assert together(fitted(40, 2, epsilon=1e6))

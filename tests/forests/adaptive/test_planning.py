@@ -29,6 +29,10 @@ def test_a_plan_says_in_words_what_would_be_done() -> None:
     known = vw.PrivateForestClassifier(car.schema, epsilon=1.0, n_rows=1728).plan()
     assert list(known.notes) == ["at 1,728 rows"]
     assert "1,728 rows declared" in str(known)
+    numbers = vw.Schema.numeric((0, 1), classes=["a", "b"], n_features=9)
+    for n_rows, fewer in ((300, False), (1000, True)):
+        plan = str(vw.PrivateForestClassifier(numbers, epsilon=1.0, n_rows=n_rows).plan())
+        assert ("all of 9 columns (or fewer, if one tells much)" in plan) is fewer
     hopeless = forest_of("regression", epsilon=0.01, n_rows=50).plan()
     assert [step.name for step in hopeless.steps] == ["sums of the target"]
     assert "nothing but the mean" in str(hopeless)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
 
@@ -16,13 +17,15 @@ from veilwood.data.encoding import Encoding
 from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.adaptive.shapes import (
     MOST_CELLS,
+    SCORE_GROUPS,
     Strengths,
+    TableShape,
     TableShapes,
     TablesNoise,
     division,
     groups_in_set,
 )
-from veilwood.forests.cells.columns import columns_of
+from veilwood.forests.cells.columns import CellColumn, columns_of
 from veilwood.privacy.joint_moments import MOST_CELLS_TOGETHER
 from veilwood.privacy.joint_noise import JointLaplace
 from veilwood.privacy.loss import Loss, requested_loss
@@ -116,6 +119,19 @@ def test_one_column_that_tells_all_or_none_that_tells_anything_need_no_tables() 
     assert Strengths(-0.2, unsure=0.1).rounds_from(2) < np.inf
 
 
+def test_where_one_of_many_columns_stands_out_fewer_are_counted_in_finer_groups() -> None:
+    purse = Purse(Loss.pure(Fraction(1)), Neighbours())
+
+    def shape(n_rows: float, best: float, columns: Sequence[CellColumn] = NUMBERS) -> TableShape:
+        return division(columns, 2, n_rows, purse, purse.left, Strengths(best))[0]
+
+    assert shape(1000.0, 0.5).n_columns < 20 == shape(1000.0, 0.3).n_columns
+    assert shape(1000.0, 0.5).bins >= SCORE_GROUPS > shape(1000.0, 0.3).bins
+    assert shape(300.0, 0.5) == shape(300.0, 0.3)  # too poor
+    assert shape(500.0, 0.5, NUMBERS[:8]) == shape(500.0, 0.3, NUMBERS[:8])  # too few to choose from
+    assert shape(500.0, 0.5, NUMBERS[:9]) != shape(500.0, 0.3, NUMBERS[:9])
+
+
 def test_columns_are_chosen_where_few_stand_out_or_rows_are_few() -> None:
     """Together all columns have little noise, and a choice costs; one by one, or by rho, all of them are dear."""
     purse = Purse(Loss.pure(Fraction(1)), Neighbours())
@@ -127,7 +143,7 @@ def test_columns_are_chosen_where_few_stand_out_or_rows_are_few() -> None:
     assert counted(40.0) < 20
     assert counted(2000.0, strengths=Strengths(0.5, 0.4)) == 20
     assert counted(2000.0, strengths=Strengths(0.5, 0.03)) < 5
-    assert counted(2000.0, strengths=Strengths(0.5)) == 20  # of the mean nothing is known
+    assert counted(2000.0, strengths=Strengths(0.3)) == 20  # of the mean nothing is known
     few = division(NUMBERS[:8], 2, 2000.0, purse, purse.left, Strengths(0.5, 0.07))[0].n_columns
     assert few == 8  # little would be saved
     assert counted(200.0, Purse(requested_loss(1, 1e-6), Neighbours())) < 20

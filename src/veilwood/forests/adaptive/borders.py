@@ -7,6 +7,7 @@ Constants are for the epsilon e of one row (``purse``), and measured where nothi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +19,17 @@ from veilwood.forests.cells.cell_tables import Axis, CellTable
 from veilwood.forests.cells.columns import TINY, CellColumn, divided
 from veilwood.forests.cells.rows import AskedRows
 
-# Rows times e for a median to a tenth of the rows; at most so many times that; a share of a step's budget, measured
-# (exclusive-or 0.85 -> 0.94 at e = 4); taken anew where that is so many times better.
+# Histogram of one column: rows times e for a median to a tenth of the rows; at most so many times that; a share of a
+# round's budget, measured (exclusive-or 0.85 -> 0.94 at e = 4), and of the tables' (not varied); taken anew where that
+# is so many times better.
 CUT_NEEDS, CUT_MOST, CUT_SHARE, CUT_TABLES, CUT_ANEW = 70.0, 16.0, 0.25, 0.1, 4.0
-# Histograms of all columns of tables, with noise together: a share of their budget, in so many groups and octaves,
-# where the noise on half of a column is at most 1 / TOGETHER_NEEDS of the rows (most of it is not believed,
-# ``divided``; borders by chance are worse). 25 development tables: -0.4, -0.4, +0.7, +0.6, +0.7, +0.9, +0.7 points at
-# n e = 300, 436, 700, 1,000, 1,500, 2,182, 4,000 (s.e. 0.3 to 0.9); in bounds far too wide +12, +8, +17, +4 from 700
-# on. With needs of 1 and 3, 8 groups or a share of 0.2 much the same.
+# Coarse histograms of all columns of tables, with noise together: a share of their budget, in so many groups and
+# octaves, where the noise on half of a column is at most 1 / TOGETHER_NEEDS of the rows (of so noisy a histogram
+# ``divided`` believes little, and borders that know nothing are still worse). 25 development tables: -0.4, -0.4, +0.7,
+# +0.6, +0.7, +0.9, +0.7 points at n e = 300, 436, 700, 1,000, 1,500, 2,182, 4,000 (s.e. 0.3 to 0.9); in bounds far too
+# wide +12, +8, +17, +4 at 700 to 2,182. With needs of 1 and 3, 8 groups or a share of 0.2 much the same.
 TOGETHER_SHARE, TOGETHER_GROUPS, TOGETHER_NEEDS = 0.1, 4, 2.0
+TOGETHER: Final = ": rows by group"  # how names of their steps end
 
 Floats = NDArray[np.float64]
 
@@ -76,23 +79,24 @@ class Borders:
     ) -> None:
         """Take coarse histograms of these columns with noise together, where a share of the budget buys good ones."""
         noise, numeric = TablesNoise.of(purse), [column for column in columns if column.ordered]
-        tables = [CellTable((column.of_scales(TOGETHER_GROUPS),)) for column in numeric]
-        if not noise.jointly or len(tables) < 2:
+        if not noise.jointly or len(numeric) < 2:
             return
+        tables = [CellTable((coarse(column),)) for column in numeric]
         cells = [table.n_cells for table in tables]
         half = float((noise.variances(cells) * cells).max() / 2) ** 0.5
         if n_rows * purse.price(TOGETHER_SHARE * budget) < TOGETHER_NEEDS * half:
             return
-        last = 0
-        for group in noise.groups(cells):
-            first, last = last + 1, last + len(group.tables)
-            step = purse.counting_tables(
-                f"histograms {first} to {last}: rows by group", [cells[place] for place in group.tables], 1,
-                TOGETHER_SHARE * budget * group.share,
-            )  # fmt: skip
-            question = asked.ClassesByCell([tables[place] for place in group.tables], n_classes)
-            seen = purse.measure(step, self._rows.ask(question).sum(axis=1)).ravel()
-            parts = np.split(seen, np.cumsum(step.table_cells[:-1]))
+        groups, first = noise.groups(cells), 0
+        places = [place for group in groups for place in group.tables]
+        # Classes are added up before noise: all who hold rows answer that question, for all tables at once.
+        exact = self._rows.ask(asked.ClassesByCell([tables[place] for place in places], n_classes)).sum(axis=1)
+        for group in groups:
+            mine = [cells[place] for place in group.tables]
+            name = together_named(places.index(group.tables[0]), len(mine))
+            step = purse.counting_tables(name, mine, 1, TOGETHER_SHARE * budget * group.share)
+            seen = purse.measure(step, exact[first : first + sum(mine)]).ravel()
+            first += sum(mine)
+            parts = np.split(seen, np.cumsum(mine[:-1]))
             for place, counts, variance in zip(group.tables, parts, step.table_variances, strict=True):
                 self._spread(numeric[place], tables[place].axes[0], counts, variance, n_rows)
 
@@ -102,4 +106,19 @@ class Borders:
         before: Floats = np.bincount(groups, column.prior).astype(np.float64)
         held = divided(counts[: len(before)], before, variance, n_rows)
         self._mass[column.feature] = column.prior * (held / before)[groups]
-        self._precision[column.feature] = (2 / variance) ** 0.5
+        self._precision[column.feature] = (2 / max(variance, TINY)) ** 0.5
+
+
+def coarse(column: CellColumn) -> Axis:
+    """The groups of a numeric column in histograms with noise together."""
+    return column.of_scales(TOGETHER_GROUPS)
+
+
+def together_named(n_before: int, n_columns: int) -> str:
+    """Name the step of so many histograms, after so many others.
+
+    >>> together_named(0, 4), together_named(4, 1)
+    ('histograms 1 to 4: rows by group', 'histogram 5: rows by group')
+    """
+    last = n_before + n_columns
+    return (f"histogram {last}" if n_columns == 1 else f"histograms {n_before + 1} to {last}") + TOGETHER

@@ -54,8 +54,8 @@ from veilwood.forests.explained.estimates import Seen, TableScores
 from veilwood.progress import track
 
 FEWEST_ROWS: Final = 10.0
-# So many times as many rows declared as there can be, with so many standard errors: the count is believed. At 100 times
-# as many R2 -7.1 -> 0.8, balance-scale at e = 1 0.67 -> 0.87.
+# So many times as many rows declared as there can be, or as few, with so many standard errors: the count is believed
+# (numbers: if more). At 100 times as many R2 -7.1 -> 0.8, balance-scale at e = 1 0.67 -> 0.87.
 MISTAKEN, SURELY = 4.0, 3.0
 # Numbers: rows times e that the mean of residuals and a histogram of residuals need, and limits of their shares.
 MEAN_NEEDS, MEAN_SHARE = 30.0, 0.15
@@ -84,9 +84,10 @@ SCORED_ROWS: Final = 1 << 16  # so many rows judge candidates well enough
 NOISE_SHOWN: Final = 0.8  # of the noise's scale, what it adds to the size of a sum
 SPREAD_OF_NUMBERS: Final = 0.2  # of a gradient of numbers, its variance
 # Strengths of columns (``shapes``): rows times e for both numbers with an error of 0.025, for the first alone with one
-# of 0.05, and of 0.1; the largest and least share. With twice the error 15 tables of more than 8 columns lose 0.7, 1.1,
-# -0.1, 0.8, 0.4 points at n e = 700 to 4,000 (s.e. 0.4 to 0.8), digits 8, 8, 3, 3, 2: of 20 fits 2 to 4 chose few of
-# its columns, which are all needed.
+# of 0.05, and of 0.1; the least and the largest share. So both are asked from n e = 1,200 on, the first from 160 on.
+# With 60 and 16, both with 0.05 from 600 on, 15 tables of more than 8 columns lose 0.7, 1.1, -0.1, 0.8, 0.4 points at
+# n e = 700 to 4,000 (s.e. 0.4 to 0.8), digits 8, 8, 3, 3, 2: of 20 fits 2 to 4 chose few of its columns, which are all
+# needed.
 STRENGTH_NEEDS, STRENGTH_SHARES = ((2, 120.0), (1, 32.0), (1, 16.0)), (0.01, 0.1)
 OVER_LARGEST: Final = 0.1  # how far above the share of the largest class the gradient of two classes is cut
 # Fine cells: a part of the rows is held back to choose what they count; rows times e that the choice needs, and limits.
@@ -160,6 +161,8 @@ class Loop:
         error = (self._k * step.variance) ** 0.5
         if self._known and self._known > MISTAKEN * (counted + SURELY * error):
             self._known, counted = None, counted + error  # far more rows were declared than are there
+        elif self._known and counted - SURELY * error > MISTAKEN * self._known:
+            self._known = None  # far fewer
         self._n = float(self._known or counted)
         if not declared:
             self._purse = planning.settled(self._columns, self._k, self._n, self._purse)

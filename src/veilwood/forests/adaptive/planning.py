@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.forests.adaptive.purse import Purse
-from veilwood.forests.adaptive.shapes import division, together_in_words
+from veilwood.forests.adaptive.shapes import division, one_may_tell, together_in_words
 from veilwood.forests.adaptive.weighing import share_of
 from veilwood.forests.cells.columns import CellColumn
 from veilwood.forests.cells.rows import TARGET_CELLS, dearer
@@ -103,8 +103,9 @@ def pays_by_rho(columns: Sequence[CellColumn], n_classes: int, n_rows: float, by
     """Whether rho buys more for so many rows.
 
     By prices: steps of equal parts are worth more under rho from as many on as the square of how much more the whole is
-    worth by epsilon. Tables that get their noise together need less, but not the histograms that come before them (the
-    robot at e = 1, 24 columns of numbers: 0.79 by epsilon, 0.84 by rho). Fine cells take pure epsilon.
+    worth by epsilon. Tables that get their noise together need less, and so do coarse histograms before them, but
+    not finer ones (the robot at e = 1, 24 columns of numbers, before there were coarse ones: 0.79 by epsilon, 0.84 by
+    rho). Fine cells take pure epsilon.
     """
     if n_classes and by_epsilon.whole >= RICH_WITH_DELTA:
         return False
@@ -131,10 +132,12 @@ def in_words(columns: Sequence[CellColumn], n_classes: int, n_rows: int, purse: 
         if not shape.n_columns:
             return "nothing but how frequent the classes are would stand out: that is predicted"
         how = "all" if shape.n_columns == len(columns) else f"{shape.n_columns} privately chosen"
+        tells = one_may_tell(columns, purse, float(n_rows) * purse.price(left))
         asked = weight_share and few_rounds(float(n_rows), purse, left * (1 - part), n_classes)
         said.append(
-            f"class counts of {how} of {len(columns)} columns, {together_in_words(shape.together)}, with {part:.0%} of "
-            f"what is left{', and how much they should count together' if asked else ''}"
+            f"class counts of {how} of {len(columns)} columns{' (or fewer, if one tells much)' if tells else ''}, "
+            f"{together_in_words(shape.together)}, with {part:.0%} of what is left"
+            f"{', and how much they should count together' if asked else ''}"
         )
         left *= 1 - part
     elif n_rows * purse.whole < LEAST_START:

@@ -7,6 +7,7 @@ Here are its plan, its way through the door, and the model that is learned. What
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,6 +25,7 @@ from veilwood.data.schema import Schema
 from veilwood.data.sql.source import SqlSource
 from veilwood.data.sql.words import EngineWords
 from veilwood.errors import ModelFileError, PlanError, UseError
+from veilwood.forests.adaptive.borders import TOGETHER, coarse, together_named
 from veilwood.forests.adaptive.cell_forests import GrownModel, most_leaves, shares_of
 from veilwood.forests.adaptive.loop import WEIGHTS, Learned, Loop
 from veilwood.forests.adaptive.merging import merged
@@ -262,15 +264,17 @@ class PrivateForest(Method[PrivateForestParameters]):
 
     def replan(self, asked: Asked, plan: Plan) -> Plan:
         """Plan every step that was taken once more, from its name, shape and loss: sensitivity and noise follow."""
-        fresh = self.design(asked).plan
+        design = self.design(asked)
+        fresh = design.plan
         counted = plan.layout.rows_known == "counted" and self.parameters.n_rows is None
         if counted and _rows_are_public(asked) and plan.layout.rows_planned is not None:
             fresh = self._design(asked, plan.layout.rows_planned, declared=False, loss=fresh.loss).plan
         n_columns, n_classes = len(asked.schema.features), len(asked.schema.classes)
         try:
             check_columns_of_tables(plan, n_columns)
+            check_histograms(plan, design.columns, n_classes)
             steps = [planned_again(step, n_columns, n_classes, plan.choices, asked) for step in plan.steps]
-        except (KeyError, TypeError, ValueError, OverflowError):
+        except (KeyError, IndexError, TypeError, ValueError, OverflowError):
             raise PlanError("this plan does not say what was chosen on the way.") from None
         return replace(plan, steps=(fresh.steps[0], *steps[1:]), loss=fresh.loss)
 
@@ -325,6 +329,24 @@ def check_columns_of_tables(plan: Plan, n_columns: int) -> None:
         fits = fits and are_whole(columns, 0, n_columns - 1)
     if not fits:
         raise ValueError("these tables were not chosen by these steps")
+
+
+def check_histograms(plan: Plan, columns: Sequence[CellColumn], n_classes: int) -> None:
+    """Raise ValueError where a plan says that histograms were taken which these columns cannot have."""
+    together = [step for step in plan.steps if step.name.endswith(TOGETHER)]
+    cells = [size for step in together for size in step.table_cells]
+    starts = np.cumsum([0, *(len(step.table_cells) for step in together)]).tolist()
+    fits = not together or (n_classes > 0 and len(cells) > 1)
+    fits &= not Counter(cells) - Counter(coarse(column).size for column in columns if column.ordered)
+    for step, first in zip(together, starts, strict=False):
+        fits &= step.name == together_named(first, len(step.table_cells)) and step.shape == (sum(step.table_cells), 1)
+    for step in plan.steps:
+        _, alone, place = step.name.partition(": histogram of column ")
+        fits &= not alone or step.shape in [
+            (one.n_inside,) for one in columns if one.ordered and str(one.feature) == place
+        ]
+    if not fits:
+        raise ValueError("no such histograms of these columns are taken")
 
 
 def cells_of_tables(plan: Plan) -> list[int]:
