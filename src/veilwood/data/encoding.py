@@ -433,8 +433,7 @@ def check_names(
     lacking = [name for name in dict.fromkeys(wanted) if name not in names]
     told = []
     if lacking:
-        n_more = len(schema.feature_names) - 20
-        more = f" and {n_more} more" if n_more > 0 else ""
+        more = f" and {len(schema.feature_names) - 20} more" * (len(schema.feature_names) > 20)
         told.append(
             f"the table has no {_columns(lacking)}.{closest(lacking[0], unknown)} Hint: columns are matched by name; "
             f"the schema has {', '.join(schema.feature_names[:20])}{more}."

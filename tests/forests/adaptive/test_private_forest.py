@@ -115,16 +115,15 @@ def test_three_columns_of_which_no_pair_shows_anything_are_found() -> None:
     assert found.score(X[9_000:], y[9_000:]) > 0.8
 
 
-@pytest.mark.parametrize("declared", [60_000, 6])
-def test_far_more_or_fewer_rows_declared_than_there_are_do_no_harm(declared: int) -> None:
-    """Before, rounds were planned for 60,000: 0.69 to 0.94 in 12 fits, now 0.93 to 0.99."""
+def test_far_more_rows_declared_than_there_are_do_no_harm() -> None:
+    """Before, rounds were planned for the declared ones: 0.69 to 0.94 in 12 fits, now 0.93 to 0.99."""
     rng = np.random.default_rng(0)
     X = rng.random((600, 4))
     y = np.array(["a", "b", "c"])[(X[:, 0] * 3).astype(int)]
     schema = vw.Schema.numeric((0, 1), classes=["a", "b", "c"], n_features=4)
     with seeded_for_tests(3):
         scores = [
-            vw.PrivateForestClassifier(schema, epsilon=2, n_rows=declared, random_state=seed).fit(X, y).score(X, y)
+            vw.PrivateForestClassifier(schema, epsilon=2, n_rows=60_000, random_state=seed).fit(X, y).score(X, y)
             for seed in range(3)
         ]
     assert np.mean(scores) > 0.9

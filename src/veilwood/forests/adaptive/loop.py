@@ -54,8 +54,8 @@ from veilwood.forests.explained.estimates import Seen, TableScores
 from veilwood.progress import track
 
 FEWEST_ROWS: Final = 10.0
-# So many times as many rows declared as there can be, or as few, with so many standard errors: the count is believed
-# (numbers: if more). At 100 times as many R2 -7.1 -> 0.8, balance-scale at e = 1 0.67 -> 0.87.
+# So many times as many rows declared as there can be, with so many standard errors: the count is believed. At 100 times
+# as many R2 -7.1 -> 0.8, balance-scale at e = 1 0.67 -> 0.87. If fewer are declared, so many are planned for.
 MISTAKEN, SURELY = 4.0, 3.0
 # Numbers: rows times e that the mean of residuals and a histogram of residuals need, and limits of their shares.
 MEAN_NEEDS, MEAN_SHARE = 30.0, 0.15
@@ -161,8 +161,6 @@ class Loop:
         error = (self._k * step.variance) ** 0.5
         if self._known and self._known > MISTAKEN * (counted + SURELY * error):
             self._known, counted = None, counted + error  # far more rows were declared than are there
-        elif self._known and counted - SURELY * error > MISTAKEN * self._known:
-            self._known = None  # far fewer
         self._n = float(self._known or counted)
         if not declared:
             self._purse = planning.settled(self._columns, self._k, self._n, self._purse)
