@@ -102,15 +102,15 @@ def test_four_refused_fits_print_no_category() -> None:
 
 def test_a_csv_with_decimal_commas_prints_no_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "rows.csv"
-    path.write_text("age,ward,ill\n31,A,no\n58,2,B,yes\nPeterPrivate,B,yes\n")
+    path.write_text("age,ward,ill\n31,A,no\n58271,2,B,yes\nPeterPrivate,B,yes\n")
     refusal = refusal_of(path)
     assert "PeterPrivate" not in told_by(refusal)
-    assert "58" not in told_by(refusal)
+    assert "58271" not in told_by(refusal)
     SCHEMA.save(tmp_path / "schema.json")
     command = ["fit", str(path), "--schema", str(tmp_path / "schema.json"), "-o", str(tmp_path / "m.veilwood")]
     assert main(command) == 2
     said = capsys.readouterr()
-    assert "58" not in said.err
+    assert "58271" not in said.err
     assert "Peter" not in said.err
 
 

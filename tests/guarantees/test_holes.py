@@ -29,6 +29,7 @@ from veilwood.data.cluster.worker import PartSums, count_rows, encoded_schema, o
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.errors import OutOfSchemaError, PlanError, VeilwoodError
+from veilwood.forests.adaptive import fine_cells
 from veilwood.forests.cells import cluster_rows
 from veilwood.forests.cells.cell_tables import CellTable, grow_tables
 from veilwood.forests.cells.rows import HeldRows
@@ -385,6 +386,7 @@ def test_no_step_of_a_private_forest_moves_further_than_planned(
     epsilon: float, task: str, delta: float, adjacency: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two neighbours in another order, the second shown what came out for the first: whole fits, step by step."""
+    monkeypatch.setattr(fine_cells, "LEAST_ROWS", 0.0)  # so that they are reached
     estimator = vw.PrivateForestClassifier if task == "classification" else vw.PrivateForestRegressor
     target = {"kind": "categorical", "values": ["0", "1", "2"]} if task == "classification" else {"kind": "numeric"}
     bounds = {"lower": 0, "upper": 1}
@@ -402,7 +404,7 @@ def test_no_step_of_a_private_forest_moves_further_than_planned(
         second = pd.concat([second, extra.assign(y=0)])
     kinds = str if task == "classification" else float
     forest = estimator(
-        public, epsilon=epsilon, delta=delta, n_rows=400, privacy_unit=3, adjacency=adjacency,
+        public, epsilon=epsilon, delta=delta, n_rows=300, privacy_unit=3, adjacency=adjacency,
         random_state=0,
     )  # fmt: skip
     noisy, select, sparse = Door.noisy, Door.select, Door.sparse
