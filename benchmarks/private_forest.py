@@ -278,7 +278,6 @@ def speed(epsilon: float, n_rows: int = 1_000_000, n_columns: int = 20) -> str:
     ]
     columns.append({"name": "y", "kind": "categorical", "values": [0, 1]})
     schema = vw.Schema.from_dict({"name": "made", "task": "classification", "target": "y", "columns": columns})
-
     size = X.nbytes / 2**20
 
     def fitted() -> tuple[Any, str]:
