@@ -44,12 +44,3 @@ def test_doubt_leaves_nothing_impossible() -> None:
     doubted = leaves.with_doubt(shares, 4)
     np.testing.assert_allclose(doubted.sum(axis=1), 1.0)
     assert doubted.min() == pytest.approx(1 / 15)
-
-
-def test_a_table_keeps_its_totals() -> None:
-    table = np.random.default_rng(0).random((3, 4, 2)) * 20
-    totals = np.array([100.0, 50.0])
-    for noise in (0.0, 5.0, 1e6):
-        kept = leaves.shrunken_table(table, noise, totals)
-        np.testing.assert_allclose(kept.sum(axis=(0, 1)), totals)
-    np.testing.assert_allclose(kept, np.broadcast_to(totals / 12, kept.shape))

@@ -163,7 +163,7 @@ def attack_tables(adjacency: Any = "add-remove") -> Guesses:
 
 def all_columns_in_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have every column counted, and nothing else but all rows."""
-    monkeypatch.setattr(loop, "division", lambda columns, *_: (TableShape(1.0, len(columns), 1, 2), 1.0))
+    monkeypatch.setattr(loop, "division", lambda columns, *_: (TableShape(1.0, len(columns), 2), 1.0))
 
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])

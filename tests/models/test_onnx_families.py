@@ -13,9 +13,7 @@ import pytest
 
 import veilwood as vw
 from veilwood import estimators, not_private
-from veilwood.forests.adaptive.cell_forests import GrownModel
 from veilwood.forests.cells.cell_tables import CellTable, grow_tables
-from veilwood.forests.cells.columns import columns_of
 from veilwood.models.onnx import export_onnx
 
 onnx = pytest.importorskip("onnx")
@@ -173,7 +171,6 @@ def test_a_private_forest_that_knows_nothing_is_exported(tmp_path: Path) -> None
 
 
 def test_fine_cells_are_exported(tmp_path: Path) -> None:
-    """A forest of shares, as fits at a rich budget choose it, and an additive model, put in by hand."""
     rng = np.random.default_rng(0)
     schema = vw.Schema.numeric((0, 1), classes=["a", "b", "c"], n_features=3)
     X = rng.random((3_000, 3))
@@ -181,14 +178,9 @@ def test_fine_cells_are_exported(tmp_path: Path) -> None:
     fits = (vw.PrivateForestClassifier(schema, epsilon=40.0, random_state=0).fit(X, y) for _ in range(12))
     model = next(fit for fit in fits if fit.model_.cells is not None)  # the first, but for chance
     frame = pd.DataFrame(rng.random((500, 3)) * 1.2 - 0.1, columns=list(schema.feature_names))
-    assert not model.model_.cells.additive
     assert_same(model, tmp_path / "forest.onnx", frame)
-    columns = columns_of(model.model_.encoding)
-    forest, _ = grow_tables([CellTable((column.of_mass(column.prior, 5),)) for column in columns])
-    start = np.log([0.2, 0.3, 0.5])
-    grown = GrownModel(forest, rng.normal(size=(forest.n_leaves, 3)), start)
-    model.model_ = replace(model.model_, cells=grown, weight=0.5)
-    assert_same(model, tmp_path / "additive.onnx", frame)
+    model.model_ = replace(model.model_, weight=0.5)
+    assert_same(model, tmp_path / "half.onnx", frame)
 
 
 def test_a_predictor_that_answers_privately_is_refused_and_says_why(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from forests.adaptive.test_cell_forests import FORESTS
-from veilwood.forests.adaptive.cell_forests import ModelKind, _fitted_tree
 from veilwood.trees.counting import HAVE_NUMBA
+from veilwood.trees.fitting import FittedTree, TreeKind
+
+KINDS = [TreeKind(True, 1.0, 1), TreeKind(True, 1.0, 4), TreeKind(False, 0.4, 2), TreeKind(False, 0.4, 80)]
 
 
 def table(n_classes: int, n_rows: int) -> tuple[Any, Any]:
@@ -24,12 +25,12 @@ def table(n_classes: int, n_rows: int) -> tuple[Any, Any]:
 
 
 @pytest.mark.skipif(not HAVE_NUMBA, reason="compares with compiled loops")
-@pytest.mark.parametrize("candidate", FORESTS, ids=str)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize(("n_classes", "n_rows"), [(2, 3000), (3, 300), (12, 900), (2, 1)])
-def test_compiled_trees_are_those_of_scikit_learn(candidate: ModelKind, n_classes: int, n_rows: int) -> None:
+def test_compiled_trees_are_those_of_scikit_learn(kind: TreeKind, n_classes: int, n_rows: int) -> None:
     X, y = table(n_classes, n_rows)
     for seed in (0, 1, 2):
-        slow, fast = (_fitted_tree(candidate, X, y, n_classes, seed, way) for way in (False, True))
+        slow, fast = (FittedTree.of(kind, X, y, n_classes, seed, 1 << 16, fast=way) for way in (False, True))
         inner = slow.left >= 0
         assert np.array_equal(slow.left, fast.left)
         assert np.array_equal(slow.right, fast.right)
@@ -38,5 +39,5 @@ def test_compiled_trees_are_those_of_scikit_learn(candidate: ModelKind, n_classe
         assert np.array_equal(slow.shares, fast.shares)
         assert inner.any() == (n_rows > 1)
         others, _ = table(n_classes + 1, 200)
-        assert np.array_equal(slow.ask(others, False), fast.ask(others, True))
-        assert np.array_equal(slow.ask(X, False).shape, (n_rows, n_classes))
+        assert np.array_equal(slow.ask(others, fast=False), fast.ask(others, fast=True))
+        assert np.array_equal(slow.ask(X, fast=False).shape, (n_rows, n_classes))

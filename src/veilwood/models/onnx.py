@@ -18,7 +18,7 @@ from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.errors import FileError, ModelFileError, UseError
 from veilwood.estimators.base import BaseForest
 from veilwood.estimators.class_weights import weights_of
-from veilwood.forests.adaptive.cell_forests import GrownModel
+from veilwood.forests.adaptive.cell_forests import GrownForest
 from veilwood.forests.adaptive.private_forest import PrivateForestModel
 from veilwood.forests.matrix.training import MatrixModel
 from veilwood.forests.noisy_leaves import LeafModel
@@ -165,11 +165,8 @@ def _add_up_scores(graph: Graph, model: PrivateForestModel, values: str) -> _Sai
     return _Said(shares, shares)
 
 
-def _shares_of_cells(graph: Graph, cells: GrownModel, encoding: Encoding, values: str) -> str:
-    sums = _sum_over_trees(graph, cells.forest, cells.values, encoding, values)
-    scores = graph.add("Add", graph.constant(cells.start[None]), sums)
-    if cells.additive:
-        return _probabilities(graph, scores, len(cells.start))
+def _shares_of_cells(graph: Graph, cells: GrownForest, encoding: Encoding, values: str) -> str:
+    scores = _sum_over_trees(graph, cells.forest, cells.values, encoding, values)
     return graph.add("Div", scores, _row_sums(graph, scores))
 
 

@@ -19,7 +19,6 @@ import veilwood as vw
 from veilwood import audit
 from veilwood.audit.noninterference import forced, interference
 from veilwood.forests.adaptive import borders, loop, planning, private_forest
-from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.adaptive.weighing import MOST_GAIN
 from veilwood.forests.cells import questions
 from veilwood.forests.cells.cell_tables import CellTable
@@ -32,6 +31,7 @@ from veilwood.privacy.loss import Loss, zcdp_rho
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.privacy.plan import Layout, Plan
+from veilwood.privacy.purse import Purse
 from veilwood.privacy.selection import ExponentialMechanism, PermuteAndFlip
 from veilwood.privacy.sparse_noise import SparseLaplace
 from veilwood.privacy.steps import Step, counting_step

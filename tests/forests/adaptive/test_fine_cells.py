@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fine cells: which columns they are made of and how finely, from noisy counts alone, and groups that seem empty."""
+"""Fine cells: which columns they are made of and how finely, from noisy counts alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import veilwood as vw
 from veilwood.data.encoding import Encoding
-from veilwood.forests.adaptive.fine_cells import FINEST, FineCells, choose_axes, without_empty_groups
+from veilwood.forests.adaptive.fine_cells import FINEST, choose_axes
 from veilwood.forests.cells.cell_tables import Axis
 from veilwood.forests.cells.columns import CellColumn, columns_of
 
@@ -102,35 +102,3 @@ def test_noise_alone_does_not_make_a_column_strong() -> None:
     noisy = [strong(asked[0]), counted(asked[1], 0.5) + rng.normal(0, 30.0, (200, 2))]
     sizes = {axis.feature: axis.size for axis in choose_axes(asked, noisy, 900.0, 64)}
     assert sizes[0] > sizes.get(1, 1)
-
-
-def cells_of(axis: Axis, rows: NDArray[Any], finds: int, seed: int = 0) -> FineCells:
-    """Cells of one column: so many rows in each group, one in a cell, and chance finds everywhere."""
-    by_chance = np.random.default_rng(seed).integers(0, axis.size, finds)
-    groups = np.concatenate([np.repeat(np.arange(axis.size), rows), by_chance]).astype(np.uint8)
-    ones = np.ones(len(groups), np.int64)
-    return FineCells((axis,), groups[:, None], ones * 0, ones, finds=float(finds), variance=0.1)
-
-
-def test_groups_that_hold_chance_finds_alone_are_left_out() -> None:
-    (number,) = columns(0)
-    axis = number.of_mass(number.prior, 8)
-    rows = np.array([500] * (axis.size - 3) + [0, 0, 0])
-    rows[-1] = 500  # missing values
-    kept = without_empty_groups(cells_of(axis, rows, finds=80))
-    assert set(kept.groups[:, 0].tolist()) == set(np.flatnonzero(rows).tolist())
-    assert kept.finds == pytest.approx(80 * np.mean(rows > 0))
-    assert len(kept.label) == len(kept.weight) == len(kept.groups)
-
-
-def test_rows_that_are_too_few_to_tell_stay() -> None:
-    (number,) = columns(0)
-    axis = number.of_mass(number.prior, 8)
-    sparse = cells_of(axis, np.full(axis.size, 2), finds=200)  # every group looks like chance
-    assert len(without_empty_groups(sparse).weight) == len(sparse.weight)
-
-
-def test_rare_categories_stay() -> None:
-    (ward,) = columns(6)
-    rare = cells_of(ward.values(), np.array([500, 500, 500, 500, 0, 1]), finds=60)
-    assert len(without_empty_groups(rare).weight) == len(rare.weight)

@@ -14,10 +14,10 @@ import veilwood as vw
 from fixtures.clinic import COLUMNS, forest_of, schema_of, table_of
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.forests.adaptive.planning import first_step, in_words
-from veilwood.forests.adaptive.purse import Purse
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.loss import requested_loss
 from veilwood.privacy.neighbours import Neighbours, unit_of
+from veilwood.privacy.purse import Purse
 from veilwood.privacy.steps import Step
 
 pytestmark = [

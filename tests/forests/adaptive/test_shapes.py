@@ -9,27 +9,22 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import veilwood as vw
 from veilwood.data.encoding import Encoding
-from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.adaptive.shapes import (
-    MOST_CELLS,
     SCORE_GROUPS,
     Strengths,
     TableShape,
     TableShapes,
-    TablesNoise,
     division,
     groups_in_set,
 )
 from veilwood.forests.cells.columns import CellColumn, columns_of
-from veilwood.privacy.joint_moments import MOST_CELLS_TOGETHER
-from veilwood.privacy.joint_noise import JointLaplace
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.purse import Purse
+from veilwood.privacy.tables_noise import TablesNoise
 
 NUMBERS = columns_of(Encoding(vw.Schema.numeric((0, 1), classes=["a", "b"], n_features=20), "grid"))
 CAR = columns_of(Encoding(vw.datasets.car().schema, "grid"))
@@ -44,18 +39,6 @@ def test_more_rows_and_more_budget_are_worth_more(columns: tuple[object, ...], n
     for shapes in (by_rows, by_price):
         assert all(one.worth <= other.worth + 1e-9 for one, other in pairwise(shapes))
         assert all(one.n_columns <= other.n_columns for one, other in pairwise(shapes))
-
-
-def test_shapes_fit_the_table_and_the_memory() -> None:
-    for n_classes in (2, 10, 100):
-        shape = TableShapes(CAR, n_classes, 10**6, NOISES[0]).best(10.0, 8.0)
-        assert 1 <= shape.together <= shape.n_columns <= len(CAR)
-        assert shape.n_tables == -(-shape.n_columns // shape.together)
-        largest = sorted((column.n_cells for column in CAR), reverse=True)[: shape.together]
-        cells = n_classes
-        for size in largest:
-            cells *= size
-        assert cells <= MOST_CELLS or shape.together == 1
 
 
 def test_few_strong_columns_get_few_tables_and_many_equal_ones_all() -> None:
@@ -85,30 +68,6 @@ def test_groups_in_a_set_have_the_median_as_a_border() -> None:
         assert groups_in_set(bins, 2) % 2 == groups_in_set(bins, 3) % 2 == 0
         assert groups_in_set(bins, 2) ** 2 <= 64
         assert groups_in_set(bins, 3) ** 3 <= 64
-
-
-@given(st.lists(st.integers(1, 300), min_size=1, max_size=60))
-def test_every_table_gets_noise_once_and_together_hardly_more_than_alone(sizes: list[int]) -> None:
-    together, alone, _ = NOISES
-    for noise in NOISES:
-        groups = noise.groups(sizes)
-        assert sorted(place for group in groups for place in group.tables) == list(range(len(sizes)))
-        assert sum(group.share for group in groups) == pytest.approx(1.0)
-    for group in together.groups(sizes):
-        mine = [sizes[place] for place in group.tables]
-        assert len(mine) == 1 or JointLaplace(1, mine).sizes == tuple(mine)  # fits
-    cells = np.maximum(np.array(sizes) - 1, 0)  # free ones
-    # shares of tables alone follow rounded sizes, and may be a little better by chance
-    assert cells @ together.variances(sizes) <= 1.1 * (cells @ alone.variances(sizes)) + 1e-9
-
-
-def test_tables_of_about_one_size_share_their_noise_and_a_large_one_does_not() -> None:
-    groups = NOISES[0].groups([2, 2000, 3, 2, 2, 40])
-    assert [group.tables for group in groups] == [(0, 3, 4, 2), (5,), (1,)]
-    many = NOISES[0].groups([8] * 100)
-    assert sum(len(group.tables) for group in many) == 100
-    assert max(8 * len(group.tables) for group in many) <= MOST_CELLS_TOGETHER
-    assert NOISES[0].variances([2] * 20)[0] < NOISES[1].variances([2] * 20)[0] / 9
 
 
 def test_one_column_that_tells_all_or_none_that_tells_anything_need_no_tables() -> None:

@@ -47,7 +47,7 @@ def test_noise_on_few_rows_is_no_strong_evidence(monkeypatch: pytest.MonkeyPatch
     noisy = [6.25 + rng.laplace(0, (variance / 2) ** 0.5, (4, 2)) for _ in range(200)]
 
     def told(counts: NDArray[np.float64], totals: NDArray[np.float64], variance: float) -> NDArray[np.float64]:
-        return evidence(believed_counts(counts, counts.shape[:1], totals, variance), totals, variance, 1)
+        return evidence(believed_counts(counts, totals, variance), totals, variance, 1)
 
     def loudest() -> float:
         return max(float(np.abs(told(count, totals, variance)).max()) for count in noisy)
@@ -57,3 +57,12 @@ def test_noise_on_few_rows_is_no_strong_evidence(monkeypatch: pytest.MonkeyPatch
     assert now < 0.6 * loudest()
     exact = np.array([[10.0, 40.0], [40.0, 10.0]])
     assert np.allclose(told(exact * 1e6, exact.sum(axis=0) * 1e6, 1.0)[:, 0], [1.386, -1.386], atol=1e-3)
+
+
+def test_what_is_believed_of_a_table_keeps_its_totals() -> None:
+    counts, totals = np.random.default_rng(0).random((12, 2)) * 20, np.array([100.0, 50.0])
+    for variance in (0.0, 5.0):
+        np.testing.assert_allclose(believed_counts(counts, totals, variance).sum(axis=0), totals, rtol=0.1)
+    np.testing.assert_allclose(believed_counts(counts, totals, 1e6), np.broadcast_to(totals / 12, (12, 2)))
+    exact = np.array([[9000.0, 1000.0], [1000.0, 9000.0]])
+    np.testing.assert_allclose(believed_counts(exact, exact.sum(axis=0), 0.0), exact, rtol=1e-3)

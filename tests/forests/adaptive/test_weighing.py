@@ -11,12 +11,12 @@ import pytest
 
 import veilwood as vw
 from veilwood.forests.adaptive import planning, private_forest, weighing
-from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.adaptive.weighing import FURTHEST, MOST_GAIN, SHARES, BelievedTable, share_of, weight_of
 from veilwood.forests.cells.rows import SCORE_UNITS, probabilities
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Adjacency, Neighbours, Rows
+from veilwood.privacy.purse import Purse
 
 pytestmark = pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning")
 

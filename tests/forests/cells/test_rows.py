@@ -18,7 +18,6 @@ import veilwood as vw
 from fixtures.clinic import COLUMNS, forest_of, small_table, table_of
 from veilwood import audit
 from veilwood.data.encoding import TARGET_LEVELS
-from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.cells import questions as asked
 from veilwood.forests.cells.cell_tables import CellTable
 from veilwood.forests.cells.rows import GRADIENT_UNITS, LEVEL_UNITS, SCORE_UNITS, ScoredRows, gradients, reach
@@ -27,6 +26,7 @@ from veilwood.privacy.ledger import MemoryLedger
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.neighbours import Rows as RowsUnit
+from veilwood.privacy.purse import Purse
 from veilwood.trees.counting import HAVE_NUMBA
 
 pytestmark = [

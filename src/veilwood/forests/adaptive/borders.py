@@ -12,24 +12,23 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.forests.adaptive.purse import Purse
-from veilwood.forests.adaptive.shapes import TablesNoise
 from veilwood.forests.cells import questions as asked
 from veilwood.forests.cells.cell_tables import Axis, CellTable
 from veilwood.forests.cells.columns import TINY, CellColumn, divided
 from veilwood.forests.cells.rows import AskedRows
+from veilwood.privacy.purse import Purse
+from veilwood.privacy.tables_noise import TablesNoise, count_tables
 
 # Histogram of one column: rows times e for a median to a tenth of the rows; at most so many times that; a share of a
-# round's budget, measured (exclusive-or 0.85 -> 0.94 at e = 4), and of the tables' (not varied); taken anew where that
-# is so many times better.
-CUT_NEEDS, CUT_MOST, CUT_SHARE, CUT_TABLES, CUT_ANEW = 70.0, 16.0, 0.25, 0.1, 4.0
+# round's budget, measured (exclusive-or 0.85 -> 0.94 at e = 4); taken anew where that is so many times better.
+CUT_NEEDS, CUT_MOST, CUT_SHARE, CUT_ANEW = 70.0, 16.0, 0.25, 4.0
 # Coarse histograms of all columns of tables, with noise together: a share of their budget, in so many groups and
 # octaves, where the noise on half of a column is at most 1 / TOGETHER_NEEDS of the rows (of so noisy a histogram
 # ``divided`` believes little, and borders that know nothing are still worse). 25 development tables: -0.4, -0.4, +0.7,
 # +0.6, +0.7, +0.9, +0.7 points at n e = 300, 436, 700, 1,000, 1,500, 2,182, 4,000 (s.e. 0.3 to 0.9); in bounds far too
 # wide +12, +8, +17, +4 at 700 to 2,182. With needs of 1 and 3, 8 groups or a share of 0.2 much the same.
 TOGETHER_SHARE, TOGETHER_GROUPS, TOGETHER_NEEDS = 0.1, 4, 2.0
-TOGETHER: Final = ": rows by group"  # how names of their steps end
+TOGETHER: Final = ("histogram", "rows by group")  # how their steps are named
 
 Floats = NDArray[np.float64]
 
@@ -63,11 +62,11 @@ class Borders:
         share = np.ones(axis.size) if mass is None else np.bincount(axis.groups[: len(mass)], mass, axis.size)
         return np.asarray(share / max(share.sum(), TINY))
 
-    def see(self, column: CellColumn, name: str, purse: Purse, n_rows: float, budget: float, part: float) -> None:
-        """Take a histogram of the column, where a part of the budget buys a good one."""
-        share = min(max(part * budget, purse.share(CUT_NEEDS / n_rows)), purse.share(CUT_MOST * CUT_NEEDS / n_rows))
+    def see(self, column: CellColumn, name: str, purse: Purse, n_rows: float, budget: float) -> None:
+        """Take a histogram of the column, where a share of the budget buys a good one."""
+        share = min(CUT_SHARE * budget, purse.share(CUT_MOST * CUT_NEEDS / n_rows))
         price, before = purse.price(share), self._precision.get(column.feature, 0.0)
-        if not column.ordered or price <= CUT_ANEW * before or share > CUT_SHARE * budget:
+        if not column.ordered or price < max(CUT_NEEDS / n_rows, CUT_ANEW * before):
             return
         step = purse.counting(f"{name}: histogram of column {column.feature}", (column.n_inside,), share)
         seen = purse.measure(step, self._rows.ask(asked.Histogram(column.feature, column.n_inside)))
@@ -78,27 +77,20 @@ class Borders:
         self, columns: Sequence[CellColumn], n_classes: int, purse: Purse, n_rows: float, budget: float
     ) -> None:
         """Take coarse histograms of these columns with noise together, where a share of the budget buys good ones."""
-        noise, numeric = TablesNoise.of(purse), [column for column in columns if column.ordered]
-        if not noise.jointly or len(numeric) < 2:
-            return
+        noise = TablesNoise.of(purse)
+        numeric = sorted((column for column in columns if column.ordered), key=lambda column: coarse(column).size)
         tables = [CellTable((coarse(column),)) for column in numeric]
-        cells = [table.n_cells for table in tables]
-        half = float((noise.variances(cells) * cells).max() / 2) ** 0.5
-        if n_rows * purse.price(TOGETHER_SHARE * budget) < TOGETHER_NEEDS * half:
+        if not noise.jointly or len(tables) < 2:
             return
-        groups, first = noise.groups(cells), 0
-        places = [place for group in groups for place in group.tables]
+        cells, share = [table.n_cells for table in tables], TOGETHER_SHARE * budget
+        half = float((noise.variances(cells) * cells).max() / 2) ** 0.5
+        if n_rows * purse.price(share) < TOGETHER_NEEDS * half:
+            return
         # Classes are added up before noise: all who hold rows answer that question, for all tables at once.
-        exact = self._rows.ask(asked.ClassesByCell([tables[place] for place in places], n_classes)).sum(axis=1)
-        for group in groups:
-            mine = [cells[place] for place in group.tables]
-            name = together_named(places.index(group.tables[0]), len(mine))
-            step = purse.counting_tables(name, mine, 1, TOGETHER_SHARE * budget * group.share)
-            seen = purse.measure(step, exact[first : first + sum(mine)]).ravel()
-            first += sum(mine)
-            parts = np.split(seen, np.cumsum(mine[:-1]))
-            for place, counts, variance in zip(group.tables, parts, step.table_variances, strict=True):
-                self._spread(numeric[place], tables[place].axes[0], counts, variance, n_rows)
+        exact = self._rows.ask(asked.ClassesByCell(tables, n_classes)).sum(axis=1, keepdims=True)
+        seen = count_tables(purse, cells, exact, share, TOGETHER)
+        for column, table, counts, variance in zip(numeric, tables, seen.counts, seen.variances, strict=True):
+            self._spread(column, table.axes[0], counts.ravel(), variance, n_rows)
 
     def _spread(self, column: CellColumn, axis: Axis, counts: Floats, variance: float, n_rows: float) -> None:
         """Spread rows over the cells of a column: over its groups by their counts, inside of each as before."""
@@ -112,13 +104,3 @@ class Borders:
 def coarse(column: CellColumn) -> Axis:
     """The groups of a numeric column in histograms with noise together."""
     return column.of_scales(TOGETHER_GROUPS)
-
-
-def together_named(n_before: int, n_columns: int) -> str:
-    """Name the step of so many histograms, after so many others.
-
-    >>> together_named(0, 4), together_named(4, 1)
-    ('histograms 1 to 4: rows by group', 'histogram 5: rows by group')
-    """
-    last = n_before + n_columns
-    return (f"histogram {last}" if n_columns == 1 else f"histograms {n_before + 1} to {last}") + TOGETHER

@@ -10,19 +10,18 @@ as one grown from the rows (``cell_forests``). A column's groups are worth the p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import log2, prod
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.cells.cell_tables import Axis, CellTable
 from veilwood.forests.cells.columns import CellColumn, divided
 from veilwood.forests.cells.questions import ClassesByCell
 from veilwood.forests.cells.rows import AskedRows
-from veilwood.privacy.sparse_noise import SparseLaplace
+from veilwood.privacy.purse import Purse
 
 # From LEAST_RICH on, epsilon of one row, a cell of one row stands out. Cells are tried if the affordable ones have the
 # part COVERED of the bits that all columns have in WANTED_GROUPS groups each, or from RICH on HARDLY_COVERED of them.
@@ -37,12 +36,10 @@ CELL_SHARE: Final = 0.6  # of the budget; 0.3 and 0.4 were worse at e = 20 (pen 
 COLUMN_PART: Final = 0.1  # of that, for what each column tells about the classes
 FINDS_PER_ROW: Final = 0.5  # empty cells that turn up by chance, mostly far from all rows,
 MOST_FINDS: Final = 1 << 22  # and so many at most, however many rows there are said to be
-MORE_THAN_CHANCE: Final = 3.0  # standard deviations of the chance finds in a group, up to which it seems to be empty
 MOST_ROWS: Final = 1 << 22  # drawn by secret coins: of their cells at most MOST_KEPT are learned from
 FINEST, MOST_VALUES = 64, 256  # groups of a numeric column, and of a categorical one
 STRENGTH_GROUPS: Final = 16  # of a numeric column, in which its strength is judged
 MOST_KEPT: Final = 1 << 18  # of the cells that were released, and of the rows they stand for, what is learned from
-MOST_LOST: Final = 0.01  # of the rows, where groups seem to be empty
 UNSEEN: Final = 0.05  # of the mean strength of the STRONGEST columns, what every column may have in interactions
 STRONGEST: Final = 5
 LEAST_SPREAD: Final = 0.05  # of a column, below which it is not taken to be stronger than it looks
@@ -65,18 +62,12 @@ class FineCells:
         Its class.
     weight : ndarray of int
         Its noisy count, at least 1.
-    finds : float
-        How many of them are expected to be empty.
-    variance : float
-        Of the noise on the count of one that is not.
     """
 
     axes: tuple[Axis, ...]
     groups: NDArray[np.uint8]
     label: Ints
     weight: Ints
-    finds: float = 0.0
-    variance: float = 0.0
 
 
 def may_win(columns: Sequence[CellColumn], n_classes: int, n_rows: float, price: float) -> bool:
@@ -118,32 +109,11 @@ def measure(
     held = rows.occupied(axes, n_classes, min(1.0, MOST_ROWS / n_rows))
     found, weight = purse.measure_sparse(cells, *held, n_cells)
     kept = np.sort(rng.permutation(len(found))[:MOST_KEPT])
-    noise = cells.mechanism
-    finds = n_cells / noise.gap * len(kept) / max(len(found), 1) if isinstance(noise, SparseLaplace) else 0.0
-    found, weight = found[kept], weight[kept]
-    where, label = np.divmod(found, n_classes)
+    where, label = np.divmod(found[kept], n_classes)
     groups = np.empty((len(where), len(axes)), np.uint8)  # at most MOST_VALUES of them
     for number in reversed(range(len(axes))):
         where, groups[:, number] = np.divmod(where, axes[number].size)
-    return without_empty_groups(FineCells(axes, groups, label, weight, finds, cells.variance))
-
-
-def without_empty_groups(cells: FineCells) -> FineCells:
-    """Leave out cells in groups of a numeric column that hold no more rows than chance finds do.
-
-    Noise can put a group into an empty part of the bounds. A column of which too many rows would go is left as it is:
-    its groups hold too few rows to tell. Rare categories are no such parts, and stay.
-    """
-    kept, finds = np.ones(len(cells.weight), bool), cells.finds
-    for number, axis in enumerate(cells.axes):
-        size, group = axis.size, cells.groups[:, number]
-        expected = cells.finds / size
-        rows = np.bincount(group, cells.weight, size) - expected
-        empty = rows <= MORE_THAN_CHANCE * np.sqrt(expected * (1 + cells.variance))
-        if axis.ordered and rows.sum() > 0 and rows[empty].sum() <= MOST_LOST * rows.sum():
-            kept &= ~empty[group]
-            finds *= float(1 - empty.mean())
-    return replace(cells, groups=cells.groups[kept], label=cells.label[kept], weight=cells.weight[kept], finds=finds)
+    return FineCells(axes, groups, label, weight[kept])
 
 
 # -- which columns, and how fine -------------------------------------------------------------------------------

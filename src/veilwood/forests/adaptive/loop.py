@@ -21,19 +21,17 @@ from numpy.typing import NDArray
 
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.forests.adaptive import cell_forests, planning, shapes
-from veilwood.forests.adaptive.borders import CUT_SHARE, CUT_TABLES, Borders
+from veilwood.forests.adaptive.borders import Borders
 from veilwood.forests.adaptive.fine_cells import CELL_SHARE, may_win
 from veilwood.forests.adaptive.fine_cells import measure as measure_cells
-from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.adaptive.shapes import (
+    GROUPS,
     SCORE_GROUPS,
     SELECT,
     Strengths,
-    TablesNoise,
     by_chance,
     division,
     groups_in_set,
-    together_in_words,
 )  # fmt: skip
 from veilwood.forests.adaptive.shrinking import believed_counts, evidence, newton_step, shrunken_mean, totals_of
 from veilwood.forests.adaptive.weighing import MOST_GAIN, BelievedTable, share_of, weight_of
@@ -51,8 +49,11 @@ from veilwood.forests.cells.rows import (
     reach,
 )
 from veilwood.forests.explained.estimates import Seen, TableScores
+from veilwood.privacy.purse import Purse
+from veilwood.privacy.tables_noise import count_tables
 from veilwood.progress import track
 
+COUNTED: Final = ("table", "classes by cell")  # how steps of tables are named
 FEWEST_ROWS: Final = 10.0
 # So many times as many rows declared as there can be, with so many standard errors: the count is believed. At 100 times
 # as many R2 -7.1 -> 0.8, balance-scale at e = 1 0.67 -> 0.87. If fewer are declared, so many are planned for.
@@ -108,7 +109,7 @@ class Learned:
     limit: int = GRADIENT_UNITS
     first_limit: int = GRADIENT_UNITS
     n_counted: int = 0  # of the steps, those that are tables of class counts
-    cells: cell_forests.GrownModel | None = None
+    cells: cell_forests.GrownForest | None = None
     weight: float = 0.0
 
 
@@ -296,50 +297,33 @@ class Loop:
             return
         budget = left * part
         end = purse.left - budget
-        if shape.n_columns < len(self._columns):
-            chosen = self._chosen(shape.n_columns, budget * SELECT)
-        else:
-            chosen = self._rng.permutation(len(self._columns)).tolist()
-        self._borders.see_together([self._columns[j] for j in chosen], self._k, purse, self._n, budget)
-        numeric = max(sum(self._columns[j].ordered for j in chosen), 1)
-        axes = []
-        for column in (self._columns[j] for j in chosen):
-            near = min(max(shape.bins + int(self._rng.integers(-1, 2)), 2), 16) if shape.bins > 2 else 2
-            self._borders.see(column, "tables", purse, self._n, budget / numeric, CUT_TABLES)
-            n_groups = shape.bins if self._borders.known(column) else near
-            axes.append(self._borders.axis(column, n_groups, scales=False))
-        g = shape.together
-        tables = [CellTable(tuple(axes[i : i + g])) for i in range(0, len(axes), g)]
-        groups = TablesNoise.of(purse).groups([table.n_cells for table in tables])
-        tables = [tables[place] for group in groups for place in group.tables]
-        exact, budget, first = self._rows.ask(asked.ClassesByCell(tables, self._k)), purse.left - end, 0
-        counts: list[Floats] = []
-        variances: list[float] = []
-        all_rows, errors = [self._counts], [self._counts_variance]
-        for group in groups:
-            number = len(counts)
-            sizes = [table.n_cells for table in tables[number : number + len(group.tables)]]
-            named = f"table {number + 1}" if len(sizes) == 1 else f"tables {number + 1} to {number + len(sizes)}"
-            step = purse.counting_tables(f"{named}: classes by cell", sizes, self._k, budget * group.share)
-            seen = purse.measure(step, exact[first : first + sum(sizes)])
-            first += sum(sizes)
-            counts += np.split(seen, np.cumsum(sizes[:-1]))
-            variances += step.table_variances
-            all_rows.append(counts[-1].sum(axis=0))  # of the last table: those of a group are the same
-            errors.append(step.total_variance)
-        totals = totals_of(all_rows, errors, self._known)
+        columns = self._columns
+        if shape.n_columns < len(columns):
+            columns = [columns[j] for j in self._chosen(shape.n_columns, budget * SELECT)]
+        self._borders.see_together(columns, self._k, purse, self._n, budget)
+        tables = []
+        for column in columns:
+            # Where nobody has seen a column's values, a group more or fewer by chance: not all borders are then alike.
+            seen = self._borders.known(column) or shape.bins == GROUPS[0]
+            n_groups = shape.bins + (0 if seen else int(self._rng.integers(-1, 2)))
+            tables.append(CellTable((self._borders.axis(column, n_groups, scales=False),)))
+        tables.sort(key=lambda table: table.n_cells)
+        exact = self._rows.ask(asked.ClassesByCell(tables, self._k))
+        counted = count_tables(purse, [table.n_cells for table in tables], exact, purse.left - end, COUNTED)
+        errors = [self._counts_variance, *counted.total_variances]
+        totals = totals_of([self._counts, *counted.totals], errors, self._known)
         self._n = float(totals.sum())
         self._begin_classes(totals)
         believed = []
-        for table, count, variance in zip(tables, counts, variances, strict=True):
-            believed.append(believed_counts(count, table.shape, totals, variance))
+        for table, counts, variance in zip(tables, counted.counts, counted.variances, strict=True):
+            believed.append(believed_counts(counts, totals, variance))
             values = evidence(believed[-1], totals, variance, len(tables))
-            self._take(table, values, Seen(count, variance), SCORE_UNITS)
+            self._take(table, values, Seen(counts, variance), SCORE_UNITS)
         self._learned.n_counted = len(tables)
         asks = weight_share > 0 and planning.few_rounds(self._n, purse, left * (1 - part), self._k)
         weight = f", weight {self._weigh(weight_share, believed):.2f}" if asks else ""
-        names = "all columns" if len(chosen) == len(self._columns) else f"{len(chosen)} chosen columns"
-        self._learned.told.append(f"tables of {names}, {together_in_words(g)}, {part:.0%} of what was left{weight}")
+        names = "all columns" if len(tables) == len(self._columns) else f"{len(tables)} chosen columns"
+        self._learned.told.append(f"tables of {names}, {part:.0%} of what was left{weight}")
 
     def _weigh(self, share: float, believed: Sequence[Floats]) -> float:
         """Ask how much tables should count together, and let them."""
@@ -436,7 +420,7 @@ class Loop:
         axes = []
         for axis in chosen.axes:
             column = self._columns[axis.feature]
-            self._borders.see(column, name, purse, self._n, budget / len(chosen.axes), CUT_SHARE)
+            self._borders.see(column, name, purse, self._n, budget / len(chosen.axes))
             axes.append(self._borders.axis(column, wanted) if self._borders.known(column) else axis)
         table = CellTable(tuple(axes))
         left = max(budget - (first - purse.left), 0.0)

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.data.encoding import TARGET_LEVELS
-from veilwood.forests.adaptive.purse import Purse
-from veilwood.forests.adaptive.shapes import division, one_may_tell, together_in_words
+from veilwood.forests.adaptive.shapes import division, one_may_tell
 from veilwood.forests.adaptive.weighing import share_of
 from veilwood.forests.cells.columns import CellColumn
 from veilwood.forests.cells.rows import TARGET_CELLS, dearer
 from veilwood.forests.method import Asked
 from veilwood.privacy.loss import Loss
+from veilwood.privacy.purse import Purse
 from veilwood.privacy.steps import Step
 
 START: Final = 0.05  # share for class counts, or the number of rows: n e is then known to 28
@@ -136,8 +136,7 @@ def in_words(columns: Sequence[CellColumn], n_classes: int, n_rows: int, purse: 
         asked = weight_share and few_rounds(float(n_rows), purse, left * (1 - part), n_classes)
         said.append(
             f"class counts of {how} of {len(columns)} columns{' (or fewer, if one tells much)' if tells else ''}, "
-            f"{together_in_words(shape.together)}, with {part:.0%} of what is left"
-            f"{', and how much they should count together' if asked else ''}"
+            f"with {part:.0%} of what is left{', and how much they should count together' if asked else ''}"
         )
         left *= 1 - part
     elif n_rows * purse.whole < LEAST_START:

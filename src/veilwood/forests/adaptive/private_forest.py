@@ -25,14 +25,11 @@ from veilwood.data.schema import Schema
 from veilwood.data.sql.source import SqlSource
 from veilwood.data.sql.words import EngineWords
 from veilwood.errors import ModelFileError, PlanError, UseError
-from veilwood.forests.adaptive.borders import TOGETHER, coarse, together_named
-from veilwood.forests.adaptive.cell_forests import GrownModel, most_leaves, shares_of
-from veilwood.forests.adaptive.loop import WEIGHTS, Learned, Loop
-from veilwood.forests.adaptive.merging import merged
+from veilwood.forests.adaptive.borders import TOGETHER, coarse
+from veilwood.forests.adaptive.cell_forests import GrownForest, most_leaves, shares_of
+from veilwood.forests.adaptive.loop import COUNTED, WEIGHTS, Learned, Loop
 from veilwood.forests.adaptive.planning import chosen_loss, first_step, in_words, settled
-from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.adaptive.quality import expected_quality
-from veilwood.forests.adaptive.shapes import MOST_TABLE_COLUMNS
 from veilwood.forests.adaptive.weighing import MOST_GAIN
 from veilwood.forests.cells.cell_tables import CellTable, grow_tables
 from veilwood.forests.cells.cluster_rows import ClusterRows
@@ -59,7 +56,9 @@ from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Rows as RowsUnit
 from veilwood.privacy.plan import Layout, Plan
+from veilwood.privacy.purse import Purse
 from veilwood.privacy.steps import Step, counting_step, joint_step, selecting_step, sparse_step
+from veilwood.privacy.tables_noise import numbered
 from veilwood.trees import gpu
 from veilwood.trees.forest import LEAF, Forest
 from veilwood.trees.random import public_generators
@@ -92,7 +91,7 @@ class PrivateForestModel(ForestModel):
 
     start: Floats
     told: EffectForest  # what columns and pairs do, for ``explain``
-    cells: GrownModel | None = None  # what was learned from fine cells, and how much it counts
+    cells: GrownForest | None = None  # what was learned from fine cells, and how much it counts
     weight: float = 0.0
 
     shown: ClassVar[tuple[str, ...]] = ("forest", "leaf_values", "start")
@@ -138,7 +137,7 @@ class PrivateForestModel(ForestModel):
         theirs = {**self.told.forest.to_arrays(), "values": self.told.values, "errors": self.told.errors}
         told |= {f"effects_{name}": array for name, array in theirs.items()}
         if self.cells is not None:
-            theirs = {**self.cells.forest.to_arrays(), "values": self.cells.values, "start": self.cells.start}
+            theirs = {**self.cells.forest.to_arrays(), "values": self.cells.values}
             told |= {f"cells_{name}": array for name, array in theirs.items()} | {"weight": np.array([self.weight])}
         return {**self.forest.to_arrays(), **told}
 
@@ -210,10 +209,9 @@ class PrivateForest(Method[PrivateForestParameters]):
             purse = settled(design.columns, n_classes, float(design.n_rows), purse)
         (rng,) = public_generators(design.plan.public_seed, 1)
         learned = Loop(design.columns, n_classes, rows, purse, design.n_rows, rng, n_jobs).run()
-        tables = merged(learned.steps)
         layout = Layout(
-            max(len(tables), 1),
-            max(sum(table.n_cells for table, _ in tables), 1),
+            max(len(learned.steps), 1),
+            max(sum(step.table.n_cells for step in learned.steps), 1),
             rows_planned=design.n_rows or max(1, round(learned.rows)),
             rows_known=design.plan.layout.rows_known or "measured",
         )
@@ -222,7 +220,7 @@ class PrivateForest(Method[PrivateForestParameters]):
             released=_released(door.plan), layout=layout,
             choices={
                 "method": "adaptive", "learned": found,
-                "tables": [list(step.table.features) for step in learned.steps[: learned.n_counted]],
+                "tables": [step.table.features[0] for step in learned.steps[: learned.n_counted]],
                 "limits": [learned.first_limit, learned.limit],
             },
         ))  # fmt: skip
@@ -231,18 +229,16 @@ class PrivateForest(Method[PrivateForestParameters]):
     def learn(
         self, design: PrivateForestDesign, plan: Plan, released: Learned, n_jobs: int | None = None
     ) -> PrivateForestModel:
-        """Add up steps that are about the same columns, and write each sum as a tree."""
-        tables = merged(released.steps)
-        units = SCORE_UNITS if design.encoding.schema.classes else TARGET_LEVELS * LEVEL_UNITS
-        forest, cells = grow_tables([table for table, _ in tables] or [CellTable(())])
-        width = len(released.start)
-        values = np.zeros((forest.n_leaves, width))
-        bounds = zip(forest.tree_leaves[:-1], forest.tree_leaves[1:], strict=True)
-        for (first, last), (_, value) in zip(bounds, tables, strict=False):
-            values[first:last] = value[cells[first:last]] / units
-        start = released.start / units
+        """Write each step as a tree."""
+        schema, width = design.encoding.schema, len(released.start)
+        units = SCORE_UNITS if schema.classes else TARGET_LEVELS * LEVEL_UNITS
         steps = [step._replace(values=step.values / units) for step in released.steps]
-        told = EffectForest.of(estimates(steps, start, len(design.encoding.schema.classes)), width)
+        forest, cells = grow_tables([step.table for step in steps] or [CellTable(())])
+        values = np.zeros((forest.n_leaves, width))
+        for step, first, last in zip(steps, forest.tree_leaves[:-1], forest.tree_leaves[1:], strict=False):
+            values[first:last] = step.values[cells[first:last]]
+        start = released.start / units
+        told = EffectForest.of(estimates(steps, start, len(schema.classes)), width)
         return PrivateForestModel(design.encoding, forest, values, start, told, released.cells, released.weight)
 
     def restore(self, schema: Schema, plan: Plan, arrays: Arrays) -> PrivateForestModel:
@@ -313,33 +309,26 @@ ONE_COUNT: Final = {  # steps in which one row adds 1 to one number
 }  # fmt: skip
 
 
-COUNTED: Final = ": classes by cell"  # of a table
-
-
 def check_columns_of_tables(plan: Plan, n_columns: int) -> None:
     """Raise ValueError where the tables that a plan says were counted are not those that its steps can have chosen."""
     n_chosen = sum(step.name.startswith("column ") for step in plan.steps) or n_columns
-    sizes = sorted((len(table) for table in plan.choices["tables"]), reverse=True)  # as many as can be, and a rest
-    columns = [column for table in plan.choices["tables"] for column in table]
-    fits = len(cells_of_tables(plan)) == len(sizes)
-    if fits and sizes:
-        together = max(sizes)
-        even = [together] * (n_chosen // together) + [n_chosen % together] * (n_chosen % together > 0)
-        fits = together <= MOST_TABLE_COLUMNS and sizes == even and len(set(columns)) == n_chosen
-        fits = fits and are_whole(columns, 0, n_columns - 1)
-    if not fits:
+    columns = plan.choices["tables"]
+    fits = len(cells_of_tables(plan)) == len(columns) == len(set(columns)) and len(columns) in (0, n_chosen)
+    if not fits or not are_whole(columns, 0, n_columns - 1):
         raise ValueError("these tables were not chosen by these steps")
 
 
 def check_histograms(plan: Plan, columns: Sequence[CellColumn], n_classes: int) -> None:
     """Raise ValueError where a plan says that histograms were taken which these columns cannot have."""
-    together = [step for step in plan.steps if step.name.endswith(TOGETHER)]
+    table, what = TOGETHER
+    together = [step for step in plan.steps if step.name.endswith(f": {what}")]
     cells = [size for step in together for size in step.table_cells]
     starts = np.cumsum([0, *(len(step.table_cells) for step in together)]).tolist()
     fits = not together or (n_classes > 0 and len(cells) > 1)
     fits &= not Counter(cells) - Counter(coarse(column).size for column in columns if column.ordered)
     for step, first in zip(together, starts, strict=False):
-        fits &= step.name == together_named(first, len(step.table_cells)) and step.shape == (sum(step.table_cells), 1)
+        fits &= step.name == f"{numbered(table, first, len(step.table_cells))}: {what}"
+        fits &= step.shape == (sum(step.table_cells), 1)
     for step in plan.steps:
         _, alone, place = step.name.partition(": histogram of column ")
         fits &= not alone or step.shape in [
@@ -351,20 +340,19 @@ def check_histograms(plan: Plan, columns: Sequence[CellColumn], n_classes: int) 
 
 def cells_of_tables(plan: Plan) -> list[int]:
     """How many cells each table has that was counted."""
-    return [cells for step in plan.steps if step.name.endswith(COUNTED) for cells in step.table_cells]
+    return [cells for step in plan.steps if step.name.endswith(f": {COUNTED[1]}") for cells in step.table_cells]
 
 
 def check_tables(forest: Forest, plan: Plan) -> None:
     """Refuse a forest whose first trees are not the tables that were counted, or that has trees of no step."""
-    tables = plan.choices.get("tables", [])
-    cells = cells_of_tables(plan)
+    columns, cells = plan.choices.get("tables", []), cells_of_tables(plan)
     n_rounds = sum(step.name.endswith(": gradients") for step in plan.steps)
-    told = isinstance(tables, list) and len(tables) == len(cells) <= forest.n_trees <= max(len(cells) + n_rounds, 1)
+    told = isinstance(columns, list) and are_whole(columns, 0) and len(columns) == len(cells)
+    told &= forest.n_trees == max(len(cells) + n_rounds, 1)
     starts, leaves = [*forest.roots.tolist(), forest.n_nodes], np.diff(forest.tree_leaves)
-    for place, table in enumerate(tables if told else ()):
+    for place, column in enumerate(columns if told else ()):
         tested = set(forest.feature[starts[place] : starts[place + 1]].tolist()) - {LEAF}
-        told &= isinstance(table, list) and are_whole(table, 0) and tested <= set(table)
-        told &= bool(leaves[place] >= cells[place])
+        told &= tested <= {column} and bool(leaves[place] == cells[place])
     if not told:
         raise ModelFileError("its first trees are not the tables that the plan says were counted.")
 
@@ -416,19 +404,15 @@ def _released(plan: Plan) -> str:
     return ", ".join(f"{kind} ({times} times)" if times > 1 else kind for kind, times in kinds.items()) + ", with noise"
 
 
-def _cells(arrays: Arrays, encoding: Encoding) -> GrownModel:
-    """Check what was learned from fine cells: shares of classes, or logarithms of them."""
+def _cells(arrays: Arrays, encoding: Encoding) -> GrownForest:
+    """Check what was learned from fine cells: shares of classes."""
     own = {name.removeprefix("cells_"): array for name, array in arrays.items() if name.startswith("cells_")}
     forest, n_classes = Forest.from_arrays(own, encoding.n_codes), len(encoding.schema.classes)
     if forest.n_leaves > most_leaves(n_classes):
         raise ModelFileError(f"{forest.n_leaves} leaves are more than fine cells can have.")
-    grown = GrownModel(
-        forest, _numbers(own, "values", (forest.n_leaves, n_classes)), _numbers(own, "start", (n_classes,))
-    )
+    grown = GrownForest(forest, _numbers(own, "values", (forest.n_leaves, n_classes)))
     shares = grown.values.sum(axis=1)
-    if grown.additive and abs(np.logaddexp.reduce(grown.start)) > 1e-9:
-        raise ModelFileError("what was learned from fine cells does not consist of logarithms of class shares.")
-    if not grown.additive and (grown.values.min() < 0 or shares.max() > 1 + 1e-9 or shares.min() <= 0):
+    if grown.values.min() < 0 or shares.max() > 1 + 1e-9 or shares.min() <= 0:
         raise ModelFileError("what was learned from fine cells does not consist of class shares.")
     return grown
 

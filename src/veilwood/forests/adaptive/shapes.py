@@ -1,35 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many columns tables of class counts should have, in which shape, at what part of the budget.
+"""How many columns have tables of class counts, in how many groups, at what part of the budget; and sets of columns.
 
 Chosen from public facts alone: cells of columns, classes, the noisy number of rows, the price of a step, and how strong
 columns are if that has been asked. Columns are unlike: unasked, or where one tells much (``ONE_TELLS``), the i-th best
-is taken to have the i-th part of the squared effect of the best one on the log-odds, and each further column of an
-interaction leaves ``INTERACTS`` of it. An effect is worth what is left of it after sampling and noise.
+is taken to have the i-th part of the squared effect of the best one on the log-odds. An effect is worth what is left of
+it after sampling and noise.
 
 | letter | meaning |
 |---|---|
-| m, g, b | columns measured, columns of one table, groups of a numeric column |
-| n, k | rows, classes |
+| m, b | columns measured, groups of a numeric column |
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.cells.columns import CellColumn
 from veilwood.forests.cells.rows import dearer
-from veilwood.privacy.joint_moments import MOST_CELLS_TOGETHER, MOST_TABLE_CELLS, of_scale_1
+from veilwood.privacy.purse import Purse
+from veilwood.privacy.tables_noise import TablesNoise
 
-INTERACTS: Final = 0.05  # measured on the development suite beside 0.2
 # Of a numeric column's effect that b groups show, 1 - b^-SHOWN: a step at any place is lost in the group that holds it.
 # Beside 1.5, 22 development tables cut to 3 to 8 columns and few rows: +0.8, -0.2, 0.1, 0.5, 0.3 points at n e = 60 to
 # 1,000 (s.e. 0.1 to 0.3), with all columns +0.5, +0.2, +0.5, -0.1, +1.0 (s.e. 0.1 to 0.8); iris +3.
@@ -65,9 +60,6 @@ LEAST_BEST, WEAK_BEST, DOMINANT = 0.05, 0.15, 0.75
 ROUNDS_IF_DOMINANT: Final = 100.0  # rows times e for a round on that column; 250, as after tables: +1.0 instead of +1.1
 SELECT: Final = 0.2  # of the tables' budget chooses columns where not all are measured
 GROUPS: Final = (2, 3, 4, 6, 8, 12, 16)
-MOST_TABLE_COLUMNS: Final = 4
-MOST_CELLS: Final = 1 << 14
-LARGEST_SIZE: Final = 64  # of a column, as far as its size counts in the mean size
 PARTS: Final = (1, 0.75, 0.5, 0.35, 0.25, 0.17, 0.12, 0.08, 0.05, 0.03, 0.02, 0.01)  # of the columns, tried as m
 STRONG: Final = 0.4  # what a column of effect 1 explains: E|p - 1/2| / (1/2) for log-odds of deviation 1
 MOST_EFFECT: Final = 2.0  # deviations of log-odds that one column can have
@@ -114,19 +106,13 @@ class TableShape(NamedTuple):
 
     worth: float
     n_columns: int
-    together: int
     bins: int
-    variance: float = 2.0  # of the noise at a price of 1: the mean over columns, or of a full table
-
-    @property
-    def n_tables(self) -> int:
-        """Tables that one row is counted in."""
-        return -(-self.n_columns // max(self.together, 1))
+    variance: float = 2.0  # of the noise at a price of 1, the mean over columns
 
     @property
     def steps_by_rho(self) -> float:
         """As many steps by rho would need as much noise as these tables do by epsilon."""
-        return self.variance / 2 / max(self.n_tables, 1)
+        return self.variance / 2 / max(self.n_columns, 1)
 
 
 class TableShapes:
@@ -142,183 +128,39 @@ class TableShapes:
         chooses: bool = True,
         fewest_groups: int = GROUPS[0],
     ) -> None:
-        self._n, self._k, self._noise = n_rows, n_classes, noise
+        self._n, self._k, self._noise, self._n_columns = n_rows, n_classes, noise, len(columns)
         self._effects = 1 / np.arange(1.0, len(columns) + 1) if effects is None else effects
-        self._numeric = float(np.mean([column.ordered for column in columns]))
-        self._sizes = [None if column.ordered else column.n_cells for column in columns]  # None: as many as asked for
+        numeric = np.array([column.ordered for column in columns])
+        groups = [b for b in GROUPS if b >= fewest_groups] if numeric.any() else GROUPS[:1]
         parts = PARTS if chooses else PARTS[:1]
-        groups = [b for b in GROUPS if b >= fewest_groups] if self._numeric else GROUPS[:1]
-        self._shapes = [
-            (m, g, b) for b in groups for g in self._tables_of(b)
-            for m in sorted({min(len(columns), max(g, round(len(columns) * part))) for part in parts})
-        ]  # fmt: skip
-        self._usual = {b: self._usual_size(b) for b in GROUPS}
-        self._own = {b: self._own_sizes(b) for b in GROUPS}
-        self._variances: dict[tuple[int, int, int], Floats] = {}  # by shape, of noise at a price of 1
+        counts = sorted({min(len(columns), max(1, round(len(columns) * part))) for part in parts})
+        self._shapes = [(m, b) for b in groups for m in counts]
+        # Cells of each column, and what they can show of its effect.
+        self._sizes = {b: np.array([b if column.ordered else column.n_cells for column in columns]) for b in groups}
+        self._shown = {b: np.where(numeric, 1 - b**-SHOWN, 1.0) for b in groups}
+        self._variances: dict[tuple[int, int], Floats] = {}  # by shape, of noise at a price of 1
 
     def best(self, price: float, selecting: float) -> TableShape:
         """Return the shape of largest worth at a price; ``selecting`` is what is left of it after choosing columns."""
-        best = TableShape(0.0, 0, 1, GROUPS[0])
-        for m, g, b in self._shapes:
-            worth = self._worth(selecting if m < len(self._sizes) else price, m, g, b)
+        best = TableShape(0.0, 0, GROUPS[0])
+        for m, b in self._shapes:
+            worth = self._worth(selecting if m < self._n_columns else price, m, b)
             if worth > best.worth + 1e-9:
-                best = TableShape(worth, m, g, b, float(self._variances[m, g, b].mean()))
+                best = TableShape(worth, m, b, float(self._variances[m, b].mean()))
         return best
 
-    def _tables_of(self, b: int) -> list[int]:
-        sizes = sorted((b if size is None else size for size in self._sizes), reverse=True)
-        most = min(MOST_TABLE_COLUMNS, len(sizes))
-        fits = [g for g in range(2, most + 1) if math.prod(sizes[:g]) * self._k <= MOST_CELLS]
-        return [1, *fits]
-
-    def _usual_size(self, b: int) -> float:
-        sizes = [b if size is None else min(size, LARGEST_SIZE) for size in self._sizes]
-        return float(np.exp(np.log(sizes).mean()))
-
-    def _own_sizes(self, b: int) -> tuple[NDArray[np.int64], Floats]:
-        """Cells of each column, and what they can show of its effect."""
-        sizes = np.array([b if size is None else size for size in self._sizes], np.int64)
-        return sizes, np.array([1 - b**-SHOWN if size is None else 1.0 for size in self._sizes])
-
-    def _alone(self, price: float, m: int, b: int) -> float:
-        """What m columns are worth that are counted alone: any effect may be that of any column."""
-        sizes, shown = self._own[b]
-        if (m, 1, b) not in self._variances:
+    def _worth(self, price: float, m: int, b: int) -> float:
+        """What m columns are worth: any effect may be that of any column."""
+        sizes = self._sizes[b]
+        if (m, b) not in self._variances:
             # Which m columns is not known: those at even distances, by their size, stand for them.
             taken = np.sort(sizes)[np.linspace(0, len(sizes) - 1, m).round().astype(int)]
             known, places = np.unique(taken, return_index=True)
-            self._variances[m, 1, b] = np.interp(sizes, known, self._noise.variances(taken.tolist())[places])
-        noise = self._variances[m, 1, b] / price**2
+            self._variances[m, b] = np.interp(sizes, known, self._noise.variances(taken.tolist())[places])
+        noise = self._variances[m, b] / price**2
         rows, effects = self._n / (sizes * self._k), self._effects[:m, None]
         signal = effects * rows**2
-        return float((effects * shown * signal / (signal + rows + noise)).mean(axis=1).sum())
-
-    def _worth(self, price: float, m: int, g: int, b: int) -> float:
-        if g == 1:
-            return self._alone(price, m, b)
-        cells = self._usual[b]
-        if (m, g, b) not in self._variances:
-            sizes = [max(2, round(cells**size)) for size in (*[g] * (m // g), *[m % g] * (m % g > 0))]
-            self._variances[m, g, b] = self._noise.variances(sizes)[:1]
-        noise = float(self._variances[m, g, b][0]) / price**2
-        shown = self._numeric * (1 - b**-SHOWN) + 1 - self._numeric
-        effects = self._effects[:m]
-        total = 0.0
-        for size, count in ((g, m // g), (m % g, int(m % g > 0))):
-            for order in range(1, size + 1):
-                rows = self._n / (cells**order * self._k)
-                others = noise * cells ** (size - order)
-                if order == 1:
-                    signal = effects * rows**2
-                    total += float((effects * signal / (signal + rows + others)).sum()) * shown * count * size / m
-                    continue
-                effect = float(effects.mean()) * INTERACTS ** (order - 1)
-                signal_of_all = rows**2 * effect
-                kept = signal_of_all / (signal_of_all + rows + others)
-                total += count * math.comb(size, order) * effect * kept * shown**order
-        return total
-
-
-class TablesGroup(NamedTuple):
-    """Tables that get their noise together, by their places, and their share of the budget."""
-
-    tables: tuple[int, ...]
-    share: float
-
-
-class TablesNoise(NamedTuple):
-    """How tables get noise: by rho or by epsilon, and with epsilon together where that is less."""
-
-    gaussian: bool
-    jointly: bool
-
-    @classmethod
-    def of(cls, purse: Purse) -> TablesNoise:
-        """Return how a purse pays for tables."""
-        return cls(purse.gaussian, purse.jointly)
-
-    def groups(self, n_cells: Sequence[int]) -> list[TablesGroup]:
-        """Divide a budget among tables of so many cells each.
-
-        Together tables need less noise, but that of a small one grows with the cells of all. So tables of about one
-        size get theirs together, and neighbours in size where all cells then have less squared noise.
-
-        >>> [(tables, round(share, 2)) for tables, share in TablesNoise(False, True).groups([3, 256, 3, 4])]
-        [((0, 2, 3), 0.32), ((1,), 0.68)]
-        """
-        if self.gaussian or not self.jointly:
-            shares = shares_of_tables(n_cells, self.gaussian)
-            return [TablesGroup((place,), float(share)) for place, share in enumerate(shares)]
-        order = sorted(range(len(n_cells)), key=lambda place: n_cells[place])
-        sizes = tuple(n_cells[place] for place in order)
-        found, first = [], 0
-        for n_tables, share in _joined(sizes):
-            found.append(TablesGroup(tuple(order[first : first + n_tables]), share))
-            first += n_tables
-        return found
-
-    def variances(self, n_cells: Sequence[int]) -> Floats:
-        """Return the variance of the noise on a cell of each table, at a price of 1 for all of them together."""
-        found = np.empty(len(n_cells))
-        for group in self.groups(n_cells):
-            sizes = [n_cells[place] for place in group.tables]
-            of_size = dict(_squared_noise(tuple(sizes))[1])
-            found[list(group.tables)] = [of_size[size] for size in sizes]
-            found[list(group.tables)] /= group.share ** (1 if self.gaussian else 2)
-        return found
-
-
-def _squared_noise(sizes: tuple[int, ...]) -> tuple[float, tuple[tuple[int, float], ...]]:
-    """Squared noise of a group at a price of 1, more than 0, and that of one cell by the size of its table."""
-    if len(sizes) == 1:
-        return 2.0 * max(sizes[0] - 1, 1), ((sizes[0], 2.0),)
-    apart, _ = of_scale_1(tuple(sorted(Counter(sizes).items())))
-    each = dict(apart)
-    return max(sum((m - 1) * each[m] for m in sizes), 1.0), apart
-
-
-@lru_cache(maxsize=4096)
-def _joined(sizes: tuple[int, ...]) -> list[tuple[int, float]]:
-    """Cut ascending sizes into groups: how many tables each has, and its share.
-
-    Shares for the least squared noise of all cells go with the cube root of each group's, and that least is the cube of
-    the sum of these roots: groups are those whose roots have the least sum.
-    """
-    near = [round(2 * math.log2(m)) for m in sizes]  # sizes within half a power of 2 are not parted: fewer cuts to try
-    ends = [0]
-    best: dict[int, tuple[float, list[int]]] = {0: (0.0, [])}
-    for end in range(1, len(sizes) + 1):
-        if end < len(sizes) and near[end] == near[end - 1] and _fits(sizes[ends[-1] : end + 1]):
-            continue
-        tried = [
-            (best[first][0] + _squared_noise(sizes[first:end])[0] ** (1 / 3), [*best[first][1], end - first])
-            for first in ends
-            if end - first == 1 or (end - first <= MOST_CELLS_TOGETHER and _fits(sizes[first:end]))
-        ]  # fmt: skip
-        best[end] = min(tried)
-        ends.append(end)
-    total, groups = best[len(sizes)]
-    starts = np.cumsum([0, *groups])
-    parts = [_squared_noise(sizes[first:last])[0] ** (1 / 3) / total for first, last in pairwise(starts.tolist())]
-    return list(zip(groups, parts, strict=True))
-
-
-def _fits(sizes: tuple[int, ...]) -> bool:
-    return sizes[-1] <= MOST_TABLE_CELLS and sum(sizes) <= MOST_CELLS_TOGETHER
-
-
-def shares_of_tables(n_cells: Sequence[int], gaussian: bool) -> Floats:
-    """Return the share of a budget that each table gets: their cells have the least squared noise together.
-
-    That is the least sum of cells / share^2, or cells / share under rho; cells are rounded to powers of 4, so that
-    tables of about one size get the same. Measured: 2,000 towns beside six columns 0.678 -> 0.716 at e = 1, 0.682 ->
-    0.739 at 4; 500 towns 0.674 -> 0.690, 0.685 -> 0.706; 21 other tables -0.002 +- 0.002.
-
-    >>> shares_of_tables([4, 5, 256], gaussian=False).round(3).tolist()
-    [0.167, 0.167, 0.667]
-    """
-    weights = 4.0 ** (np.rint(np.log2(n_cells) / 2) * (1 / 2 if gaussian else 1 / 3))
-    return np.asarray(weights / weights.sum())
+        return float((effects * self._shown[b] * signal / (signal + rows + noise)).mean(axis=1).sum())
 
 
 def division(
@@ -381,15 +223,6 @@ def by_chance(size: int, n_columns: int, most: int, rng: np.random.Generator) ->
         return []
     drawn = (rng.choice(n_columns, size, replace=False).tolist() for _ in range(most))
     return sorted({tuple(sorted(columns)) for columns in drawn})
-
-
-def together_in_words(n_columns: int) -> str:
-    """Say how many columns a table has.
-
-    >>> together_in_words(1), together_in_words(3)
-    ('each by itself', 'up to 3 in one table')
-    """
-    return "each by itself" if n_columns == 1 else f"up to {n_columns} in one table"
 
 
 def groups_in_set(bins: int, size: int) -> int:

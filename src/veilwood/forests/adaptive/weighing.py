@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.forests.adaptive.purse import Purse
 from veilwood.forests.cells.rows import SCORE_UNITS, probabilities
+from veilwood.privacy.purse import Purse
 
 # Rows times e for an error of about a quarter; limits of the share of what is left.
 NEEDS, SHARES = 20.0, (0.02, 0.1)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from veilwood.forests.adaptive.purse import Purse
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.neighbours import Rows as RowsUnit
+from veilwood.privacy.purse import Purse
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
