@@ -27,7 +27,7 @@ FEIGNED: Final = 0.1
 # 0.194; 50 rows 0.140, 0.170, 0.194; 100 rows 0.093, 0.133, 0.194; from n e = 15 on they are alike.
 MEANS: Final = 0.15
 OVERLAP: Final = 0.25  # q tables tell the same in part: evidence counts q^-OVERLAP; 0.15 and 0.4 made no difference
-DAMPING: Final = 0.7  # standard deviations of the noise on a gradient sum, by which a cell is taken to be larger
+DAMPING: Final = 1.0  # standard deviations of the noise on a gradient sum, by which a cell is taken to be larger
 LEAST: Final = 2.0  # rows, by which it is taken to be larger in any case
 LARGEST_STEP: Final = 2.0  # of log-odds
 
