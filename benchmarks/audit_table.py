@@ -62,7 +62,7 @@ def replay() -> str:
         with pytest.MonkeyPatch.context() as patch:
             tests.halve_noise(patch)
             found.append((name, 1.0, sound, attack()))
-    for epsilon in (4.0, 20.0):
+    for epsilon in (6.0, 20.0):
         with pytest.MonkeyPatch.context() as patch:
             planned, sound = tests.cells_attack(epsilon, patch)
             tests.halve_noise(patch)

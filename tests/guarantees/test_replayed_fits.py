@@ -220,7 +220,7 @@ def cells_attack(epsilon: float, monkeypatch: pytest.MonkeyPatch) -> tuple[float
     return float(step.loss.epsilon), Guesses(len(single) + empty, hits + len(by_chance), hits, shown)
 
 
-@pytest.mark.parametrize("epsilon", [4.0, 20.0])
+@pytest.mark.parametrize("epsilon", [6.0, 20.0])
 def test_fine_cells_keep_their_epsilon_and_half_the_noise_is_caught(
     epsilon: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
