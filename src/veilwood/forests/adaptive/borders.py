@@ -76,12 +76,15 @@ class Borders:
     def see_together(
         self, columns: Sequence[CellColumn], n_classes: int, purse: Purse, n_rows: float, budget: float
     ) -> None:
-        """Take coarse histograms of these columns with noise together, where a share of the budget buys good ones."""
-        noise = TablesNoise.of(purse)
-        numeric = sorted((column for column in columns if column.ordered), key=lambda column: coarse(column).size)
-        tables = [CellTable((coarse(column),)) for column in numeric]
-        if not noise.jointly or len(tables) < 2:
+        """Take coarse histograms of these columns, where a share of the budget buys good ones.
+
+        They get their noise together, or by rho; table by table it would be too much.
+        """
+        noise, numeric = TablesNoise.of(purse), [column for column in columns if column.ordered]
+        if not (noise.jointly or noise.gaussian) or len(numeric) < 2:
             return
+        numeric.sort(key=lambda column: coarse(column, noise.gaussian).size)
+        tables = [CellTable((coarse(column, noise.gaussian),)) for column in numeric]
         cells, share = [table.n_cells for table in tables], TOGETHER_SHARE * budget
         half = float((noise.variances(cells) * cells).max() / 2) ** 0.5
         if n_rows * purse.price(share) < TOGETHER_NEEDS * half:
@@ -101,6 +104,6 @@ class Borders:
         self._precision[column.feature] = (2 / max(variance, TINY)) ** 0.5
 
 
-def coarse(column: CellColumn) -> Axis:
-    """The groups of a numeric column in histograms with noise together."""
-    return column.of_scales(TOGETHER_GROUPS)
+def coarse(column: CellColumn, gaussian: bool) -> Axis:
+    """The groups of a numeric column in histograms before tables; by rho all cells, as others' noise does not grow."""
+    return column.values() if gaussian else column.of_scales(TOGETHER_GROUPS)

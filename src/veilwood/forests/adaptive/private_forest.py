@@ -325,7 +325,8 @@ def check_histograms(plan: Plan, columns: Sequence[CellColumn], n_classes: int) 
     cells = [size for step in together for size in step.table_cells]
     starts = np.cumsum([0, *(len(step.table_cells) for step in together)]).tolist()
     fits = not together or (n_classes > 0 and len(cells) > 1)
-    fits &= not Counter(cells) - Counter(coarse(column).size for column in columns if column.ordered)
+    gaussian = any(step.loss.delta > 0 for step in together)
+    fits &= not Counter(cells) - Counter(coarse(column, gaussian).size for column in columns if column.ordered)
     for step, first in zip(together, starts, strict=False):
         fits &= step.name == f"{numbered(table, first, len(step.table_cells))}: {what}"
         fits &= step.shape == (sum(step.table_cells), 1)
