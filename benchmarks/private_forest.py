@@ -16,6 +16,8 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import subprocess
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -30,7 +32,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 import veilwood as vw
 
 Data = tuple[vw.Schema, pd.DataFrame, pd.Series]
-SECTIONS = ("speed", "rich-speed", "range", "schema", "mrf", "regression", "rich")
+SECTIONS = ("speed", "plain-speed", "rich-speed", "range", "schema", "mrf", "regression", "rich")
 RICH = 20.0
 RICH_FROM_ROWS = 5000
 REGRESSION = ("parkinsons", "appliances-energy", "metro-traffic", "gas-turbine")
@@ -295,8 +297,16 @@ def speed(epsilon: float, n_rows: int = 1_000_000, n_columns: int = 20) -> str:
     return (
         f"## Speed at epsilon {epsilon:g}\n\n"
         f"{n_rows:,} rows x {n_columns} columns ({forest.plan_.choices['learned']}, {forest.plan_.layout.trees} trees)."
-        f" The first fit of a process, which loads numba and compiled loops: {first}. The second: {second}.\n"
+        f" The first fit of a process, which loads compiled loops where numba is: {first}. The second: {second}.\n"
     )
+
+
+def plain_speed() -> str:
+    """The same in a process that finds no numba, as after an installation without the extra ``fast``."""
+    code = "import sys; sys.modules['numba'] = None; import private_forest; print(private_forest.speed(1.0))"
+    words, here = [sys.executable, "-c", code], Path(__file__).parent
+    told = subprocess.run(words, cwd=here, capture_output=True, text=True, check=True).stdout
+    return told.replace("at epsilon 1", "at epsilon 1 without numba")
 
 
 def memory(kind: str) -> float:
@@ -321,6 +331,7 @@ def main() -> None:
     peers = peers[peers.dataset.isin(arguments.datasets)] if arguments.datasets else peers
     sections = {
         "speed": lambda: speed(1.0),
+        "plain-speed": plain_speed,
         "rich-speed": lambda: speed(RICH),  # in a run of its own: its first fit is to be the first of the process
         "range": lambda: peers_table(arguments.data, peers, arguments.seeds, "range"),
         "schema": lambda: peers_table(arguments.data, peers, arguments.seeds, "schema"),

@@ -19,6 +19,7 @@ import pytest
 
 from veilwood.forests import adaptive, cells, explained
 from veilwood.forests.adaptive import planning
+from veilwood.privacy.tables_noise import TablesName
 
 FILE = Path(__file__).parents[1] / "fixtures" / "settled.json"
 
@@ -26,11 +27,14 @@ FILE = Path(__file__).parents[1] / "fixtures" / "settled.json"
 def constants() -> dict[str, Any]:
     """Every number, and every tuple or array of numbers, that a module of the method names in capitals."""
     found = {}
-    rooms = [(room.__name__, pkgutil.iter_modules(room.__path__)) for room in (adaptive, cells, explained)]
-    for room, module in [(room, found.name) for room, modules in rooms for found in modules]:
-        home = importlib.import_module(f"{room}.{module}")
+    homes = [f"{room.__name__}.{each.name}" for room in (adaptive, cells, explained)
+             for each in pkgutil.iter_modules(room.__path__)]  # fmt: skip
+    for path in (*homes, "veilwood.privacy.purse", "veilwood.privacy.tables_noise"):
+        home, module = importlib.import_module(path), path.rpartition(".")[2]
         for name, value in vars(home).items():
-            if name.isupper() and isinstance(value, int | float | tuple | np.ndarray) and not isinstance(value, bool):
+            if not name.isupper() or isinstance(value, bool | TablesName):
+                continue
+            if isinstance(value, int | float | tuple | np.ndarray):
                 found[f"{module}.{name}"] = json.loads(json.dumps(_plain(value)))
     return found
 

@@ -176,14 +176,14 @@ def stands(path: Path) -> bool:
 FORGED_TABLES: dict[str, Callable[[list[int]], Any]] = {
     "one forgotten": lambda tables: tables[:-1],
     "two as one": lambda tables: [tables[:2], *tables[2:]],
-    "threes": lambda tables: [tables[:3], tables[3:]],
+    "another column": lambda tables: [*tables[:-1], 99],
+    "as texts": lambda tables: [str(one) for one in tables],
     "one too many": lambda tables: [*tables, 6],
     "in another order": lambda tables: tables[::-1],
     "a column twice": lambda tables: [*tables[:-1], tables[0]],
     "none": lambda tables: [],
     "a number": lambda tables: 1,
     "a text": lambda tables: "x",
-    "lists": lambda tables: [[[0]], [[1]]],
 }
 
 

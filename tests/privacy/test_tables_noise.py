@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from veilwood.privacy.joint_moments import MOST_CELLS_TOGETHER
 from veilwood.privacy.joint_noise import JointLaplace
-from veilwood.privacy.loss import Loss
+from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.purse import Purse
 from veilwood.privacy.steps import Step
-from veilwood.privacy.tables_noise import TablesNoise, count_tables
+from veilwood.privacy.tables_noise import TablesName, TablesNoise, count_tables
 
 TOGETHER, ALONE, GAUSSIAN = TablesNoise(False, True), TablesNoise(False, False), TablesNoise(True, False)
 
@@ -33,6 +33,7 @@ def test_every_table_gets_noise_once_and_together_hardly_more_than_alone(sizes: 
         first += n_tables
         assert len(mine) == 1 or JointLaplace(1, mine).sizes == tuple(mine)  # fits
     cells = np.maximum(np.array(sizes) - 1, 0)  # free ones
+    # tables of three times the cells may lose a little together
     assert cells @ TOGETHER.variances(sizes) <= 1.15 * (cells @ ALONE.variances(sizes)) + 1e-9
 
 
@@ -44,20 +45,25 @@ def test_tables_of_about_one_size_share_their_noise_and_a_large_one_does_not() -
     assert TOGETHER.variances([2] * 20)[0] < ALONE.variances([2] * 20)[0] / 9
 
 
-@pytest.mark.parametrize("jointly", [True, False])
+PURE, BY_RHO = Loss.pure(Fraction(1)), requested_loss(1, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loss", "names"), [(PURE, ["tables 1 to 3", "table 4"]), (BY_RHO, [f"table {i}" for i in (1, 2, 3, 4)])]
+)
 def test_what_is_released_belongs_to_its_table_and_spends_the_share(
-    jointly: bool, monkeypatch: pytest.MonkeyPatch
+    loss: Loss, names: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Purse, "jointly", jointly)
     monkeypatch.setattr(Purse, "measure", lambda self, step, exact: exact.reshape(step.shape).astype(float))
     steps: list[Step] = []
     monkeypatch.setattr(Purse, "_planned", lambda self, step: steps.append(step) or step)
-    purse, sizes = Purse(Loss.pure(Fraction(1)), Neighbours()), [2, 3, 3, 20]
+    purse, sizes = Purse(loss, Neighbours()), [2, 3, 3, 20]
     exact = np.arange(sum(sizes) * 2).reshape(-1, 2)
-    seen = count_tables(purse, sizes, exact, 0.5, ("table", "classes by cell"))
+    seen = count_tables(purse, sizes, exact, 0.5, TablesName("table", "classes by cell"))
     assert [len(counts) for counts in seen.counts] == sizes
     assert np.array_equal(np.concatenate(seen.counts), exact)
     assert purse.left == pytest.approx(0.5)
-    names = [step.name.split(":")[0] for step in steps]
-    assert names == (["tables 1 to 3", "table 4"] if jointly else [f"table {number}" for number in (1, 2, 3, 4)])
-    assert len(seen.totals) == len(seen.total_variances) == len(steps)
+    assert [step.name for step in steps] == [f"{name}: classes by cell" for name in names]
+    assert np.array_equal(seen.totals[-1], exact[-20:].sum(axis=0))
+    assert seen.variances == [variance for step in steps for variance in step.table_variances]
+    assert seen.total_variances == [step.total_variance for step in steps]

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from veilwood.forests.adaptive.cell_forests import KINDS
 from veilwood.trees.counting import HAVE_NUMBA
 from veilwood.trees.fitting import FittedTree, TreeKind
-
-KINDS = [TreeKind(True, 1.0, 1), TreeKind(True, 1.0, 4), TreeKind(False, 0.4, 2), TreeKind(False, 0.4, 80)]
 
 
 def table(n_classes: int, n_rows: int) -> tuple[Any, Any]:

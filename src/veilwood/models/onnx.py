@@ -18,7 +18,6 @@ from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.errors import FileError, ModelFileError, UseError
 from veilwood.estimators.base import BaseForest
 from veilwood.estimators.class_weights import weights_of
-from veilwood.forests.adaptive.cell_forests import GrownForest
 from veilwood.forests.adaptive.private_forest import PrivateForestModel
 from veilwood.forests.matrix.training import MatrixModel
 from veilwood.forests.noisy_leaves import LeafModel
@@ -156,7 +155,8 @@ def _add_up_scores(graph: Graph, model: PrivateForestModel, values: str) -> _Sai
         return _Said(part, part)
     shares = _probabilities(graph, scores, len(model.start))
     if model.cells is not None:
-        theirs = _shares_of_cells(graph, model.cells, model.encoding, values)
+        sums_of_cells = _sum_over_trees(graph, model.cells.forest, model.cells.values, model.encoding, values)
+        theirs = graph.add("Div", sums_of_cells, _row_sums(graph, sums_of_cells))
         shares = graph.add(
             "Add",
             graph.add("Mul", graph.constant(np.float64(1 - model.weight)), shares),
@@ -165,13 +165,8 @@ def _add_up_scores(graph: Graph, model: PrivateForestModel, values: str) -> _Sai
     return _Said(shares, shares)
 
 
-def _shares_of_cells(graph: Graph, cells: GrownForest, encoding: Encoding, values: str) -> str:
-    scores = _sum_over_trees(graph, cells.forest, cells.values, encoding, values)
-    return graph.add("Div", scores, _row_sums(graph, scores))
-
-
 def _probabilities(graph: Graph, scores: str, n_outputs: int) -> str:
-    """Turn scores into class probabilities, as ``shrinking.probabilities`` does."""
+    """Turn scores into class probabilities, as ``rows.probabilities`` does."""
     if n_outputs > 1:
         highest = graph.add("ReduceMax", scores, graph.constant(np.array([1])), keepdims=1)
         powers = graph.add("Exp", graph.add("Sub", scores, highest))

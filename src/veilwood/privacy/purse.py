@@ -3,11 +3,11 @@
 
 Prices are in the epsilon of one row, e: what Laplace noise on a count would cost it. A unit of k rows at epsilon is one
 row at epsilon / k, a replaced row one at epsilon / 2; with a delta, a part rho of the budget is worth the Gaussian
-noise of Laplace's variance, e = 2 sqrt(rho). All that the loop decides follows from such prices, never from epsilon
+noise of Laplace's variance, e = 2 sqrt(rho). All that a method decides follows from such prices, never from epsilon
 itself. The door checks in exact fractions that all steps together cost no more than was reserved (proofs/door.md).
 
 Whether epsilon or rho buys more depends on the number of rows. Where that is not known before, the first step is taken
-out of epsilon, and then the loop goes on so or ``by_rho``.
+out of epsilon, and what follows so or ``by_rho``.
 """
 
 from __future__ import annotations

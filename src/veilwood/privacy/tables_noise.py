@@ -15,7 +15,7 @@ from veilwood.privacy.purse import Purse
 
 # Tables get their noise together up to so many times the cells of the smallest. Squared noise of all cells beside the
 # best cuts, 400 random lists of sizes: 1.01 times on average, 1.19 at most; with 2 1.01 and 1.38, with 8 1.04 and 1.46.
-ALIKE: Final = 3
+ALIKE_IN_SIZE: Final = 3
 
 Floats = NDArray[np.float64]
 
@@ -53,7 +53,7 @@ class TablesNoise(NamedTuple):
         return list(zip(map(len, groups), (roots / roots.sum()).tolist(), strict=True))
 
     def variances(self, sizes: Sequence[int]) -> Floats:
-        """Return the variance of the noise on a cell of each table, at a price of 1 for all of them together."""
+        """Return the variance of the noise on a cell of each table, at a price of 1 for all; sizes ascend."""
         found: list[float] = []
         for n_tables, share in self.groups(sizes):
             mine = _of_cells(sizes[len(found) : len(found) + n_tables])
@@ -63,7 +63,7 @@ class TablesNoise(NamedTuple):
 
 def _fit(sizes: Sequence[int]) -> bool:
     """Whether tables of ascending sizes are alike, and can get their noise together."""
-    return sizes[-1] <= min(ALIKE * sizes[0], MOST_TABLE_CELLS) and sum(sizes) <= MOST_CELLS_TOGETHER
+    return sizes[-1] <= min(ALIKE_IN_SIZE * sizes[0], MOST_TABLE_CELLS) and sum(sizes) <= MOST_CELLS_TOGETHER
 
 
 def _of_cells(sizes: Sequence[int]) -> list[float]:
@@ -74,8 +74,28 @@ def _of_cells(sizes: Sequence[int]) -> list[float]:
     return [by_size[size] for size in sizes]
 
 
+class TablesName(NamedTuple):
+    """How steps of tables are named: what a table is, and what is counted in it."""
+
+    table: str
+    counted: str
+
+    def of(self, n_before: int, n_tables: int) -> str:
+        """Name so many tables after so many others.
+
+        >>> TablesName("table", "classes by cell").of(0, 4), TablesName("histogram", "rows by group").of(4, 1)
+        ('tables 1 to 4: classes by cell', 'histogram 5: rows by group')
+        """
+        last = n_before + n_tables
+        which = f"{self.table} {last}" if n_tables == 1 else f"{self.table}s {n_before + 1} to {last}"
+        return f"{which}: {self.counted}"
+
+
 class CountedTables(NamedTuple):
-    """What was released about tables: counts and the variance of a cell of each; the total of each group, and its."""
+    """What was released: counts of each table, with the variance of a cell; totals of each group, with theirs.
+
+    A group are tables that share their noise; totals are those of classes.
+    """
 
     counts: list[Floats]
     variances: list[float]
@@ -84,32 +104,20 @@ class CountedTables(NamedTuple):
 
 
 def count_tables(
-    purse: Purse, sizes: Sequence[int], exact: NDArray[np.int64], share: float, kind: tuple[str, str]
+    purse: Purse, sizes: Sequence[int], exact: NDArray[np.int64], share: float, name: TablesName
 ) -> CountedTables:
     """Take a share of what is left in a purse for tables of ascending sizes, and release them.
 
-    ``exact`` has a row for each cell, table after table; what a table is, and what is counted, name the steps.
+    ``exact`` has a row for each cell, table after table.
     """
     found = CountedTables([], [], [], [])
-    table, what = kind
     for n_tables, part in TablesNoise.of(purse).groups(sizes):
         first = len(found.counts)
-        mine, rows = sizes[first : first + n_tables], sum(sizes[:first])
-        name = f"{numbered(table, first, n_tables)}: {what}"
-        step = purse.counting_tables(name, mine, exact.shape[1], share * part)
-        seen = purse.measure(step, exact[rows : rows + sum(mine)])
+        mine, start = sizes[first : first + n_tables], sum(sizes[:first])
+        step = purse.counting_tables(name.of(first, n_tables), mine, exact.shape[1], share * part)
+        seen = purse.measure(step, exact[start : start + sum(mine)])
         found.counts.extend(np.split(seen, np.cumsum(mine[:-1])))
         found.variances.extend(step.table_variances)
         found.totals.append(found.counts[-1].sum(axis=0))  # those of a group are the same
         found.total_variances.append(step.total_variance)
     return found
-
-
-def numbered(table: str, n_before: int, n_tables: int) -> str:
-    """Name so many tables after so many others.
-
-    >>> numbered("table", 0, 4), numbered("histogram", 4, 1)
-    ('tables 1 to 4', 'histogram 5')
-    """
-    last = n_before + n_tables
-    return f"{table} {last}" if n_tables == 1 else f"{table}s {n_before + 1} to {last}"

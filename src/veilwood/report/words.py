@@ -22,7 +22,7 @@ WHY = (
     ("rows", "How many rows there are, about. It decides how fine the rest can be."),
     ("column", "Which columns tell most about the target, so that the rest of the budget goes to them."),
     ("round", "What to correct next, and by how much. Each round improves what the rounds before it predict."),
-    ("classes by cell", "How many rows of each class have each value, or group of values, of a column or of a few."),
+    ("classes by cell", "How many rows of each class have each value, or group of values, of a column."),
     ("cells", "How many rows of each class lie in small cells of several columns together."),
     ("class counts", "How many rows of each class lie in each part of the data. Predictions are their shares."),
     ("target sums", "Sum and number of the targets in each part of the data. Predictions are their means."),

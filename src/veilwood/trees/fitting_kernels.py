@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees of ``cell_forests``, grown and asked in compiled loops; imported only where numba is installed.
+"""Trees of ``fitting``, grown and asked in compiled loops; imported only where numba is installed.
 
 Rows are groups, of which there are few: a histogram of a column tells all its splits, where scikit-learn sorts rows.
 Its trees are the twin: the same draws in the same order and the same arithmetic, so trees agree to the last bit, and

@@ -185,7 +185,7 @@ def test_the_weight_of_tables_moves_no_further_than_planned_and_a_gain_that_is_n
     task: str, delta: float, adjacency: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tables are made to say far more than they know, so that gains reach the cut."""
-    monkeypatch.setattr(borders, "TOGETHER_NEEDS", np.inf)  # with coarse histograms uncut gains reach 0.76
+    monkeypatch.setattr(borders, "HISTOGRAM_NEEDS", np.inf)  # with coarse histograms uncut gains reach 0.76
     monkeypatch.setattr(loop.Loop, "_strengths", lambda self: None)  # nobody knows that no column tells anything
     monkeypatch.setattr(private_forest, "chosen_loss", lambda columns, n_classes, n_rows, asked: asked.loss)
     monkeypatch.setattr(planning, "few_rounds", lambda *args: True)

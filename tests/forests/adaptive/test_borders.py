@@ -14,7 +14,7 @@ import veilwood as vw
 from veilwood.audit.model_file import check_model
 from veilwood.data.encoding import Encoding
 from veilwood.forests.adaptive import borders as borders_module
-from veilwood.forests.adaptive.borders import TOGETHER, Borders
+from veilwood.forests.adaptive.borders import Borders
 from veilwood.forests.adaptive.loop import Loop
 from veilwood.forests.cells.columns import columns_of
 from veilwood.privacy.door import Door
@@ -66,7 +66,7 @@ def test_they_are_taken_where_they_pay_and_the_plan_is_checked_again(monkeypatch
 def test_groups_follow_the_rows_and_bounds_far_too_wide_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     _, X, y = wide_table(3000, 10)
     right = [(fitted(3000, 10, epsilon=0.5).predict(X) == y).mean()]
-    monkeypatch.setattr(borders_module, "TOGETHER_NEEDS", np.inf)
+    monkeypatch.setattr(borders_module, "HISTOGRAM_NEEDS", np.inf)
     right.append((fitted(3000, 10, epsilon=0.5).predict(X) == y).mean())
     assert right[0] > 0.75 > right[1] + 0.1
 
@@ -125,11 +125,32 @@ def test_each_row_is_once_in_each_histogram_and_missing_values_have_a_group() ->
 )
 def test_histograms_that_these_columns_cannot_have_are_noticed(forged: Any) -> None:
     """Six tables taken for one, more columns than there are, other groups, other numbers, other names."""
-    forest = fitted(2000, 6, epsilon=0.5)
+    refused_as_forged(fitted(2000, 6, epsilon=0.5), forged)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        lambda step, near: counting_step(step.name, (9, 1), step.loss, near, l1=1, squared_l2=1),  # the coarse groups
+        lambda step, near: counting_step(step.name, (2 * step.shape[0], 1), step.loss, near, l1=1, squared_l2=1),
+        lambda step, near: replace(step, name=step.name.replace("histogram ", "histogram 1")),  # 11, 12, ...
+    ],
+)
+def test_histograms_by_rho_that_these_columns_cannot_have_are_noticed(forged: Any) -> None:
+    refused_as_forged(fitted(20_000, 6, epsilon=0.5, delta=1e-6), forged)
+
+
+def refused_as_forged(forest: Any, forged: Any) -> None:
     plan = forest.plan_
-    steps = [forged(step, plan.neighbours) if step.name.endswith(TOGETHER) else step for step in plan.steps]
+    steps = [forged(step, plan.neighbours) if step.name.endswith(": rows by group") else step for step in plan.steps]
+    assert steps != list(plan.steps)
     forest.plan_ = replace(plan, steps=tuple(steps))
     assert "Do the parameters lead to this plan?" in {one.question for one in check_model(forest) if not one.holds}
+
+
+def test_without_noise_numbers_have_histograms_of_all_cells() -> None:
+    steps = [step for step in fitted(500, 3, epsilon=float("inf")).plan_.steps if step.name.endswith("rows by group")]
+    assert [step.shape for step in steps] == [(81, 1)] * 3
 
 
 def test_an_epsilon_that_leaves_no_noise_is_fitted() -> None:

@@ -41,6 +41,12 @@ def test_more_rows_and_more_budget_are_worth_more(columns: tuple[object, ...], n
         assert all(one.n_columns <= other.n_columns for one, other in pairwise(shapes))
 
 
+def test_no_more_columns_are_counted_than_there_are() -> None:
+    for noise in NOISES:
+        for n_classes in (2, 10, 100):
+            assert 1 <= TableShapes(CAR, n_classes, 10**6, noise).best(10.0, 8.0).n_columns <= len(CAR)
+
+
 def test_few_strong_columns_get_few_tables_and_many_equal_ones_all() -> None:
     """Of 20 columns: one that explains half and nothing else, two, or all alike; the mean tells them apart."""
     shapes = [

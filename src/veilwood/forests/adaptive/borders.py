@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where groups of a column's values begin and end: by what is taken for granted, or by histograms that pay.
 
-Constants are for the epsilon e of one row (``purse``), and measured where nothing else is said (``loop``).
+Constants are for the epsilon e of one row (``privacy.purse``), and measured where nothing else is said (``loop``).
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from veilwood.forests.cells.cell_tables import Axis, CellTable
 from veilwood.forests.cells.columns import TINY, CellColumn, divided
 from veilwood.forests.cells.rows import AskedRows
 from veilwood.privacy.purse import Purse
-from veilwood.privacy.tables_noise import TablesNoise, count_tables
+from veilwood.privacy.tables_noise import TablesName, TablesNoise, count_tables
 
 # Histogram of one column: rows times e for a median to a tenth of the rows; at most so many times that; a share of a
 # round's budget, measured (exclusive-or 0.85 -> 0.94 at e = 4); taken anew where that is so many times better.
 CUT_NEEDS, CUT_MOST, CUT_SHARE, CUT_ANEW = 70.0, 16.0, 0.25, 4.0
-# Coarse histograms of all columns of tables, with noise together: a share of their budget, in so many groups and
-# octaves, where the noise on half of a column is at most 1 / TOGETHER_NEEDS of the rows (of so noisy a histogram
-# ``divided`` believes little, and borders that know nothing are still worse). 25 development tables: -0.4, -0.4, +0.7,
-# +0.6, +0.7, +0.9, +0.7 points at n e = 300, 436, 700, 1,000, 1,500, 2,182, 4,000 (s.e. 0.3 to 0.9); in bounds far too
-# wide +12, +8, +17, +4 at 700 to 2,182. With needs of 1 and 3, 8 groups or a share of 0.2 much the same.
-TOGETHER_SHARE, TOGETHER_GROUPS, TOGETHER_NEEDS = 0.1, 4, 2.0
-TOGETHER: Final = ("histogram", "rows by group")  # how their steps are named
+# Histograms of all numbers of tables: a share of their budget, with noise together in so many groups and octaves, by
+# rho of all cells, where the noise on half of a column is at most 1 / HISTOGRAM_NEEDS of the rows (of so noisy a
+# histogram ``divided`` believes little, and borders that know nothing are still worse). 25 development tables: -0.4,
+# -0.4, +0.7, +0.6, +0.7, +0.9, +0.7 points at n e = 300, 436, 700, 1,000, 1,500, 2,182, 4,000 (s.e. 0.3 to 0.9); in
+# bounds far too wide +12, +8, +17, +4 at 700 to 2,182; by rho the robot +8 at e = 1. With needs of 1 and 3, 8 groups or
+# a share of 0.2 much the same.
+HISTOGRAM_SHARE, HISTOGRAM_GROUPS, HISTOGRAM_NEEDS = 0.1, 4, 2.0
+HISTOGRAMS: Final = TablesName("histogram", "rows by group")
 
 Floats = NDArray[np.float64]
 
@@ -42,7 +43,7 @@ class Borders:
         self._precision: dict[int, float] = {}  # the price of a histogram by itself
         self._shift = np.zeros(n_columns)  # in groups
 
-    def known(self, column: CellColumn) -> bool:
+    def known(self, column: CellColumn | Axis) -> bool:
         """Whether a histogram of the column was released."""
         return column.feature in self._mass
 
@@ -70,30 +71,27 @@ class Borders:
             return
         step = purse.counting(f"{name}: histogram of column {column.feature}", (column.n_inside,), share)
         seen = purse.measure(step, self._rows.ask(asked.Histogram(column.feature, column.n_inside)))
-        self._precision[column.feature] = price
-        self._mass[column.feature] = divided(seen, column.prior, step.variance, n_rows)
+        self._spread(column, column.values(), seen, step.variance, n_rows)
 
-    def see_together(
+    def see_all(
         self, columns: Sequence[CellColumn], n_classes: int, purse: Purse, n_rows: float, budget: float
     ) -> None:
-        """Take coarse histograms of these columns, where a share of the budget buys good ones.
-
-        They get their noise together, or by rho; table by table it would be too much.
-        """
-        noise, numeric = TablesNoise.of(purse), [column for column in columns if column.ordered]
-        if not (noise.jointly or noise.gaussian) or len(numeric) < 2:
+        """Take histograms of these columns, where a share of the budget buys good ones."""
+        noise = TablesNoise.of(purse)
+        numeric = [(column, seen_groups(column, noise.jointly)) for column in columns if column.ordered]
+        if purse.among_servers or len(numeric) < 2:  # who would draw the noise of each by itself: too much
             return
-        numeric.sort(key=lambda column: coarse(column, noise.gaussian).size)
-        tables = [CellTable((coarse(column, noise.gaussian),)) for column in numeric]
-        cells, share = [table.n_cells for table in tables], TOGETHER_SHARE * budget
-        half = float((noise.variances(cells) * cells).max() / 2) ** 0.5
-        if n_rows * purse.price(share) < TOGETHER_NEEDS * half:
+        numeric.sort(key=lambda one: one[1].size)
+        tables, share = [CellTable((axis,)) for _, axis in numeric], HISTOGRAM_SHARE * budget
+        sizes = [table.n_cells for table in tables]
+        half = float((noise.variances(sizes) * sizes).max() / 2) ** 0.5
+        if n_rows * purse.price(share) < HISTOGRAM_NEEDS * half:
             return
         # Classes are added up before noise: all who hold rows answer that question, for all tables at once.
         exact = self._rows.ask(asked.ClassesByCell(tables, n_classes)).sum(axis=1, keepdims=True)
-        seen = count_tables(purse, cells, exact, share, TOGETHER)
-        for column, table, counts, variance in zip(numeric, tables, seen.counts, seen.variances, strict=True):
-            self._spread(column, table.axes[0], counts.ravel(), variance, n_rows)
+        seen = count_tables(purse, sizes, exact, share, HISTOGRAMS)
+        for (column, axis), counts, variance in zip(numeric, seen.counts, seen.variances, strict=True):
+            self._spread(column, axis, counts.ravel(), variance, n_rows)
 
     def _spread(self, column: CellColumn, axis: Axis, counts: Floats, variance: float, n_rows: float) -> None:
         """Spread rows over the cells of a column: over its groups by their counts, inside of each as before."""
@@ -104,6 +102,9 @@ class Borders:
         self._precision[column.feature] = (2 / max(variance, TINY)) ** 0.5
 
 
-def coarse(column: CellColumn, gaussian: bool) -> Axis:
-    """The groups of a numeric column in histograms before tables; by rho all cells, as others' noise does not grow."""
-    return column.values() if gaussian else column.of_scales(TOGETHER_GROUPS)
+def seen_groups(column: CellColumn, jointly: bool) -> Axis:
+    """The groups of a numeric column in histograms before tables: few with noise together, to which others' cells add.
+
+    Else all cells.
+    """
+    return column.of_scales(HISTOGRAM_GROUPS) if jointly else column.values()

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,19 +28,16 @@ from veilwood.trees.forest import LEAF, Forest, build_forest
 
 TREES, FEWEST_TREES = 60, 10
 JUDGED_TREES: Final = 8  # of each kind: what more of them would still average out is known from how they differ
-MOST_ROWS, FEWEST_ROWS = 1 << 16, 1 << 13  # that a tree sees, drawn with replacement from a larger table
+TREE_ROWS, FEWEST_TREE_ROWS = 1 << 16, 1 << 13  # that a tree sees, drawn with replacement from a larger table
 MANY_CLASSES: Final = 8  # beyond which trees are fewer and see less: each leaf holds a number for every class
 FOLDS: Final = 5
 ONE_FOLD_FROM: Final = 10_000  # rows, from which one fold judges well enough,
 MOST_JUDGED: Final = 1 << 15  # and so many rows at most
-# Trees of one split, boosted, were a kind too, for columns that act one by one: without them 31 development tables have
-# -0.3 and -0.2 points at e = 8 and 20 (s.e. 0.5), as rounds then count instead.
+# Boosted trees of one split beside them: 31 development tables +0.3 and +0.2 points at e = 8 and 20 (s.e. 0.5).
 KINDS: Final = (
-    TreeKind(True, 1.0, 1),
-    TreeKind(True, 1.0, 4),
-    TreeKind(False, 0.4, 2),
-    TreeKind(False, 0.4, 20),
-    TreeKind(False, 0.4, 80),
+    TreeKind(by_chance=True, max_features=1.0, min_samples_leaf=1),
+    TreeKind(by_chance=True, max_features=1.0, min_samples_leaf=4),
+    *(TreeKind(by_chance=False, max_features=0.4, min_samples_leaf=least) for least in (2, 20, 80)),
 )
 
 Floats = NDArray[np.float64]
@@ -65,7 +62,7 @@ def n_trees(n_classes: int) -> int:
 
 
 def _rows_per_tree(n_classes: int) -> int:
-    return max(MOST_ROWS * MANY_CLASSES // max(n_classes, MANY_CLASSES), FEWEST_ROWS)
+    return max(TREE_ROWS * MANY_CLASSES // max(n_classes, MANY_CLASSES), FEWEST_TREE_ROWS)
 
 
 def most_leaves(n_classes: int) -> int:
@@ -84,7 +81,7 @@ def grow(
     judged = np.random.default_rng(seeds[0]).permutation(len(row))[:MOST_JUDGED]
     X, y = _table(cells, row[judged])
     with warnings.catch_warnings():
-        # Filters are of the whole process: only this one message, so that no other thread loses a warning of ours.
+        # Filters are of the whole process: only this message of scikit-learn's, so that no thread loses one of ours.
         warnings.filterwarnings("ignore", message="The number of unique classes is greater than")
         losses = [
             _loss(kind, X, y, n_classes, int(seeds[0]), n_jobs, fast) for kind in track(KINDS, "choosing a forest")
@@ -113,7 +110,7 @@ def _as_rows(weight: Ints, rng: np.random.Generator) -> Ints:
 
 def _table(cells: FineCells, row: Ints) -> tuple[Groups, Ints]:
     """The groups of each row, at least one, and its class."""
-    X = cells.groups[row, : len(cells.axes)]
+    X = cells.groups[row]
     return (X if X.shape[1] else np.zeros((len(row), 1), X.dtype)), cells.label[row]
 
 
@@ -174,20 +171,15 @@ def _written(trees: Sequence[FittedTree], axes: Sequence[Axis]) -> GrownForest:
         tables.append(right.astype(np.uint16).ravel())
         lookup_length += right.size
     orders = [tree.by_level for tree in trees]
-
-    def of_all(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        return np.concatenate([mine[order] for mine, order in zip(values, orders, strict=True)])
-
-    leaf = of_all([tree.left for tree in trees]) < 0
-    asked = np.where(leaf, LEAF, of_all([tree.feature for tree in trees]))
-    group = np.floor(of_all([tree.threshold for tree in trees])).astype(np.int32) + 1  # the first on the right
-    feature, cut = np.full(len(asked), LEAF, np.int32), np.zeros(len(asked), np.int32)
+    parts = ([part[order] for part in tree] for tree, order in zip(trees, orders, strict=True))
+    asked, threshold, left, _, shares = map(np.concatenate, zip(*parts, strict=True))
+    leaf, group = left < 0, np.floor(threshold).astype(np.int32) + 1  # the first group on the right
+    feature, cut = np.full(len(leaf), LEAF, np.int32), np.zeros(len(leaf), np.int32)
     for number, (axis, start) in enumerate(zip(axes, starts, strict=True)):
-        here = asked == number
+        here = ~leaf & (asked == number)
         feature[here], cut[here] = axis.feature, start[group[here]]
-    forest = build_forest([len(order) for order in orders], feature, cut, np.where(feature == LEAF, 0, 2), tables)
-    shares = of_all([tree.shares for tree in trees])[leaf]
-    return GrownForest(forest, with_doubt(shares / shares.sum(axis=1, keepdims=True), len(trees)) / len(trees))
+    forest = build_forest([len(order) for order in orders], feature, cut, np.where(leaf, 0, 2), tables)
+    return GrownForest(forest, with_doubt(shares[leaf], len(trees)) / len(trees))
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,7 @@ from veilwood.privacy.purse import Purse
 
 # From LEAST_RICH on, epsilon of one row, a cell of one row stands out. Cells are tried if the affordable ones have the
 # part COVERED of the bits that all columns have in WANTED_GROUPS groups each, or from RICH on HARDLY_COVERED of them.
-# From 4 on, the three development tables that would try them at 4 lose 4.7, 0.7 and 0.6 points there (s.e. 0.3 to 1.2).
+# With a LEAST_RICH of 4, three development tables that try them at e = 4 lose 4.7, 0.7, 0.6 points (s.e. 0.3 to 1.2).
 LEAST_RICH, RICH = 6.0, 12.0
 COVERED, HARDLY_COVERED = 0.7, 0.25
 # Of fewer, too few are held back to tell whether cells help. Without them at e = 20 five development tables of 120 to

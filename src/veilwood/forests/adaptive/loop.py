@@ -3,9 +3,9 @@
 
 Every step is planned from what was released before, and passes the door. The start tells how many rows there are and
 where a row begins about which nothing is known. Tables (classes) count columns, all of them if that pays. A round
-chooses the column or pair that explains most of what is left, measures the gradients in its cells, and takes a step as
-far as the noise allows. All constants are for the epsilon e of one row (``purse``); where they come from is said beside
-them: measured means on the development suite of benchmarks/suite.py.
+chooses the column or pair that explains most of what is left, measures rows and gradients in its cells, and takes a
+step as far as the noise allows. All constants are for the epsilon e of one row (``privacy.purse``); where they come
+from is said beside them: measured means on the development suite of benchmarks/suite.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.data.encoding import TARGET_LEVELS
-from veilwood.forests.adaptive import cell_forests, planning, shapes
+from veilwood.forests.adaptive import cell_forests, planning
 from veilwood.forests.adaptive.borders import Borders
 from veilwood.forests.adaptive.fine_cells import CELL_SHARE, may_win
 from veilwood.forests.adaptive.fine_cells import measure as measure_cells
@@ -32,6 +32,7 @@ from veilwood.forests.adaptive.shapes import (
     by_chance,
     division,
     groups_in_set,
+    triples,
 )  # fmt: skip
 from veilwood.forests.adaptive.shrinking import believed_counts, evidence, newton_step, shrunken_mean, totals_of
 from veilwood.forests.adaptive.weighing import MOST_GAIN, BelievedTable, share_of, weight_of
@@ -50,10 +51,10 @@ from veilwood.forests.cells.rows import (
 )
 from veilwood.forests.explained.estimates import Seen, TableScores
 from veilwood.privacy.purse import Purse
-from veilwood.privacy.tables_noise import count_tables
+from veilwood.privacy.tables_noise import TablesName, count_tables
 from veilwood.progress import track
 
-COUNTED: Final = ("table", "classes by cell")  # how steps of tables are named
+COUNTED: Final = TablesName("table", "classes by cell")
 FEWEST_ROWS: Final = 10.0
 # So many times as many rows declared as there can be, with so many standard errors: the count is believed. At 100 times
 # as many R2 -7.1 -> 0.8, balance-scale at e = 1 0.67 -> 0.87. If fewer are declared, so many are planned for.
@@ -70,9 +71,9 @@ LEAST_ALONE: Final = 30.0
 # points at e = 0.1, then 0.2, 0.4, 0.0, 0.1 and 0.3 up to 8; 0.3 and 0.4 were no better.
 CHOICE_NEEDS, CHOICE_SHARES = 30.0, (0.2, 0.35)
 # Of the rest, for the rows of cells; and how far these are from the product of histograms, as a part of it, where not
-# all columns have one and where they have. With 0.15, 0.5 and 0.5, and 0.7 of the noise for damping (``shrinking``), R2
+# all columns have one and where they have. With 0.15, 0.5 and 0.5, and 0.7 of the noise in ``newton_step``, R2
 # of 11 development tables is 3.9, 3.9, 2.0, 1.1 points less at e = 0.1, 0.5, 1, 4 (s.e. 1.8 to 0.5).
-COUNT_SHARE, UNSURE = 0.25, (1.0, 0.25)
+COUNT_SHARE, AWAY, AWAY_IF_KNOWN = 0.25, 1.0, 0.25
 # Pairs are drawn; pairs that were chosen are tried with a column more from so many rows times e of a round on: R2 of
 # 9 tables 0.82 -> 0.84 at e = 4, 0.87 -> 0.89 at e = 20.
 MOST_PAIRS, MOST_TRIPLES, TRIPLE_NEEDS, MOST_SET_CELLS = 200, 200, 1000.0, 64
@@ -300,10 +301,9 @@ class Loop:
             return
         budget = left * part
         end = purse.left - budget
-        columns = self._columns
-        if shape.n_columns < len(columns):
-            columns = [columns[j] for j in self._chosen(shape.n_columns, budget * SELECT)]
-        self._borders.see_together(columns, self._k, purse, self._n, budget)
+        chooses = shape.n_columns < len(self._columns)
+        columns = self._chosen(shape.n_columns, budget * SELECT) if chooses else self._columns
+        self._borders.see_all(columns, self._k, purse, self._n, budget)
         tables = []
         for column in columns:
             # Where nobody has seen a column's values, a group more or fewer by chance: not all borders are then alike.
@@ -325,7 +325,7 @@ class Loop:
         self._learned.n_counted = len(tables)
         asks = weight_share > 0 and planning.few_rounds(self._n, purse, left * (1 - part), self._k)
         weight = f", weight {self._weigh(weight_share, believed):.2f}" if asks else ""
-        names = "all columns" if len(tables) == len(self._columns) else f"{len(tables)} chosen columns"
+        names = f"{len(tables)} chosen columns" if chooses else "all columns"
         self._learned.told.append(f"tables of {names}, {part:.0%} of what was left{weight}")
 
     def _weigh(self, share: float, believed: Sequence[Floats]) -> float:
@@ -368,7 +368,7 @@ class Loop:
         self._begin_classes(totals)
         self._n = float(totals.sum())
 
-    def _chosen(self, n_columns: int, share: float) -> list[int]:
+    def _chosen(self, n_columns: int, share: float) -> list[CellColumn]:
         """Choose columns one after the other, by how far the classes of their cells are from the start."""
         scores, free = self._scores(self._columns_alone(SCORE_GROUPS), None)[0], np.ones(len(self._columns), bool)
         chosen = []
@@ -378,7 +378,7 @@ class Loop:
             )
             chosen.append(self._purse.choose(step, scores, free))
             free[chosen[-1]] = False
-        return chosen
+        return [self._columns[place] for place in chosen]
 
     # -- rounds ------------------------------------------------------------------------------------------------------
 
@@ -397,7 +397,7 @@ class Loop:
             drawn = self._drawn(pairs, MOST_PAIRS) if number >= min(2, n_rounds // 3) else []
             if self._n * purse.price(budget) / outputs >= TRIPLE_NEEDS:
                 chosen = (step.table.features for step in self._learned.steps[self._learned.n_counted :])
-                drawn += self._drawn(shapes.triples(chosen, len(self._columns)), MOST_TRIPLES)
+                drawn += self._drawn(triples(chosen, len(self._columns)), MOST_TRIPLES)
                 if number % CHANCE_EVERY == CHANCE_EVERY - 1:
                     drawn += by_chance(3, len(self._columns), MOST_TRIPLES, self._rng)
             self._round(f"round {number + 1}", budget, bins, drawn)
@@ -454,8 +454,8 @@ class Loop:
         for axis in table.axes:
             prior = np.outer(prior, self._borders.shares(axis)).ravel()
         prior, even = prior * self._n, self._n / table.n_cells
-        known = all(self._borders.known(self._columns[axis.feature]) for axis in table.axes)
-        trust = (UNSURE[known] * np.maximum(prior, even / 4)) ** 2
+        away = AWAY_IF_KNOWN if all(map(self._borders.known, table.axes)) else AWAY
+        trust = (away * np.maximum(prior, even / 4)) ** 2
         cells = (trust * counts + variance * prior) / (trust + variance)
         return np.maximum(cells, max(even / 20, 1.0))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What can be planned before anything has been released: the first step, how many rounds, by what the budget is spent.
 
-Constants are for the epsilon e of one row (``purse``), and measured where nothing else is said (``loop``).
+Constants are for the epsilon e of one row (``privacy.purse``), and measured where nothing else is said (``loop``).
 """
 
 from __future__ import annotations
@@ -103,9 +103,9 @@ def pays_by_rho(columns: Sequence[CellColumn], n_classes: int, n_rows: float, by
     """Whether rho buys more for so many rows.
 
     By prices: steps of equal parts are worth more under rho from as many on as the square of how much more the whole is
-    worth by epsilon. Tables that get their noise together need less, and so do coarse histograms before them, but
-    not finer ones (the robot at e = 1, 24 columns of numbers, before there were coarse ones: 0.79 by epsilon, 0.84 by
-    rho). Fine cells take pure epsilon.
+    worth by epsilon. Tables that get their noise together need less. By rho every number has a histogram of all its
+    cells before them, a step each; by epsilon they have coarse ones together (the robot at e = 1, 24 columns of
+    numbers: 0.79 by epsilon without any, 0.84 by rho). Fine cells take pure epsilon.
     """
     if n_classes and by_epsilon.whole >= RICH_WITH_DELTA:
         return False

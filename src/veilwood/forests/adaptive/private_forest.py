@@ -25,7 +25,7 @@ from veilwood.data.schema import Schema
 from veilwood.data.sql.source import SqlSource
 from veilwood.data.sql.words import EngineWords
 from veilwood.errors import ModelFileError, PlanError, UseError
-from veilwood.forests.adaptive.borders import TOGETHER, coarse
+from veilwood.forests.adaptive.borders import HISTOGRAMS, seen_groups
 from veilwood.forests.adaptive.cell_forests import GrownForest, most_leaves, shares_of
 from veilwood.forests.adaptive.loop import COUNTED, WEIGHTS, Learned, Loop
 from veilwood.forests.adaptive.planning import chosen_loss, first_step, in_words, settled
@@ -58,7 +58,6 @@ from veilwood.privacy.neighbours import Rows as RowsUnit
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.purse import Purse
 from veilwood.privacy.steps import Step, counting_step, joint_step, selecting_step, sparse_step
-from veilwood.privacy.tables_noise import numbered
 from veilwood.trees import gpu
 from veilwood.trees.forest import LEAF, Forest
 from veilwood.trees.random import public_generators
@@ -234,9 +233,9 @@ class PrivateForest(Method[PrivateForestParameters]):
         units = SCORE_UNITS if schema.classes else TARGET_LEVELS * LEVEL_UNITS
         steps = [step._replace(values=step.values / units) for step in released.steps]
         forest, cells = grow_tables([step.table for step in steps] or [CellTable(())])
-        values = np.zeros((forest.n_leaves, width))
-        for step, first, last in zip(steps, forest.tree_leaves[:-1], forest.tree_leaves[1:], strict=False):
-            values[first:last] = step.values[cells[first:last]]
+        parts = np.split(cells, forest.tree_leaves[1:-1])
+        said = [step.values[part] for step, part in zip(steps, parts, strict=False)]
+        values = np.concatenate(said or [np.zeros((1, width))])
         start = released.start / units
         told = EffectForest.of(estimates(steps, start, len(schema.classes)), width)
         return PrivateForestModel(design.encoding, forest, values, start, told, released.cells, released.weight)
@@ -304,7 +303,7 @@ def _rows_are_public(asked: Asked) -> bool:
 
 
 ONE_COUNT: Final = {  # steps in which one row adds 1 to one number
-    "class counts", "class counts once more", "classes by cell", "number of rows", "rows", "rows by group",
+    "class counts", "class counts once more", COUNTED.counted, "number of rows", "rows", HISTOGRAMS.counted,
     "histogram of column", "histogram of the target", "histogram of residuals before round",
 }  # fmt: skip
 
@@ -320,16 +319,16 @@ def check_columns_of_tables(plan: Plan, n_columns: int) -> None:
 
 def check_histograms(plan: Plan, columns: Sequence[CellColumn], n_classes: int) -> None:
     """Raise ValueError where a plan says that histograms were taken which these columns cannot have."""
-    table, what = TOGETHER
-    together = [step for step in plan.steps if step.name.endswith(f": {what}")]
+    together = [step for step in plan.steps if step.name.endswith(f": {HISTOGRAMS.counted}")]
+    jointly = all(step.loss.delta == 0 and step.loss.epsilon is not None for step in together)
     cells = [size for step in together for size in step.table_cells]
-    starts = np.cumsum([0, *(len(step.table_cells) for step in together)]).tolist()
     fits = not together or (n_classes > 0 and len(cells) > 1)
-    gaussian = any(step.loss.delta > 0 for step in together)
-    fits &= not Counter(cells) - Counter(coarse(column, gaussian).size for column in columns if column.ordered)
-    for step, first in zip(together, starts, strict=False):
-        fits &= step.name == f"{numbered(table, first, len(step.table_cells))}: {what}"
-        fits &= step.shape == (sum(step.table_cells), 1)
+    fits &= not Counter(cells) - Counter(seen_groups(column, jointly).size for column in columns if column.ordered)
+    first = 0
+    for step in together:
+        n_tables = len(step.table_cells)
+        fits &= step.name == HISTOGRAMS.of(first, n_tables) and step.shape == (sum(step.table_cells), 1)
+        first += n_tables
     for step in plan.steps:
         _, alone, place = step.name.partition(": histogram of column ")
         fits &= not alone or step.shape in [
@@ -341,20 +340,18 @@ def check_histograms(plan: Plan, columns: Sequence[CellColumn], n_classes: int) 
 
 def cells_of_tables(plan: Plan) -> list[int]:
     """How many cells each table has that was counted."""
-    return [cells for step in plan.steps if step.name.endswith(f": {COUNTED[1]}") for cells in step.table_cells]
+    return [cells for step in plan.steps if step.name.endswith(f": {COUNTED.counted}") for cells in step.table_cells]
 
 
 def check_tables(forest: Forest, plan: Plan) -> None:
     """Refuse a forest whose first trees are not the tables that were counted, or that has trees of no step."""
     columns, cells = plan.choices.get("tables", []), cells_of_tables(plan)
     n_rounds = sum(step.name.endswith(": gradients") for step in plan.steps)
+    tested = [set(part.tolist()) - {LEAF} for part in np.split(forest.feature, forest.roots[1:])]
     told = isinstance(columns, list) and are_whole(columns, 0) and len(columns) == len(cells)
-    told &= forest.n_trees == max(len(cells) + n_rounds, 1)
-    starts, leaves = [*forest.roots.tolist(), forest.n_nodes], np.diff(forest.tree_leaves)
-    for place, column in enumerate(columns if told else ()):
-        tested = set(forest.feature[starts[place] : starts[place + 1]].tolist()) - {LEAF}
-        told &= tested <= {column} and bool(leaves[place] == cells[place])
-    if not told:
+    told = told and forest.n_trees == max(len(cells) + n_rounds, 1)
+    told = told and np.diff(forest.tree_leaves)[: len(cells)].tolist() == cells
+    if not told or not all(mine <= {column} for mine, column in zip(tested, columns, strict=False)):
         raise ModelFileError("its first trees are not the tables that the plan says were counted.")
 
 
@@ -366,8 +363,8 @@ def planned_again(step: Step, n_columns: int, n_classes: int, choices: Mapping[s
         raise ValueError("the gradient of two classes is cut at the share of the larger one, which is half or more")
     gaussian, signed = step.loss.delta > 0, asked.neighbours.adjacency == "replace-one"
     l1, squared = reach(n_classes, first if kind in ("column of tables", "strengths of columns") else last)
-    if kind in ("classes by cell", "rows by group") and len(step.table_cells) > 1:
-        outputs = n_classes if kind == "classes by cell" else 1
+    if kind in (COUNTED.counted, HISTOGRAMS.counted) and len(step.table_cells) > 1:
+        outputs = n_classes if kind == COUNTED.counted else 1
         return joint_step(step.name, step.table_cells, outputs, step.loss, asked.neighbours)
     if kind == "fine cells":
         return replace(sparse_step(step.name, 1, step.loss, asked.neighbours, l1=1), shape=step.shape)

@@ -2,9 +2,9 @@
 """What quality to expect of a PrivateForest before any data is seen: how it did on public tables like the one at hand.
 
 Tables are alike in their task and in rows times epsilon for each column, where epsilon is that of one row
-(``purse``): so unit, adjacency and delta count as they should. ``quality.json`` holds what the development suite
-showed; benchmarks/quality_table.py writes it. Skill is 0 for the most frequent class, or the mean, and 1 for the best
-forest without privacy.
+(``privacy.purse``): so unit, adjacency and delta count as they should. ``quality.json`` holds what the development
+suite showed; benchmarks/quality_table.py writes it. Skill is 0 for the most frequent class, or the mean, and 1 for the
+best forest without privacy.
 """
 
 from __future__ import annotations

@@ -128,37 +128,36 @@ class TableShapes:
         chooses: bool = True,
         fewest_groups: int = GROUPS[0],
     ) -> None:
-        self._n, self._k, self._noise, self._n_columns = n_rows, n_classes, noise, len(columns)
+        self._n, self._k, self._n_columns = n_rows, n_classes, len(columns)
         self._effects = 1 / np.arange(1.0, len(columns) + 1) if effects is None else effects
         numeric = np.array([column.ordered for column in columns])
         groups = [b for b in GROUPS if b >= fewest_groups] if numeric.any() else GROUPS[:1]
         parts = PARTS if chooses else PARTS[:1]
-        counts = sorted({min(len(columns), max(1, round(len(columns) * part))) for part in parts})
-        self._shapes = [(m, b) for b in groups for m in counts]
+        counts = sorted({max(1, round(len(columns) * part)) for part in parts})
         # Cells of each column, and what they can show of its effect.
         self._sizes = {b: np.array([b if column.ordered else column.n_cells for column in columns]) for b in groups}
         self._shown = {b: np.where(numeric, 1 - b**-SHOWN, 1.0) for b in groups}
-        self._variances: dict[tuple[int, int], Floats] = {}  # by shape, of noise at a price of 1
+        self._variances = {(m, b): self._by_column(m, self._sizes[b], noise) for b in groups for m in counts}
 
     def best(self, price: float, selecting: float) -> TableShape:
         """Return the shape of largest worth at a price; ``selecting`` is what is left of it after choosing columns."""
         best = TableShape(0.0, 0, GROUPS[0])
-        for m, b in self._shapes:
+        for (m, b), variances in self._variances.items():
             worth = self._worth(selecting if m < self._n_columns else price, m, b)
             if worth > best.worth + 1e-9:
-                best = TableShape(worth, m, b, float(self._variances[m, b].mean()))
+                best = TableShape(worth, m, b, float(variances.mean()))
         return best
+
+    def _by_column(self, m: int, sizes: NDArray[np.int64], noise: TablesNoise) -> Floats:
+        """Variances at a price of 1. Which m columns is not known: those at even distances, by size, stand for them."""
+        taken = np.sort(sizes)[np.linspace(0, len(sizes) - 1, m).round().astype(int)]
+        known, places = np.unique(taken, return_index=True)
+        return np.interp(sizes, known, noise.variances(taken.tolist())[places])
 
     def _worth(self, price: float, m: int, b: int) -> float:
         """What m columns are worth: any effect may be that of any column."""
-        sizes = self._sizes[b]
-        if (m, b) not in self._variances:
-            # Which m columns is not known: those at even distances, by their size, stand for them.
-            taken = np.sort(sizes)[np.linspace(0, len(sizes) - 1, m).round().astype(int)]
-            known, places = np.unique(taken, return_index=True)
-            self._variances[m, b] = np.interp(sizes, known, self._noise.variances(taken.tolist())[places])
         noise = self._variances[m, b] / price**2
-        rows, effects = self._n / (sizes * self._k), self._effects[:m, None]
+        rows, effects = self._n / (self._sizes[b] * self._k), self._effects[:m, None]
         signal = effects * rows**2
         return float((effects * self._shown[b] * signal / (signal + rows + noise)).mean(axis=1).sum())
 

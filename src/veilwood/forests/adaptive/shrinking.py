@@ -30,7 +30,6 @@ FEIGNED_ROWS: Final = 0.5
 # 0.194; 50 rows 0.140, 0.170, 0.194; 100 rows 0.093, 0.133, 0.194; from n e = 15 on they are alike.
 MEANS: Final = 0.15
 OVERLAP: Final = 0.25  # q tables tell the same in part: evidence counts q^-OVERLAP; 0.15 and 0.4 made no difference
-DAMPING: Final = 1.0  # standard deviations of the noise on a gradient sum, by which a cell is taken to be larger
 LEAST: Final = 2.0  # rows, by which it is taken to be larger in any case
 LARGEST_STEP: Final = 2.0  # of log-odds
 
@@ -43,9 +42,9 @@ def totals_of(counts: Sequence[Floats], variances: Sequence[float], n_rows: floa
     weights = np.array([1 / max(variance, TINY) for variance in variances])
     pooled, variance = np.average(counts, axis=0, weights=weights), 1 / weights.sum()
     even = float(n_rows or max(pooled.sum(), len(pooled))) / len(pooled)
-    rows = np.maximum(even + _kept(pooled - pooled.mean(), (len(pooled) - 1) * variance), RAREST * even)
-    feigned = rows + FEIGNED_ROWS * variance**0.5
-    return np.asarray(feigned * (rows.sum() / feigned.sum()))
+    rows = np.maximum(even + _shrunken(pooled - pooled.mean(), (len(pooled) - 1) * variance), RAREST * even)
+    larger = rows + FEIGNED_ROWS * variance**0.5
+    return np.asarray(larger * (rows.sum() / larger.sum()))
 
 
 def believed_counts(counts: Floats, totals: Floats, variance: float) -> Floats:
@@ -57,21 +56,21 @@ def believed_counts(counts: Floats, totals: Floats, variance: float) -> Floats:
     chance = (n_cells - 1) * (variance + float(even.mean()))  # with half of the sampling 150 rows lost up to 15 points
     away = counts - counts.mean(axis=0)
     shared = away.mean(axis=1, keepdims=True)
-    kept = _kept(shared, chance / n_classes) + _kept(away - shared, chance * (n_classes - 1))
+    kept = _shrunken(shared, chance / n_classes) + _shrunken(away - shared, chance * (n_classes - 1))
     spread = np.maximum(even + kept, 0.0)
     return np.asarray(np.maximum(spread * (totals / spread.sum(axis=0)), LOWEST * even))
 
 
-def _kept(component: Floats, expected: float) -> Floats:
-    """Shrink by the James-Stein rule: all but the part of its energy that noise and chance are expected to have."""
+def _shrunken(component: Floats, expected: float) -> Floats:
+    """Keep the part max(0, 1 - expected energy of noise and chance / energy) of a component (James-Stein)."""
     return component * max(0.0, 1 - expected / max(float((component**2).sum()), TINY))
 
 
-def evidence(kept: Floats, totals: Floats, variance: float, n_tables: int) -> Floats:
+def evidence(believed: Floats, totals: Floats, variance: float, n_tables: int) -> Floats:
     """Turn class counts as believed into log-ratios to an even spread, cells larger by what noise could feign."""
-    n_cells, n_classes = kept.shape
+    n_cells, n_classes = believed.shape
     even, feigned = totals / n_cells, FEIGNED * variance**0.5
-    logs = n_tables**-OVERLAP * np.log((kept + feigned) / (even + feigned))
+    logs = n_tables**-OVERLAP * np.log((believed + feigned) / (even + feigned))
     return np.asarray(logs[:, 1:] - logs[:, :1] if n_classes == 2 else logs - logs.mean(axis=1, keepdims=True))
 
 
@@ -90,8 +89,8 @@ def shrunken_mean(away: float, noise: float, n_rows: float) -> float:
 def newton_step(sums: Floats, noise: float, cells: Floats, table: CellTable, n_classes: int, variance: float) -> Floats:
     """Turn noisy gradient sums into a step: log-odds, or parts of the limit of residuals.
 
-    Sums are split into ``components``, each kept to the part max(0, 1 - expected energy of noise and chance / energy).
-    Then a Newton step, its cells taken to be larger by what noise could feign.
+    Sums are split into ``components``, each shrunk by itself. Then a Newton step, its cells taken to be larger by what
+    noise could feign.
     """
     n_outputs = sums.shape[1]
     chance = noise + float(cells.mean()) * variance
@@ -100,9 +99,10 @@ def newton_step(sums: Floats, noise: float, cells: Floats, table: CellTable, n_c
         chance *= 1 - 1 / n_outputs
     kept = np.zeros_like(sums)
     for component, size in components(sums, table):
-        kept += _kept(component, size * n_outputs * chance)
+        kept += _shrunken(component, size * n_outputs * chance)
     curvature = (1 / n_classes) * (1 - 1 / n_classes) if n_classes else 1.0
-    damping = DAMPING * noise**0.5 * (2 * curvature if n_classes else 1.0) + LEAST
+    # Larger by a standard deviation of the noise on a sum; measured with ``loop.COUNT_SHARE``.
+    damping = noise**0.5 * (2 * curvature if n_classes else 1.0) + LEAST
     damped = curvature * cells[:, None] + damping
     most = LARGEST_STEP if n_classes else 1.0
     return np.asarray(np.clip(kept / damped, -most, most))
