@@ -93,6 +93,7 @@ def nobody(cap: RowsOf, *, missing: bool) -> OutOfSchemaError:
 def no_id(cap: RowsOf) -> OutOfSchemaError:
     """Say that the column of ids is not there."""
     return OutOfSchemaError(
-        f"the table has no column {cap.id!r}, which the privacy unit names. Hint: pass a table that has it.",
+        f"the table has no column {cap.id!r}, which the privacy unit names. Hint: pass a table that has it, or the "
+        "file itself: fit(path).",
         column=cap.id,
     )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -331,7 +331,10 @@ def _of_numbers(noisy: _Noisy, width: float, confidence: float) -> Quality:
     among = np.ones_like(residuals)  # beyond the cut too: what is there counts as the cut
     signed = np.stack([-size, size])
     mae, mse = (noisy.ratio("residuals", np.stack([each, each]), among, 0.0, 1.0) for each in (size, square))
-    bias = noisy.ratio("residuals", signed, among, -1.0, 1.0)
+    bias, hidden = noisy.ratio("residuals", signed, among, -1.0, 1.0), _hidden(noisy, _SIZE, cut)
+    mae = replace(mae, high=min(mae.high + hidden, 1.0))
+    mse = replace(mse, high=min(mse.high + _hidden(noisy, _SQUARE, cut), 1.0))
+    bias = replace(bias, low=max(bias.low - hidden, -1.0), high=min(bias.high + hidden, 1.0))
     roots = [None if each is None else math.sqrt(each) * width for each in (mse.value, mse.low, mse.high)]
     return Quality(
         "regression",
@@ -345,6 +348,17 @@ def _of_numbers(noisy: _Noisy, width: float, confidence: float) -> Quality:
         },
         clipped_at=float(_INNER[cut + 1]) * width,
     )
+
+
+def _hidden(noisy: _Noisy, worth: Floats, cut: int) -> float:
+    """What residuals beyond the cut can be worth more than it, on average over all rows: as many as noise may hide.
+
+    By Abel's summation that is the sum over places of the rows beyond each times what it is worth more than the last.
+    """
+    counts = noisy.tables["residuals"].sum(axis=0)
+    beyond = np.cumsum(counts[::-1])[::-1] + noisy.z * np.sqrt(2 * noisy.variance * np.arange(len(counts), 0, -1))
+    most = np.minimum.accumulate(np.maximum(beyond, 0.0))[cut + 1 :]
+    return float((np.diff(worth)[cut:] * most).sum()) / max(float(counts.sum()), 1.0)
 
 
 def _scaled(estimate: Estimate, width: float) -> Estimate:
@@ -374,6 +388,9 @@ def _r2(noisy: _Noisy, mse: Estimate, targets: Floats) -> Estimate:
     error = noisy.error(targets, (spread - variance) / rows)
     if variance < _TOO_FEW * error:
         return unknown
-    half = (mse.high - mse.low) / 2
-    reach = half / variance + noisy.z * error * mse.value / variance**2
-    return interval(1 - mse.value / variance, reach, -math.inf, 1.0)
+    value, reach = 1 - mse.value / variance, noisy.z * error * mse.value / variance**2
+    return Estimate(
+        value,
+        value - (mse.high - mse.value) / variance - reach,
+        min(value + (mse.value - mse.low) / variance + reach, 1.0),
+    )

@@ -325,7 +325,7 @@ class Loop:
         self._learned.n_counted = len(tables)
         asks = weight_share > 0 and planning.few_rounds(self._n, purse, left * (1 - part), self._k)
         weight = f", weight {self._weigh(weight_share, believed):.2f}" if asks else ""
-        names = f"{len(tables)} chosen columns" if chooses else "all columns"
+        names = f"{len(tables)} chosen column{'s' * (len(tables) > 1)}" if chooses else "all columns"
         self._learned.told.append(f"tables of {names}, {part:.0%} of what was left{weight}")
 
     def _weigh(self, share: float, believed: Sequence[Floats]) -> float:
