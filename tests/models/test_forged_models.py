@@ -22,6 +22,10 @@ from safetensors.numpy import save as write_safetensors
 import veilwood as vw
 from fixtures.hostile import HOSTILE, LONG, SCHEMA, in_time
 from veilwood.audit.model_file import check_file
+from veilwood.forests.adaptive import loop
+from veilwood.forests.adaptive.shapes import TableShape
+from veilwood.forests.cells.cell_tables import CellTable, grow_tables
+from veilwood.forests.cells.columns import columns_of
 from veilwood.models import file as model_file
 from veilwood.privacy.certificate import chosen_in
 from veilwood.privacy.loss import Loss
@@ -335,3 +339,82 @@ def test_largest_values_of_windows(values: list[int], width: int) -> None:
     if width <= len(values):
         wanted = [max(values[start : start + width]) for start in range(len(values) - width + 1)]
         assert _window_maxima(np.array(values, np.uint16), width).tolist() == wanted
+
+
+def sold(forest: Any, plan: Any, path: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Write a model with another plan, and a certificate of it, and tell whether the audit takes it."""
+    forest.plan_ = plan
+    forest.privacy_ = replace(
+        forest.privacy_, composition=tuple(step.to_dict() for step in plan.steps),
+        chosen=chosen_in(plan, plan.fingerprint()), mechanism=plan.mechanism,
+    )  # fmt: skip
+    with monkeypatch.context() as patch:
+        patch.setattr(model_file, "_as_planned", lambda model: True)
+        vw.save(forest, path)
+    return stands(path)
+
+
+CAR = vw.datasets.car()
+
+
+def fitted_car(epsilon: float, found: Callable[[Any], bool]) -> Any:
+    """Return the first fit of which something holds."""
+    made = (vw.PrivateForestClassifier(CAR.schema, epsilon=epsilon, random_state=0, n_jobs=1) for _ in range(30))
+    return next(forest for forest in (one.fit(CAR.X, CAR.y) for one in made) if found(forest))
+
+
+def test_fine_cells_that_no_step_has_paid_for_are_refused(tmp_path: Path) -> None:
+    """A forger puts what a rich fit has learned into the file of a poor one."""
+    rich, poor = fitted_car(20.0, lambda forest: forest.model_.cells is not None), fitted_car(0.1, lambda forest: True)
+    vw.save(rich, tmp_path / "rich")
+    assert stands(tmp_path / "rich")
+    poor.model_ = replace(poor.model_, cells=rich.model_.cells, weight=1.0)
+    vw.save(poor, tmp_path / "poor")
+    with pytest.raises(vw.ModelFileError, match="fine cells that no step"):
+        vw.load(tmp_path / "poor")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("round 1: choice", lambda shape: (5, shape[1])),
+        ("round 1: gradients", lambda shape: (shape[0], 24)),
+        ("class counts", lambda shape: (2 * shape[0],)),
+        ("round 1: rows", lambda shape: (shape[0], 7)),
+    ],
+)
+def test_steps_of_another_shape_than_their_kind_has_are_noticed(
+    name: str, shape: Callable[[tuple[int, ...]], tuple[int, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five choices for the price of one."""
+    forest = fitted_car(3.0, lambda forest: any(step.name == name for step in forest.plan_.steps))
+    vw.save(forest, tmp_path / "honest")
+    assert stands(tmp_path / "honest")
+    steps = [replace(step, shape=shape(step.shape)) if step.name == name else step for step in forest.plan_.steps]
+    assert not sold(forest, replace(forest.plan_, steps=tuple(steps)), tmp_path / "forged", monkeypatch)
+
+
+def test_a_tree_of_no_step_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "division", lambda *args: (TableShape(0.0, 0, 2), 1.0))
+        patch.setattr(loop.Loop, "_strengths", lambda self: None)
+        forest = fitted_car(0.1, lambda forest: True)
+    vw.save(forest, tmp_path / "honest")
+    assert stands(tmp_path / "honest")
+    tree, _ = grow_tables([CellTable(tuple(column.values() for column in columns_of(forest.model_.encoding)))])
+    forest.model_ = replace(forest.model_, forest=tree, leaf_values=np.ones((tree.n_leaves, 4)))
+    plan = replace(forest.plan_, layout=replace(forest.plan_.layout, leaves=tree.n_leaves))
+    assert not sold(forest, plan, tmp_path / "forged", monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["X", "cells_X", "effects_X"])
+def test_arrays_that_nobody_reads_are_refused(name: str, tmp_path: Path) -> None:
+    """Nothing else is in a file: not the rows, under whatever name."""
+    forest = fitted(vw.PrivateForestClassifier, n_rows=200)
+    vw.save(forest, tmp_path / "honest")
+    parts = model_file._parse((tmp_path / "honest").read_bytes())
+    for added in ({}, {name: np.ones((9, 2))}):
+        arrays = {**parts.arrays, **added}
+        content = write_safetensors(arrays, {**parts.metadata, "sha256": model_file._digest(parts.metadata, arrays)})
+        (tmp_path / "forged").write_bytes(content)
+        assert stands(tmp_path / "forged") == (not added)

@@ -195,7 +195,11 @@ def one_run(estimator: BaseForest, *, canaries: int = CANARIES, seed: int = 0, a
         heard = _fit(fitted, pd.concat([crowd, table[included]]), target)
         seen, leaves, height = _released(fitted, heard, table)
     alone = _alone(leaves)
-    ratio = _log_ratio(fitted.plan_, seen[alone], height)
+    ratio = _log_ratio(fitted.plan_, fitted.plan_.steps[-1], seen[alone], height)
+    if _boosts(fitted):  # before its gradient, a round has counted the canary
+        counted = fitted.plan_.steps[-2]
+        rows = heard[counted.name][fitted.encode(table)[alone, :1]]
+        ratio = ratio + _log_ratio(fitted.plan_, counted, rows, np.array(1))
     correct, guesses = _guess(fitted.plan_, ratio, included[alone])
     delta = float(fitted.plan_.loss.delta)
     bound = one_run_lower_bound(correct, guesses, canaries=len(table), delta=delta, alpha=alpha)
@@ -326,9 +330,9 @@ def _released(
     return fitted.leaf_counts_[leaves, column], leaves, np.array(height)
 
 
-def _log_ratio(plan: Plan, seen: NDArray[Any], height: NDArray[np.int64]) -> NDArray[np.float64]:
+def _log_ratio(plan: Plan, step: Step, seen: NDArray[Any], height: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the log-likelihood ratio, in against out, of numbers that are 0 but for noise and the canary."""
-    match plan.steps[-1].mechanism:
+    match step.mechanism:
         case DiscreteLaplace(scale=scale):
             each = (np.abs(seen) - np.abs(seen - height)) / float(scale)
         case DiscreteGaussian(sigma_squared=variance):
@@ -341,7 +345,7 @@ def _log_ratio(plan: Plan, seen: NDArray[Any], height: NDArray[np.int64]) -> NDA
         case StandingOut() | RandomStopping() | JointLaplace():
             raise UseError("no count of a leaf is released last, so canaries have nothing to look at.")
         case selection:  # of a label, by the counts of a leaf: how likely is the canary's with and without it?
-            counts = np.zeros(plan.steps[-1].shape[1], np.int64)
+            counts = np.zeros(step.shape[1], np.int64)
             without = selection.law(counts)[-1]
             counts[-1] = 1
             present = selection.law(counts)[-1]

@@ -271,6 +271,8 @@ def _construct(parts: _Parts) -> BaseForest:
     estimator.privacy_ = statement
     estimator.plan_ = plan
     estimator.take(schema, estimator.make_method().restore(schema, plan, arrays))
+    if set(arrays) != set(estimator.model_.arrays()):
+        raise ModelFileError(_DAMAGED.format("it holds other arrays than such a model has"))
     if schema.classes:
         estimator.classes_ = _labels(schema, label_dtype)
         try:

@@ -252,9 +252,11 @@ class PrivateForest(Method[PrivateForestParameters]):
         start, told = _numbers(arrays, "start", (width,)), _told(arrays, encoding, width)
         if "weight" not in arrays:
             return PrivateForestModel(encoding, forest, values, start, told)
-        weight = float(_numbers(arrays, "weight", (1,))[0])
+        weight, taken = float(_numbers(arrays, "weight", (1,))[0]), {step.name for step in plan.steps}
         if weight not in WEIGHTS[1:] or not schema.classes:
             raise ModelFileError("the weight of fine cells is none that can be chosen.")
+        if not {"classes by column", "fine cells", "weight of fine cells"} <= taken:
+            raise ModelFileError("it holds fine cells that no step of its plan has released.")
         return PrivateForestModel(encoding, forest, values, start, told, _cells(arrays, encoding), weight)
 
     def replan(self, asked: Asked, plan: Plan) -> Plan:
@@ -346,18 +348,42 @@ def cells_of_tables(plan: Plan) -> list[int]:
 def check_tables(forest: Forest, plan: Plan) -> None:
     """Refuse a forest whose first trees are not the tables that were counted, or that has trees of no step."""
     columns, cells = plan.choices.get("tables", []), cells_of_tables(plan)
-    n_rounds = sum(step.name.endswith(": gradients") for step in plan.steps)
+    of_rounds = [step.shape[0] for step in plan.steps if step.name.endswith(": gradients")]
     tested = [set(part.tolist()) - {LEAF} for part in np.split(forest.feature, forest.roots[1:])]
     told = isinstance(columns, list) and are_whole(columns, 0) and len(columns) == len(cells)
-    told = told and forest.n_trees == max(len(cells) + n_rounds, 1)
-    told = told and np.diff(forest.tree_leaves)[: len(cells)].tolist() == cells
+    told = told and np.diff(forest.tree_leaves).tolist() == ([*cells, *of_rounds] or [1])
     if not told or not all(mine <= {column} for mine, column in zip(tested, columns, strict=False)):
-        raise ModelFileError("its first trees are not the tables that the plan says were counted.")
+        raise ModelFileError("its trees are not the tables and rounds that the plan says were measured.")
+
+
+STEP_NAMES: Final = re.compile(
+    r"class counts( once more)?|number of rows|sums? of (the target|residuals)|histogram of the target|fine cells"
+    r"|histogram of residuals before round \d+|strengths of columns|weight of (tables|fine cells)|classes by column"
+    r"|column \d+ of tables|tables? \d+( to \d+)?: classes by cell|histograms? \d+( to \d+)?: rows by group"
+    r"|round \d+: (choice|rows|gradients|histogram of column \d+)"
+)
+
+
+def _fits_its_name(step: Step, kind: str, n_columns: int, n_classes: int) -> bool:
+    """Whether a step has a name and a shape that one of its kind can have; None stands for any number."""
+    many: tuple[int | None, ...] = (None,)
+    shapes: dict[str, tuple[int | None, ...]] = {
+        "class counts": (n_classes,), "class counts once more": (n_classes,), "number of rows": (1,),
+        "sums of the target": (2,), "sum of residuals": (1, 1), "weight of tables": (1,), "choice": (1, None),
+        "column of tables": (1, n_columns), "weight of fine cells": (1, len(WEIGHTS)), HISTOGRAMS.counted: (None, 1),
+        COUNTED.counted: (None, n_classes), "classes by column": (None, n_classes),
+        "gradients": (None, n_outputs(n_classes)),
+    }  # fmt: skip
+    shape = shapes.get(kind, many)
+    alike = len(shape) == len(step.shape) and all(b in (None, a) for a, b in zip(step.shape, shape, strict=True))
+    return alike and STEP_NAMES.fullmatch(step.name) is not None
 
 
 def planned_again(step: Step, n_columns: int, n_classes: int, choices: Mapping[str, Any], asked: Asked) -> Step:
     """Plan a step of its name, shape and loss; what one row can move is known by name (proofs/private-forest.md)."""
     kind = re.sub(r" ?\d+", "", step.name.split(": ")[-1])
+    if not _fits_its_name(step, kind, n_columns, n_classes):
+        raise ValueError("there is no such step")
     first, last = (int(limit) for limit in choices["limits"])
     if n_classes == 2 and not GRADIENT_UNITS // 2 <= min(first, last) <= max(first, last) <= GRADIENT_UNITS:
         raise ValueError("the gradient of two classes is cut at the share of the larger one, which is half or more")

@@ -253,7 +253,8 @@ def _trees(forest: Forest, encoding: Encoding) -> Iterator[_EffectTree]:
         while (inner := forest.feature[node] != LEAF).any():
             code = shown[np.where(inner, column[forest.feature[node]], 0), cells]
             at = forest.cut[node]
-            branch = np.where(at < 0, forest.lookup[np.where(at < 0, -1 - at + code, 0)], code >= at)
+            looked_up = forest.lookup[np.where(at < 0, -1 - at + code, 0)] if len(forest.lookup) else code
+            branch = np.where(at < 0, looked_up, code >= at)
             node = np.where(inner, forest.child[node] + branch, node)
         yield _EffectTree(features, codes, forest.child[node].reshape([len(one) for one in codes]))
 
