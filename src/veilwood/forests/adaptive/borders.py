@@ -23,11 +23,7 @@ from veilwood.privacy.tables_noise import TablesName, TablesNoise, count_tables
 # round's budget, measured (exclusive-or 0.85 -> 0.94 at e = 4); taken anew where that is so many times better.
 CUT_NEEDS, CUT_MOST, CUT_SHARE, CUT_ANEW = 70.0, 16.0, 0.25, 4.0
 # Histograms of all numbers of tables: a share of their budget, with noise together in so many groups and octaves, by
-# rho of all cells, where the noise on half of a column is at most 1 / HISTOGRAM_NEEDS of the rows (of so noisy a
-# histogram ``divided`` believes little, and borders that know nothing are still worse). 25 development tables: -0.4,
-# -0.4, +0.7, +0.6, +0.7, +0.9, +0.7 points at n e = 300, 436, 700, 1,000, 1,500, 2,182, 4,000 (s.e. 0.3 to 0.9); in
-# bounds far too wide +12, +8, +17, +4 at 700 to 2,182; by rho the robot +8 at e = 1. With needs of 1 and 3, 8 groups or
-# a share of 0.2 much the same.
+# rho of all cells, where the noise on half of a column is at most 1 / HISTOGRAM_NEEDS of the rows; measured.
 HISTOGRAM_SHARE, HISTOGRAM_GROUPS, HISTOGRAM_NEEDS = 0.1, 4, 2.0
 HISTOGRAMS: Final = TablesName("histogram", "rows by group")
 

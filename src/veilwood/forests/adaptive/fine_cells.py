@@ -28,9 +28,7 @@ from veilwood.privacy.purse import Purse
 # With a LEAST_RICH of 4, three development tables that try them at e = 4 lose 4.7, 0.7, 0.6 points (s.e. 0.3 to 1.2).
 LEAST_RICH, RICH = 6.0, 12.0
 COVERED, HARDLY_COVERED = 0.7, 0.25
-# Of fewer, too few are held back to tell whether cells help. Without them at e = 20 five development tables of 120 to
-# 340 rows have +1.2, +4.4, -3.2, -0.9, 0.0 points (s.e. 0.2 to 1.8), log-loss -0.03, -0.17, -0.01, -0.02, -0.02; three
-# of 500 to 1,100 rows +0.6, -0.1, -3.1 points, log-loss +0.06, +0.02, +0.09.
+# Of fewer, too few are held back to tell whether cells help; measured.
 LEAST_ROWS: Final = 400.0
 WANTED_GROUPS: Final = 16
 CELL_SHARE: Final = 0.6  # of the budget; 0.3 and 0.4 were worse at e = 20 (pen strokes by 5 points)

@@ -5,7 +5,7 @@ Every step is planned from what was released before, and passes the door. The st
 where a row begins about which nothing is known. Tables (classes) count columns, all of them if that pays. A round
 chooses the column or pair that explains most of what is left, measures rows and gradients in its cells, and takes a
 step as far as the noise allows. All constants are for the epsilon e of one row (``privacy.purse``); where they come
-from is said beside them: measured means on the development suite of benchmarks/suite.py.
+from is said beside them: measured means on the development suite of benchmarks/suite.py (results/constants.md there).
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ from veilwood.progress import track
 
 COUNTED: Final = TablesName("table", "classes by cell")
 FEWEST_ROWS: Final = 10.0
-# So many times as many rows declared as there can be, with so many standard errors: the count is believed. At 100 times
-# as many R2 -7.1 -> 0.8, balance-scale at e = 1 0.67 -> 0.87. If fewer are declared, so many are planned for.
+# So many times as many rows declared as there can be, with so many standard errors: the count is believed; measured.
 MISTAKEN, SURELY = 4.0, 3.0
 # Numbers: rows times e that the mean of residuals and a histogram of residuals need, and limits of their shares.
 MEAN_NEEDS, MEAN_SHARE = 30.0, 0.15
@@ -67,32 +66,23 @@ RESIDUAL_MARKS: Final = np.geomspace(1e-3, 1.0, 17)[1:]
 # Rows times e below which no round is worth it. After tables ``division`` asks for more, of the rows as they were known
 # then: what it left for rounds is spent on them.
 LEAST_ALONE: Final = 30.0
-# Rows times e for each log-candidate, and limits of a round's share. Least 0.2 beside 0.1, mean of the suite: 0.5
-# points at e = 0.1, then 0.2, 0.4, 0.0, 0.1 and 0.3 up to 8; 0.3 and 0.4 were no better.
+# Rows times e for each log-candidate, and limits of a round's share; measured.
 CHOICE_NEEDS, CHOICE_SHARES = 30.0, (0.2, 0.35)
 # Of the rest, for the rows of cells; and how far these are from the product of histograms, as a part of it, where not
-# all columns have one and where they have. With 0.15, 0.5 and 0.5, and 0.7 of the noise in ``newton_step``, R2
-# of 11 development tables is 3.9, 3.9, 2.0, 1.1 points less at e = 0.1, 0.5, 1, 4 (s.e. 1.8 to 0.5).
+# all columns have one and where they have; measured.
 COUNT_SHARE, AWAY, AWAY_IF_KNOWN = 0.25, 1.0, 0.25
-# Pairs are drawn; pairs that were chosen are tried with a column more from so many rows times e of a round on: R2 of
-# 9 tables 0.82 -> 0.84 at e = 4, 0.87 -> 0.89 at e = 20.
+# Pairs are drawn; chosen ones are tried with a column more from so many rows times e of a round on; measured.
 MOST_PAIRS, MOST_TRIPLES, TRIPLE_NEEDS, MOST_SET_CELLS = 200, 200, 1000.0, 64
-# Every so many rounds triples by chance too: three signs multiplied, 12,000 rows, 0.52 -> 0.81 at e = 1, at 4 0.64 ->
-# 0.92. In every round they took the place of pairs: exclusive-or of two 0.884 -> 0.858 at e = 4, so it stays at 0.884.
+# Every so many rounds triples by chance are tried too, not in all: they take the place of pairs; measured.
 CHANCE_EVERY: Final = 4
-# From the third round on the borders of a column's groups are moved by chance, up to half a group either way: many
-# rounds then see finer than one. R2 of Parkinson's 0.63 -> 0.72 at e = 4, 0.77 -> 0.88 at e = 20. Not before a
-# histogram is known: in bounds far too wide all rows would be on one side (R2 of two such columns that interact 0.67 ->
-# 0.87 at e = 2).
+# From the third round on borders of groups that are known move by chance, up to half a group: many rounds see finer
+# than one; measured.
 MOVED, MOVED_FROM = 0.5, 2
 SCORED_ROWS: Final = 1 << 16  # so many rows judge candidates well enough
 NOISE_SHOWN: Final = 0.8  # of the noise's scale, what it adds to the size of a sum
 SPREAD_OF_NUMBERS: Final = 0.2  # of a gradient of numbers, its variance
 # Strengths of columns (``shapes``): rows times e for both numbers with an error of 0.025, for the first alone with one
-# of 0.05, and of 0.1; the least and the largest share. So both are asked from n e = 1,200 on, the first from 160 on.
-# With 60 and 16, both with 0.05 from 600 on, 15 tables of more than 8 columns lose 0.7, 1.1, -0.1, 0.8, 0.4 points at
-# n e = 700 to 4,000 (s.e. 0.4 to 0.8), digits 8, 8, 3, 3, 2: of 20 fits 2 to 4 chose few of its columns, which are all
-# needed.
+# of 0.05, and of 0.1; the least and the largest share. Measured.
 STRENGTH_NEEDS, STRENGTH_SHARES = ((2, 120.0), (1, 32.0), (1, 16.0)), (0.01, 0.1)
 OVER_LARGEST: Final = 0.1  # how far above the share of the largest class the gradient of two classes is cut
 # Fine cells: a part of the rows is held back to choose what they count; rows times e that the choice needs, and limits.

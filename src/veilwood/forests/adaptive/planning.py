@@ -23,16 +23,14 @@ from veilwood.privacy.purse import Purse
 from veilwood.privacy.steps import Step
 
 START: Final = 0.05  # share for class counts, or the number of rows: n e is then known to 28
-# Rows times e below which only the mean of numbers is measured. R2 of 11 development tables cut to so few rows, with
-# rounds and with the mean alone: at 120 -0.25 and -0.02, 150 -0.10 and -0.02, 180 -0.03 and -0.01, 210 -0.01 and -0.01.
+# Rows times e below which only the mean of numbers is measured; measured.
 LEAST_START: Final = 200.0
 # Rows times e that a histogram of the target needs, and limits of its share.
 TARGET_NEEDS, TARGET_SHARES = 100.0, (0.05, 0.25)
 # Rounds: T rounds have n e = ROUND_NEEDS T^(1/ROUND_POWER) together; 75 and 150 were worse, and so was a power of 0.75.
 ROUND_NEEDS, ROUND_POWER, MOST_ROUNDS = 300.0, 0.6, 80
 ROUND_BINS: Final = (0.35, 3, 16)  # groups: a power of rows times e of a round, and limits
-# Rounds after tables up to which the weight of tables is asked (``weighing``); more bring themselves what is missing.
-# Log-loss, 90 pairs of a development table and a budget: no round -0.023, 1 -0.033, 2 and 3 -0.020, more -0.002.
+# Rounds up to which the weight of tables is asked (``weighing``); more bring themselves what is missing; measured.
 FEW_ROUNDS: Final = 3
 RICH_WITH_DELTA: Final = 18.0  # the e from which on fine cells are better than rounds with a delta
 

@@ -25,37 +25,22 @@ from veilwood.forests.cells.rows import dearer
 from veilwood.privacy.purse import Purse
 from veilwood.privacy.tables_noise import TablesNoise
 
-# Of a numeric column's effect that b groups show, 1 - b^-SHOWN: a step at any place is lost in the group that holds it.
-# Beside 1.5, 22 development tables cut to 3 to 8 columns and few rows: +0.8, -0.2, 0.1, 0.5, 0.3 points at n e = 60 to
-# 1,000 (s.e. 0.1 to 0.3), with all columns +0.5, +0.2, +0.5, -0.1, +1.0 (s.e. 0.1 to 0.8); iris +3.
+# Of a numeric column's effect b groups show 1 - b^-SHOWN: a step inside a group is lost; measured.
 SHOWN: Final = 1.0
-# Of the worth that all of the budget would buy. With 0.95, 29 tables at e = 0.5 to 2: -0.2, 0.2, 0.0 points (20 seeds,
-# s.e. 0.2); with 0.93 -0.1, 0.2, 0.1 (10 seeds); robot +4 at 0.5, but 2 to 3 less where columns act one by one.
+# Of the worth that all of the budget would buy; measured.
 ENOUGH: Final = 0.97
-# Columns are chosen only where few stand out (or one does, below): where their strengths fall by a power law of STEEP
-# or more, if that was asked, else where rows times e are fewer than LEAST_PER_CELL for each cell that all columns have
-# at least. Together all have little noise, and choosing costs: with all of them 23 tables gain -2.6, +1.5, -0.3, +1.2,
-# +1.2 points at n e = 25, 60, 120, 250, 500 (s.e. 0.5). 100 columns of which few matter, with a power law of 3, lose 15
-# points if they may not choose; a STEEP of 0.7 was as good. By rho, or table by table, every column adds noise to all
-# others: there they may always be chosen.
+# Columns are chosen only where few stand out: where strengths fall by a power law of STEEP or more, or, unasked, where
+# rows times e are fewer than LEAST_PER_CELL for each cell that all columns have at least; measured. By rho, or table by
+# table, every column adds noise to all others: there they may always be chosen.
 STEEP, LEAST_PER_CELL = 1.0, 2.5
-# Of so few columns little is saved by leaving some out, and a mean that is misread costs much: of 60 fits of
-# balance-scale at e = 2, four equal columns, 5 chose one or two of them (0.68 instead of 0.88).
+# Of so few columns little is saved by leaving some out, and a mean that is misread costs much; measured.
 FEW_COLUMNS: Final = 8
-# Where the best of more columns tells so much, others add little and blur it: numbers have at least as many groups as
-# it was seen in, and columns may be chosen, by the law that holds if nothing was asked (by the power law of strengths
-# +2.0 and +2.2 points at n e = 1,000 and 2,182, so +2.3 and +2.9), if rows times e are at least LEAST_IF_ONE. At 300,
-# 436, 1,000, 2,182: the robot +3, +8, +8, +8 points, four other development tables with such a column -0.6, -0.6, +0.4,
-# +0.3 (30 seeds, s.e. 0.5): 350 lies between the first two. With 0.43 it is missed more often where it is so (the robot
-# -4 at 436, 100 columns of which two matter -6 at 700 and 1,000), and where none does (twonorm, 0.33) nothing is won.
+# Where the best of more columns tells so much, others blur it: from LEAST_IF_ONE rows times e on numbers have at least
+# as many groups as it was seen in, and columns may be chosen, by the law that holds if nothing was asked; measured.
 ONE_TELLS, LEAST_IF_ONE = 0.4, 350.0
 SCORE_GROUPS: Final = 8  # of a numeric column, in which its score is judged; not varied
 # Where the best column explains less than LEAST_BEST (the exclusive-or of two) or DOMINANT and more, others beside it
-# blur it: rounds begin at once. At e = 0.5: mushroom 0.84 -> 0.98, exclusive-or 0.68 -> 0.75. Where the best alone was
-# asked, 27 pairs of a table and a budget, n e = 210 to 510: +1.6 points, party votes +5, mushroom +5 and +8,
-# exclusive-or +9, one column that decides +4, the others +0.1; with 0.8 +1.1.
-# Noise must not hide a weak column: one of WEAK_BEST is taken for none in one of 40 fits, if it alone was asked. Beside
-# LEAST_BEST less one deviation: exclusive-or of two +5, +5, +8 points at n e = 400, 650, 1,000, six others 0.
+# blur it, and rounds begin at once; noise takes one of WEAK_BEST for none in one of 40 fits. Measured.
 LEAST_BEST, WEAK_BEST, DOMINANT = 0.05, 0.15, 0.75
 ROUNDS_IF_DOMINANT: Final = 100.0  # rows times e for a round on that column; 250, as after tables: +1.0 instead of +1.1
 SELECT: Final = 0.2  # of the tables' budget chooses columns where not all are measured
