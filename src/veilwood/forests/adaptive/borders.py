@@ -75,7 +75,7 @@ class Borders:
         """Take histograms of these columns, where a share of the budget buys good ones."""
         noise = TablesNoise.of(purse)
         numeric = [(column, seen_groups(column, noise.jointly)) for column in columns if column.ordered]
-        if purse.among_servers or len(numeric) < 2:  # who would draw the noise of each by itself: too much
+        if purse.among_servers or len(numeric) < 2:  # servers would draw the noise of each by itself: too much
             return
         numeric.sort(key=lambda one: one[1].size)
         tables, share = [CellTable((axis,)) for _, axis in numeric], HISTOGRAM_SHARE * budget
