@@ -418,3 +418,15 @@ def test_arrays_that_nobody_reads_are_refused(name: str, tmp_path: Path) -> None
         content = write_safetensors(arrays, {**parts.metadata, "sha256": model_file._digest(parts.metadata, arrays)})
         (tmp_path / "forged").write_bytes(content)
         assert stands(tmp_path / "forged") == (not added)
+
+
+def test_explanations_without_a_lookup_are_read() -> None:
+    """Trees of numbers look nothing up: a file may hold an empty table of lookups."""
+    schema = vw.Schema.numeric((0, 1), classes=["a", "b"], n_features=2)
+    X = np.random.default_rng(0).random((300, 2))
+    forest = vw.PrivateForestClassifier(schema, random_state=0).fit(X, np.where(X[:, 0] < 0.5, "a", "b"))
+    told = forest.model_.told
+    said = str(forest.explain())
+    empty = replace(told.forest, lookup=told.forest.lookup[:0])
+    forest.model_ = replace(forest.model_, told=told._replace(forest=empty))
+    assert str(forest.explain()) == said
