@@ -23,7 +23,7 @@ from veilwood.privacy.purse import Purse
 from veilwood.privacy.steps import Step
 
 START: Final = 0.05  # share for class counts, or the number of rows: n e is then known to 28
-# Rows times e below which only the mean of numbers is measured; measured.
+# Rows times e below which only the mean of numbers is asked for; measured.
 LEAST_START: Final = 200.0
 # Rows times e that a histogram of the target needs, and limits of its share.
 TARGET_NEEDS, TARGET_SHARES = 100.0, (0.05, 0.25)
