@@ -7,6 +7,7 @@ import io
 import logging
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import fields
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,21 @@ import pytest
 
 import veilwood as vw
 from fixtures.neighbour_pairs import SCHEMAS, Row, as_csv, as_frame, row_of
+from veilwood import estimators
+from veilwood import search as searching
 from veilwood.audit.noninterference import interference
+from veilwood.errors import ParameterError, PlanError, UseError
+from veilwood.estimators.base import PROMISE, RUN, SharedParameters
+from veilwood.forests.aside import Aside
 from veilwood.forests.noisy_leaves import LeafMethod
+from veilwood.forests.random_trees import RandomTrees
+from veilwood.not_private import RandomTreesAsPrintedNotPrivate
 from veilwood.privacy import spending
 from veilwood.privacy.door import TrialDoor
-from veilwood.privacy.stopping import RandomStopping
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import RowsOf
+from veilwood.privacy.stopping import RandomStopping, TrialBudget
+from veilwood.tune import SEARCHED, default_grid, tunable
 
 CAR = vw.datasets.car()
 GRID = {"max_depth": [2, 4], "n_estimators": [2, 8]}
@@ -154,10 +165,137 @@ def test_a_trace_of_the_trials_is_caught(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_trial_has_no_certificate() -> None:
     plan = vw.RandomTreesClassifier(CAR.schema, random_state=0).plan()
     (step,) = plan.steps
-    with TrialDoor(plan) as door:
+    with TrialDoor(plan, TrialBudget(plan.loss, plan.neighbours)) as door:
         door.noisy(step, np.zeros(step.shape, np.int64))
     with pytest.raises(vw.VeilwoodError, match="no certificate"):
         door.statement()
+
+
+# -- settings leave the promise alone -----------------------------------------------------------------------------
+
+CLASSES = SCHEMAS["classification"]
+OTHERS: dict[str, Any] = {
+    "schema": CLASSES, "epsilon": 9.0, "delta": 1e-6, "privacy_unit": 2, "adjacency": "replace-one",
+    "max_weight": 1, "ledger": "other.db", "n_jobs": 2, "invalid": "drop",
+}  # fmt: skip
+OF_A_PERSON: dict[str, Any] = {"privacy_unit": {"id": "person", "at_most": 1}, "max_weight": 8, "invalid": "drop"}
+SEARCHABLE = [kind for kind in (getattr(estimators, name) for name in estimators.__all__) if hasattr(kind, "predict")]
+
+
+def rows_of_people() -> Any:
+    rng = np.random.default_rng(3)
+    rows = [row_of(rng, "classification", 0.0) | {"person": f"p{i % 9}"} for i in range(40)]
+    return as_frame(rows, "classification", Path())
+
+
+def of_a_person(settings: Any, **more: Any) -> vw.PrivateSearch:
+    """A search that promises something to whoever has up to 8 rows: one of weight 8."""
+    forest = vw.RandomTreesClassifier(
+        CLASSES, voting="threshold", n_estimators=1, max_depth=1, random_state=0, **OF_A_PERSON
+    )
+    return vw.PrivateSearch(forest, settings, epsilon=1.0, mean_trials=2, **more)
+
+
+def test_every_shared_parameter_has_a_role() -> None:
+    """Whoever adds one says whether it belongs to the promise."""
+    assert {each.name for each in fields(SharedParameters)} == PROMISE | RUN | {"random_state"}
+    assert not PROMISE & RUN
+    assert set(OTHERS) == PROMISE | RUN
+    assert not (PROMISE | RUN) & {*SEARCHED, *(name for kind in tunable() for name in default_grid(kind, 3))}
+
+
+@pytest.mark.parametrize("name", sorted(PROMISE | RUN))
+@pytest.mark.parametrize("kind", SEARCHABLE, ids=lambda kind: kind.__name__)
+def test_what_is_promised_cannot_be_searched(kind: Any, name: str) -> None:
+    ledger, own = vw.MemoryLedger(9), getattr(kind(), name)
+    search = vw.PrivateSearch(kind(CAR.schema), {name: [own, OTHERS[name]]}, ledger=ledger)
+    with pytest.raises(ParameterError, match=f"settings='?{name}'? cannot be searched over"):
+        search.fit(CAR.X, CAR.y)
+    assert ledger.entries() == []
+
+
+def test_what_promises_nothing_cannot_be_searched() -> None:
+    forest = RandomTreesAsPrintedNotPrivate(CAR.schema, random_state=0)
+    with pytest.raises(UseError, match="cannot be searched"):
+        vw.PrivateSearch(forest, {"max_depth": [2, 3]}).plan()
+
+
+def test_a_search_over_weights_is_refused() -> None:
+    """It would have trained for one row of a person and promised something for eight."""
+    ledger, X = vw.MemoryLedger(9), rows_of_people()[0]
+    with pytest.raises(ParameterError, match="max_weight"):
+        of_a_person({"max_weight": [1, 8]}, ledger=ledger).fit(X)
+    assert ledger.entries() == []
+
+
+@pytest.mark.parametrize("name", ["privacy_unit", "adjacency", "max_weight"])
+def test_trials_for_others_are_refused_by_comparison(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should the list of names ever miss one: while nothing is spent, plans are compared."""
+    monkeypatch.setattr(searching, "PROMISE", frozenset())
+    ledger, X = vw.MemoryLedger(9), rows_of_people()[0]
+    search = of_a_person({name: [getattr(of_a_person({}).estimator, name), OTHERS[name]]}, ledger=ledger)
+    with pytest.raises(PlanError, match="no part of a search"):
+        search.fit(X)
+    monkeypatch.setattr(TrialBudget, "take", lambda *all_of_it, **more: None)  # and so is the fit
+    with pytest.raises(PlanError, match="would be fitted for others"):
+        search.fit(X)
+    assert ledger.entries() == []
+
+
+@pytest.mark.parametrize("name", ["schema", "epsilon", "delta", "ledger"])
+def test_a_setting_does_not_reach_what_is_ours(name: str) -> None:
+    """Whatever the list of names lets through."""
+    setting, schema, half = {name: OTHERS[name] if name != "schema" else "infer"}, CLASSES, Loss.pure(Fraction(1, 2))
+    search = of_a_person({})
+    plan = search._trial(setting, schema, half, half).design.plan
+    assert (plan.loss, plan.neighbours.unit, plan.schema_hash) == (half, RowsOf("person", 8), schema.fingerprint())
+    ours = search._with(setting, half, None)
+    assert (ours.epsilon, ours.delta, ours.ledger) == (Fraction(1, 2), 0.0, None)
+    assert ours.schema.fingerprint() == schema.fingerprint()
+
+
+@pytest.mark.parametrize("wrong", ["for others", "at twice the price"])
+def test_the_door_of_a_trial_refuses_by_itself(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should both looks before the search miss it: no row is read, no noise drawn for such a trial."""
+    search, X = of_a_person({"max_depth": [1, 2]}), rows_of_people()[0]
+    plan, trials, settings, after = search._designed()
+    loss, of_a_row = trials[0].design.plan.loss, {"max_weight": 1} if wrong == "for others" else {}
+    trial = search._trial(of_a_row, CLASSES, loss if of_a_row else loss + loss, loss)
+    monkeypatch.setattr(vw.PrivateSearch, "_designed", lambda self: (plan, [trial, trial], settings, after))
+    monkeypatch.setattr(Aside, "parts", lambda *all_of_it, **more: pytest.fail("rows were read"))
+    monkeypatch.setattr(RandomTrees, "measure", lambda *all_of_it: pytest.fail("noise was drawn"))
+    with pytest.raises(PlanError, match="no part of a search" if of_a_row else "exceeds"):
+        search.fit(X)
+    assert not hasattr(search, "best_estimator_")
+
+
+def test_losses_of_different_units_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = vw.PrivateSearch._with
+
+    def lighter(self: Any, setting: Any, loss: Loss, ledger: Any) -> Any:
+        forest = sound(self, setting, loss, ledger)
+        return forest.set_params(max_weight=1) if hasattr(self, "best_params_") else forest  # the fit at the end
+
+    monkeypatch.setattr(vw.PrivateSearch, "_with", lighter)
+    search = of_a_person({"max_depth": [1, 2]})  # a ledger would refuse it as well
+    with pytest.raises(PlanError, match="do not add up"):
+        search.fit(rows_of_people()[0])
+    assert not hasattr(search, "total_epsilon_")
+
+
+def test_weights_of_classes_are_tried_as_they_predict() -> None:
+    """Post-processing, so that it can be searched; a setting that fits no class is refused before anything is spent."""
+    search = searched(settings={"class_weight": [{"vgood": 1e9}, {"unacc": 1.0}]}, epsilon=400.0)
+    plan, trials, _, _ = search._designed()
+    budget = plan.steps[0].mechanism.trial_epsilon  # type: ignore[union-attr]
+    scores = [
+        search._try([trial], CAR.X, CAR.y, TrialBudget(Loss.pure(budget), plan.neighbours)).score for trial in trials
+    ]
+    assert scores[0] < 0.3 < 0.6 < scores[1]
+    ledger = vw.MemoryLedger(9)
+    with pytest.raises(ParameterError, match="class_weight"):
+        searched(settings={"class_weight": [None, {"no such": 2.0}]}, ledger=ledger).fit(CAR.X, CAR.y)
+    assert ledger.entries() == []
 
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])

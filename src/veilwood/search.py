@@ -21,9 +21,11 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from veilwood import progress
+from veilwood.data.encoding import class_labels
 from veilwood.data.open_rows import open_rows
-from veilwood.errors import ParameterError, UseError
-from veilwood.estimators.base import BaseForest, plain_value
+from veilwood.errors import ParameterError, PlanError, UseError
+from veilwood.estimators.base import PROMISE, RUN, BaseForest, plain_value
+from veilwood.estimators.class_weights import given_weights, weighed_model
 from veilwood.forests.aside import Aside, costs_the_larger
 from veilwood.forests.method import Design, Method
 from veilwood.forests.quality import quality_of
@@ -32,11 +34,10 @@ from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.privacy.door import INFERRED, Door, TrialDoor, noting_refusals
 from veilwood.privacy.ledger import Ledger, open_ledger
 from veilwood.privacy.loss import Loss, exact, requested_loss
-from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.spending import handle_of
 from veilwood.privacy.steps import Step
-from veilwood.privacy.stopping import RandomStopping, uniform_below
+from veilwood.privacy.stopping import RandomStopping, TrialBudget, uniform_below
 
 __all__ = ["PrivateSearch"]
 
@@ -61,6 +62,12 @@ class _Trial:
     design: Design
     method: Method[Any]
     judged_at: Loss
+    class_weight: Any
+
+    def take(self, charged: TrialBudget) -> None:
+        """Take all that the trial will release from what is charged for it, or be refused."""
+        charged.take(self.design.plan.loss, self.design.plan.neighbours)
+        charged.take(self.judged_at, charged.neighbours, aside=True)
 
 
 def _fitted(name: str) -> Callable[[Any], bool]:
@@ -80,7 +87,8 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         What is fitted; its schema, unit, adjacency and other parameters hold for every trial. Its own epsilon and
         ledger are not used.
     settings : dict of lists, or list of dicts
-        The values to choose from: all combinations, or the settings themselves.
+        The values to choose from: all combinations, or the settings themselves. What is promised (epsilon, delta,
+        privacy_unit, adjacency, max_weight, schema, ledger) and how rows are read (invalid, n_jobs) is not among them.
     epsilon : float
         What search and fit cost together, pure.
     search_share : float
@@ -165,26 +173,28 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         self
         """
         plan, trials, settings, after = self._designed()
-        forest, neighbours = self.estimator, plan.neighbours
+        forest = self.estimator
         book = open_ledger(self.ledger)
         if self.ledger is not None:
             book.check_affordable(plan.loss + after)  # both: a search without a fit is worth nothing
         door = Door(plan, book, not_private=INFERRED if _schema(forest).inferred else None, table=handle_of(X))
         encoding = trials[0].design.encoding
         with nullcontext() if self.ledger is None else noting_refusals(lambda: door):
-            source = open_rows(X, y, encoding, unit=neighbours.unit, invalid=forest.invalid, estimator="PrivateSearch")
+            source = open_rows(
+                X, y, encoding, unit=plan.neighbours.unit, invalid=forest.invalid, estimator="PrivateSearch"
+            )
             source.check_passes(True, "PrivateSearch")
         del source
         (step,) = plan.steps
         with door, warnings.catch_warnings(), progress.silent():
             warnings.simplefilter("ignore")  # how often a trial warns would tell how many there were
-            best = door.best(step, lambda: self._try(trials, X, y, neighbours), lambda one, other: one > other)
+            best = door.best(step, lambda charged: self._try(trials, X, y, charged), lambda one, other: one > other)
         chosen = settings[-best.setting]
         self.privacy_: PrivacyStatement = door.statement()
         self.best_params_, self.best_score_ = dict(chosen), self._shown(best.score)
-        self.best_estimator_ = clone(forest).set_params(**chosen, epsilon=after.epsilon, delta=0.0, ledger=self.ledger)
+        self.best_estimator_ = self._with(chosen, after, self.ledger)
         self.best_estimator_.fit(X, y)
-        self.total_epsilon_ = float((plan.loss + after).epsilon or 0)
+        self.total_epsilon_ = float(_together(plan, self.best_estimator_.plan_).epsilon or 0)
         return self
 
     @available_if(_fitted("predict"))  # type: ignore[untyped-decorator]
@@ -216,7 +226,8 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     def _designed(self) -> tuple[Plan, list[_Trial], list[dict[str, Any]], Loss]:
         """Decide everything that is public: the plan, every setting's design, and what is left for the fit."""
         forest = self.estimator
-        if not isinstance(forest, BaseForest) or not hasattr(forest, "predict"):
+        makes_a_promise = isinstance(forest, BaseForest) and set(forest.get_params(deep=False)) >= PROMISE
+        if not makes_a_promise or not hasattr(forest, "predict"):
             raise UseError(f"{type(forest).__name__} cannot be searched. Hint: an estimator of this library.")
         if forest.delta:
             raise ParameterError("delta", forest.delta, "is not for searches, which are pure", "delta=0")
@@ -230,11 +241,16 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         settings = self._settings()
         schema = _schema(forest)
         neighbours = forest.promise()[1]
-        of_trial = whole.epsilon * share / 2
+        of_trial, after = whole.epsilon * share / 2, Loss.pure(whole.epsilon * (1 - share))
         apart = costs_the_larger(neighbours)
         train = of_trial if apart else of_trial * _OF_A_TRIAL
         judge = of_trial if apart else of_trial - train
-        trials = [self._trial(setting, schema, train, Loss.pure(judge)) for setting in settings]
+        trials = [self._trial(setting, schema, Loss.pure(train), Loss.pure(judge)) for setting in settings]
+        for setting, trial in zip(settings, trials, strict=True):
+            # Here, while nothing is read or spent, and once more by each door of a trial and by the fit.
+            trial.take(TrialBudget(Loss.pure(of_trial), neighbours))
+            if self._with(setting, after, None).promise() != (after, neighbours):
+                raise PlanError(f"{setting} would be fitted for others than the {neighbours} that are searched for.")
         wanted = _TRIALS_PER_SETTING * len(settings) if self.mean_trials is None else self.mean_trials
         if isinstance(wanted, bool) or not isinstance(wanted, int | float) or not 1 <= wanted <= 10**5:
             raise ParameterError("mean_trials", wanted, "must lie between 1 and 100,000")
@@ -258,7 +274,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             layout=Layout(),
             expected_leaf_mse=0.0,
         )
-        return plan, trials, settings, Loss.pure(whole.epsilon * (1 - share))
+        return plan, trials, settings, after
 
     def _settings(self) -> list[dict[str, Any]]:
         given = self.settings
@@ -268,8 +284,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             raise ParameterError("settings", given, "are not understood", "{'max_depth': [2, 4, 6]}") from None
         if not 2 <= len(found) <= _MOST_SETTINGS:
             raise ParameterError("settings", given, f"are {len(found)}, not 2 to {_MOST_SETTINGS}")
-        kept = {"schema", "epsilon", "delta", "ledger", "privacy_unit", "adjacency", "invalid", "n_jobs"}
-        known = set(self.estimator.get_params(deep=False)) - kept
+        known = set(self.estimator.get_params(deep=False)) - PROMISE - RUN
         for name in {name for each in found for name in each}:
             if name not in known:
                 raise ParameterError("settings", name, "cannot be searched over", f"one of {', '.join(sorted(known))}")
@@ -282,24 +297,34 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             raise ParameterError("scoring", scoring, "is not known", f"one of {', '.join(known)}")
         return scoring
 
-    def _trial(self, setting: dict[str, Any], schema: Any, epsilon: Fraction, judged_at: Loss) -> _Trial:
-        forest: Any = clone(self.estimator).set_params(**setting, epsilon=epsilon, delta=0.0, ledger=None)
-        method = forest.make_method()
-        return _Trial(forest.prepare(schema, None, method), method, judged_at)
+    def _with(self, setting: Mapping[str, Any], loss: Loss, ledger: Any) -> Any:
+        """Return an unfitted estimator of a setting. Schema, loss and ledger are ours, whatever the setting says."""
+        ours = {"schema": self.estimator.schema, "epsilon": loss.epsilon, "delta": 0.0, "ledger": ledger}
+        return clone(self.estimator).set_params(**{**setting, **ours})
 
-    def _try(self, trials: list[_Trial], X: Any, y: Any, neighbours: Neighbours) -> TrialScore:
+    def _trial(self, setting: dict[str, Any], schema: Any, loss: Loss, judged_at: Loss) -> _Trial:
+        forest = self._with(setting, loss, None)
+        method, weights = forest.make_method(), getattr(forest, "class_weight", None)
+        if weights is not None:  # refused before anything is spent
+            given_weights(weights, class_labels(schema))
+        return _Trial(forest.prepare(schema, None, method), method, judged_at, weights)
+
+    def _try(self, trials: list[_Trial], X: Any, y: Any, charged: TrialBudget) -> TrialScore:
         """Draw a setting, train on a part of the units, judge on the rest: private, and never seen but for the best."""
         number, forest = uniform_below(len(trials)), self.estimator
-        design, method = trials[number].design, trials[number].method
+        trial, neighbours = trials[number], charged.neighbours
+        design, method = trial.design, trial.method
+        door = TrialDoor(design.plan, charged)  # or refused, before rows are read
         parts = Aside.of(self.evaluate_share).parts(
             X, y, design.encoding, unit=neighbours.unit, invalid=forest.invalid, estimator="PrivateSearch"
         )
-        with TrialDoor(design.plan) as door:
+        with door:
             released = method.measure(design, parts[0], door, forest.n_jobs)
-        scoring = Scoring(method.learn(design, door.plan, released, forest.n_jobs))
-        step = scoring.step(trials[number].judged_at, neighbours)
+        model = method.learn(design, door.plan, released, forest.n_jobs)
+        scoring = Scoring(weighed_model(trial.class_weight, design.encoding.labels, model))
+        step = scoring.step(trial.judged_at, neighbours)
         judged = replace(design.plan, estimator="evaluate", steps=(step,), loss=step.loss, opened_as=None)
-        with TrialDoor(judged) as door:
+        with TrialDoor(judged, charged, aside=True) as door:
             counts = door.noisy(step, parts[1].add_up(scoring.count(), n_jobs=forest.n_jobs))
         schema = design.encoding.schema
         bounds = None if schema.classes else schema.target.bounds
@@ -312,6 +337,13 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         if score == -math.inf:
             return None
         return -score if self._scoring() in _LESS_IS_BETTER else score
+
+
+def _together(search: Plan, fit: Plan) -> Loss:
+    """Return what both cost; losses of different units do not add up."""
+    if fit.neighbours != search.neighbours:
+        raise PlanError(f"a fit for {fit.neighbours} and a search for {search.neighbours} do not add up.")
+    return search.loss + fit.loss
 
 
 def _schema(forest: Any) -> Any:

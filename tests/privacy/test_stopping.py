@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -11,11 +12,15 @@ import pytest
 from scipy.stats import chisquare
 
 import veilwood as vw
+from privacy.test_steps import plan_of
 from veilwood import audit
+from veilwood.errors import PlanError
 from veilwood.privacy import entropy
+from veilwood.privacy.door import Door, TrialDoor
 from veilwood.privacy.loss import Loss
-from veilwood.privacy.steps import Step
-from veilwood.privacy.stopping import RandomStopping, uniform_below
+from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf
+from veilwood.privacy.steps import Step, counting_step
+from veilwood.privacy.stopping import RandomStopping, TrialBudget, uniform_below
 
 QUARTER = Fraction(1, 4)
 ALARM = 1e-7
@@ -137,6 +142,68 @@ def test_what_a_step_must_promise() -> None:
     for odds in (1, 0, Fraction(5, 2)):
         with pytest.raises(vw.VeilwoodError):
             RandomStopping(QUARTER, odds)
+
+
+ROW, PERSON = Neighbours(), Neighbours("add-remove", RowsOf("person", 8))
+BOTH_PARTS = [Neighbours("replace-one"), Neighbours("add-remove", Rows(2)), Neighbours("replace-one", RowsOf("p", 8))]
+
+
+@pytest.mark.parametrize("neighbours", [ROW, PERSON, *BOTH_PARTS], ids=str)
+def test_a_trial_takes_no_more_than_was_charged(neighbours: Neighbours) -> None:
+    charged = TrialBudget(Loss.pure(QUARTER), neighbours)
+    if neighbours in BOTH_PARTS:  # training and judging add up
+        charged.take(Loss.pure(QUARTER * 3 / 4), neighbours)
+        with pytest.raises(PlanError, match="exceeds"):
+            charged.take(Loss.pure(QUARTER), neighbours, aside=True)
+        charged.take(Loss.pure(QUARTER / 4), neighbours, aside=True)
+    else:
+        charged.take(Loss.pure(QUARTER), neighbours)
+        charged.take(Loss.pure(QUARTER), neighbours, aside=True)
+    for aside in (False, True):  # nothing is left, of either part
+        with pytest.raises(PlanError, match="exceeds"):
+            charged.take(Loss.pure(Fraction(1, 10**6)), neighbours, aside=aside)
+
+
+@pytest.mark.parametrize("loss", [Loss.pure(Fraction(26, 100)), Loss(QUARTER, Fraction(1, 10**9)), Loss.unbounded()])
+def test_a_trial_that_is_not_pure_or_too_dear_is_refused(loss: Loss) -> None:
+    with pytest.raises(PlanError, match="exceeds"):
+        TrialBudget(Loss.pure(QUARTER), ROW).take(loss, ROW)
+
+
+@pytest.mark.parametrize("others", [*BOTH_PARTS, PERSON, Neighbours("add-remove", RowsOf("person", 1))], ids=str)
+def test_a_trial_for_others_is_refused_before_its_door_opens(others: Neighbours) -> None:
+    """Fewer rows of the same person too: their loss is not that of eight."""
+    searched = ROW if others == PERSON else PERSON
+    step = counting_step("counts", (3,), Loss.pure(QUARTER), others, l1=1, squared_l2=1)
+    plan = replace(plan_of(step), loss=Loss.pure(QUARTER), neighbours=others)
+    with pytest.raises(PlanError, match="no part of a search"):
+        TrialDoor(plan, TrialBudget(Loss.pure(QUARTER), searched))
+    TrialDoor(plan, TrialBudget(Loss.pure(QUARTER), others))
+
+
+@pytest.mark.parametrize("price", [QUARTER, 2 * QUARTER])
+def test_each_trial_is_given_what_the_search_has_charged(price: Fraction, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RandomStopping, "draw", lambda self: 3)
+    stopping = RandomStopping(QUARTER, 10)
+    step = Step("best", Loss.pure(2 * QUARTER), stopping, 1, (3,))
+    of_trial = replace(plan_of(counting_step("counts", (3,), Loss.pure(price), ROW, l1=1, squared_l2=1)),
+                       loss=Loss.pure(price))  # fmt: skip
+    seen: list[TrialBudget] = []
+
+    def trial(charged: TrialBudget) -> int:
+        seen.append(charged)
+        with TrialDoor(of_trial, charged) as door:
+            return int(door.noisy(of_trial.steps[0], np.zeros(3, np.int64))[0])
+
+    with Door(replace(plan_of(step), loss=Loss.pure(2 * QUARTER)), vw.MemoryLedger()) as door:
+        if price > QUARTER:
+            with pytest.raises(PlanError, match="exceeds"):
+                door.best(step, trial, lambda one, other: one > other)
+            assert len(seen) == 1
+        else:
+            door.best(step, trial, lambda one, other: one > other)
+            assert len({id(charged) for charged in seen}) == 3  # none eats what another was given
+    assert {charged.loss for charged in seen} == {Loss.pure(QUARTER)}
 
 
 @pytest.mark.parametrize("trials", [2.0, 10.0, 100.0])

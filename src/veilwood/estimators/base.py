@@ -15,7 +15,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import partial
 from os import PathLike
-from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias, get_args, runtime_checkable
+from typing import Any, ClassVar, Final, Literal, Protocol, Self, TypeAlias, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,11 +82,17 @@ class SharedParameters(RunParameters):
     max_weight: int | None = None
 
 
+PROMISE: Final = frozenset({"schema", "epsilon", "delta", "privacy_unit", "adjacency", "max_weight", "ledger"})
+"""Parameters that say what is promised, about which rows and to whom, and where it is written down.
+
+Whatever tries settings inside a promise leaves them alone: a search would otherwise run under another one.
+"""
+RUN: Final = frozenset({"n_jobs", "invalid"})
+"""Parameters that say how rows are read: the same for all that is done with them. ``random_state`` is none of them, but
+a setting like others: it draws public structure, and no noise."""
+
 _MOST_CHARACTERS = 10_000
-_NOT_IN_A_PLAN = {
-    "schema", "epsilon", "delta", "privacy_unit", "adjacency", "random_state", "ledger", "n_jobs", "epsilon_in_paper",
-    "max_weight", "class_weight",
-}  # fmt: skip
+_NOT_IN_A_PLAN = PROMISE | {"random_state", "n_jobs", "epsilon_in_paper", "class_weight"}
 
 
 def plain_value(name: str, value: Any) -> Any:

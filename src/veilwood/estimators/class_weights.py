@@ -14,7 +14,7 @@ from veilwood.data.canonical import texts_of
 from veilwood.errors import ParameterError
 from veilwood.forests.method import Codes, Floats, Model
 
-__all__ = ["ClassWeights", "WeighedModel", "given_weights", "weights_of"]
+__all__ = ["ClassWeights", "WeighedModel", "given_weights", "weighed_model", "weights_of"]
 
 _HINT = "'balanced', or a number above 0 for some classes: {'yes': 5}"
 
@@ -41,6 +41,12 @@ class WeighedModel(Model):
     def arrays(self) -> dict[str, NDArray[Any]]:
         """A file holds the model as it was released; weights are a parameter."""
         return self.model.arrays()
+
+
+def weighed_model(class_weight: object, classes: NDArray[Any], model: Model) -> Model:
+    """Return a model with its classes weighed: post-processing of what it was released as."""
+    weights = weights_of(class_weight, classes, model)
+    return model if weights is None else WeighedModel(model.encoding, model, weights)
 
 
 def weights_of(class_weight: object, classes: NDArray[Any], model: Model) -> Floats | None:

@@ -89,7 +89,7 @@ class Aside:
 
 def costs_the_larger(neighbours: Neighbours) -> bool:
     """Whether what is released of two parts costs the larger loss: one unit, added or removed, is in one of them."""
-    return neighbours.adjacency == "add-remove" and (isinstance(neighbours.unit, RowsOf) or neighbours.unit.k == 1)
+    return neighbours.in_one_part
 
 
 def _kept(coins: Assignment, thousandths: int, aside: bool, batch: Batch) -> Batch:

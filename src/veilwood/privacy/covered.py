@@ -23,8 +23,9 @@ def covered_by(loss: Loss) -> Loss:
 class CoveredDoor(UnchargedDoor):
     """The second of two releases on disjoint parts of the units, drawn by a secret key.
 
-    The first has reserved its loss and is finished. Under add-remove a unit is in one of the parts, so that both cost
-    the larger loss; this one costs the same as the first. One release covers one other, no more.
+    The first has reserved its loss itself and is finished. Under add-remove a unit is in one of the parts, so that both
+    cost the larger loss; this one costs the same as the first. One release covers one other, no more. Other neighbours,
+    another loss and units that may be in both parts are refused before anything is counted.
 
     Notes
     -----
@@ -41,8 +42,10 @@ class CoveredDoor(UnchargedDoor):
 
     def __enter__(self) -> Self:
         first = self._first
-        if first._reservation is None or not first._closed or first.covers:
-            raise UseError("a release covers one other, after it is finished.")
+        if first._reservation is None or not first._closed or first.covers or isinstance(first, UnchargedDoor):
+            raise UseError("a release that was charged covers one other, after it is finished.")
+        if not first.plan.neighbours.in_one_part:
+            raise UseError(f"two releases add up where {first.plan.neighbours} are protected: none covers another.")
         if first.plan.neighbours != self.plan.neighbours or covered_by(first.plan.loss) != self.plan.loss:
             raise UseError(f"{self.plan.loss} is not covered by {first.plan.loss} for {first.plan.neighbours}.")
         self._check_entropy()

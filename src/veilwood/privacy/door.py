@@ -27,7 +27,7 @@ from veilwood.privacy.sparse_noise import SparseLaplace
 from veilwood.privacy.spending import UNNAMED, Handle, Spending
 from veilwood.privacy.standing_out import StandingOut
 from veilwood.privacy.steps import Noise, Step
-from veilwood.privacy.stopping import RandomStopping
+from veilwood.privacy.stopping import RandomStopping, TrialBudget
 
 SEEDED = "the noise came from a seeded test stream, so anyone with the seed can remove it"
 NO_NOISE = "epsilon is infinite: no noise was added"
@@ -186,15 +186,19 @@ class Door:
             raise UseError(f"step {step.name!r} adds noise: call noisy or sparse.")
         return step.mechanism.select(scores, admissible)
 
-    def best(self, step: Step, trial: Callable[[], Outcome], better: Callable[[Outcome, Outcome], bool]) -> Outcome:
+    def best(
+        self, step: Step, trial: Callable[[TrialBudget], Outcome], better: Callable[[Outcome, Outcome], bool]
+    ) -> Outcome:
         """Run private trials a random number of times, and release the best outcome only.
 
-        A trial must cost no more than the mechanism's ``trial_epsilon``; ``TrialDoor`` is the door inside it.
+        Each trial is given what it may cost, the mechanism's ``trial_epsilon`` for this plan's neighbours, and opens
+        a ``TrialDoor`` on it for everything that it releases.
         """
         self._pass(step, step.shape)
         if not isinstance(step.mechanism, RandomStopping):
             raise UseError(f"step {step.name!r} is no search.")
-        return step.mechanism.best(trial, better)
+        charged = Loss.pure(step.mechanism.trial_epsilon)
+        return step.mechanism.best(lambda: trial(TrialBudget(charged, self.plan.neighbours)), better)
 
     def _pass(self, step: Step, shape: tuple[int, ...]) -> None:
         """Check that this is a step of the plan, for the first time, with the planned shape."""
@@ -257,7 +261,12 @@ def noting_refusals(door: Callable[[], Door]) -> Iterator[None]:
 
 
 class UnchargedDoor(Door):
-    """A door whose loss was reserved elsewhere: closing it leaves the ledger as it is."""
+    """A door whose loss was reserved elsewhere: it charges nothing, and closing it leaves the ledger as it is."""
+
+    def __enter__(self) -> Self:
+        self._check_entropy()
+        self._reservation = Reservation(self._ledger, 0)
+        return self
 
     def _check_entropy(self) -> None:
         """Refuse bits that are not random; say where they are seeded."""
@@ -269,20 +278,22 @@ class UnchargedDoor(Door):
     ) -> None:
         self._closed = True
 
+    def statement(self) -> PrivacyStatement:
+        """Refuse: whoever reserved the loss certifies it."""
+        raise UseError("what was reserved elsewhere has no certificate of its own here.")
+
 
 class TrialDoor(UnchargedDoor):
     """The door of a trial inside a search: its loss is a part of what the search has reserved.
 
-    It charges nothing and leaves no trace: how many trials there were must stay secret (proofs/private-search.md).
+    It leaves no trace: how many trials there were must stay secret (proofs/private-search.md). A plan for other
+    neighbours than the search's, or that costs more than is left of what the search has charged for a trial, is refused
+    before the door opens. ``aside`` says that the release is of the units that the trial has set aside.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, charged: TrialBudget, *, aside: bool = False) -> None:
+        charged.take(plan.loss, plan.neighbours, aside=aside)
         super().__init__(plan, None)
-
-    def __enter__(self) -> Self:
-        self._check_entropy()
-        self._reservation = Reservation(self._ledger, 0)
-        return self
 
     def statement(self) -> NoReturn:
         """Refuse: what a trial releases may not be shown, so that nothing is certified about it."""

@@ -107,6 +107,14 @@ class Neighbours:
     def _sides(self) -> int:
         return 1 if self.adjacency == "add-remove" else 2
 
+    @property
+    def in_one_part(self) -> bool:
+        """Whether a unit that is added or removed is in one of two parts only, where a secret key drew the parts.
+
+        So it is for one row and for all rows of an id; the two units of a replacement, or several rows, may be in both.
+        """
+        return self.adjacency == "add-remove" and (isinstance(self.unit, RowsOf) or self.unit.k == 1)
+
     def l1(self, one_row: int) -> int:
         """L1 sensitivity when one row adds a vector of L1 norm at most ``one_row``."""
         return one_row * self.unit.at_most * self._sides

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeVar
 
-from veilwood.errors import MechanismError
+from veilwood.errors import MechanismError, PlanError
 from veilwood.privacy import entropy
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Neighbours
 
-__all__ = ["RandomStopping", "uniform_below"]
+__all__ = ["RandomStopping", "TrialBudget", "uniform_below"]
 
 Outcome = TypeVar("Outcome")
 _MOST_TRIALS = 10**6  # on average: no search needs more
@@ -34,6 +36,35 @@ def uniform_below(bound: int) -> int:
         word = int(entropy.words(1)[0])
         if word < limit:
             return word % bound
+
+
+class TrialBudget:
+    """What a search has charged for one trial: its doors take from it, none for other neighbours or more than is left.
+
+    A trial may set units aside by one secret key. Where a unit is then in one part only, what is released of each part
+    may cost the whole; otherwise all that a trial releases adds up.
+
+    Notes
+    -----
+    Guarantee
+
+    The lemma "one trial" of proofs/private-search.md, attacked by tests/privacy/test_stopping.py.
+    """
+
+    def __init__(self, loss: Loss, neighbours: Neighbours) -> None:
+        self.loss, self.neighbours = loss, neighbours
+        self._taken = [Loss.zero(), Loss.zero()]  # of the units trained on, and of those set aside
+
+    def take(self, loss: Loss, neighbours: Neighbours, *, aside: bool = False) -> None:
+        """Take the loss of a release, of the units set aside or of the others; refuse one that was not charged."""
+        if neighbours != self.neighbours:
+            raise PlanError(f"a trial that protects {neighbours} is no part of a search for {self.neighbours}.")
+        taken = list(self._taken)
+        taken[aside] += loss
+        together = taken if neighbours.in_one_part else [taken[0] + taken[1]]
+        if not all(part.fits(self.loss) for part in together):
+            raise PlanError(f"a trial that costs {loss} more exceeds the {self.loss} that the search has charged.")
+        self._taken = taken
 
 
 @dataclass(frozen=True)

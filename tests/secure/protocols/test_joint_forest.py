@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 import veilwood as vw
 from fixtures.hidden_trees import Ints
@@ -97,6 +98,17 @@ def test_the_ledger_is_charged_before_the_servers_are_asked() -> None:
     with pytest.raises(BudgetExceededError):
         forest.fit(parties)  # what was reserved stays spent
     assert parties.asked == 0
+
+
+@pytest.mark.parametrize("other", [{"epsilon": 2.0}, {"privacy_unit": 2}, {"adjacency": "replace-one"}], ids=str)
+def test_what_was_charged_for_others_or_at_another_price_is_not_carried_out(other: dict[str, Any]) -> None:
+    forest = vw.RandomTreesClassifier(**PUBLIC)
+    charged = joint_plan(forest, "sampled")
+    assert joint_design(forest, charged).plan.neighbours == charged.neighbours
+    engine = PlainEngine(RING)
+    source = SharedSums.of(engine, lambda shape: pytest.fail("sums were asked for"))
+    with pytest.raises(VeilwoodError, match="is not epsilon=1"):
+        serve(engine, clone(forest).set_params(**other), charged, "sampled", source)
 
 
 def counted(epsilon: Fraction, law_: Any) -> tuple[Ints, Ints]:

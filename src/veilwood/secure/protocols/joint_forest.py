@@ -26,7 +26,7 @@ from veilwood.estimators.base import BaseForest
 from veilwood.estimators.one_pass import OnePassForest
 from veilwood.forests.method import Design
 from veilwood.privacy.certificate import ByServers
-from veilwood.privacy.door import Door, TrialDoor
+from veilwood.privacy.door import Door, UnchargedDoor
 from veilwood.privacy.ledger import Ledger, open_ledger
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import RowsOf
@@ -61,8 +61,8 @@ OUT_OF_REACH: Final = -(1 << 61)
 # -- what is agreed on: public ---------------------------------------------------------------------------------------
 
 
-def joint_design(estimator: Any) -> Design:
-    """Return the public design that owners, servers and analyst agree on; refuse what cannot be released jointly."""
+def joint_design(estimator: Any, charged: Plan | None = None) -> Design:
+    """Return the public design that all agree on; refuse what cannot be released jointly, or was charged otherwise."""
     if not isinstance(estimator, BaseForest):
         raise UseError(f"{type(estimator).__name__} has no method that owners and servers could carry out.")
     if not isinstance(estimator.random_state, int | np.integer):
@@ -89,6 +89,9 @@ def joint_design(estimator: Any) -> Design:
                 f"step {step.name!r} is planned with {step.describe}, and servers add discrete Laplace noise or choose "
                 "by noisy maxima. Hint: delta=0, a finite epsilon, and selection='flip' where there is one."
             )
+    own = design.plan  # without the delta of noise that is sampled in shares
+    if charged is not None and (own.neighbours, own.loss.epsilon) != (charged.neighbours, charged.loss.epsilon):
+        raise PlanError(f"what costs {own.loss} for {own.neighbours} is not {charged.loss} for {charged.neighbours}.")
     return design
 
 
@@ -203,7 +206,7 @@ def take_part(estimator: BaseForest, plan: Plan, X: Any, y: Any, voices: Sequenc
     All that leaves the owner are shares of sums; the loss stands in its ledger before the first of them
     (proofs/secure-joint.md, attacked by tests/secure/protocols/test_joint_private_forest.py).
     """
-    design, method, servers = joint_design(estimator), estimator.make_method(), Servers(voices)
+    design, method, servers = joint_design(estimator, plan), estimator.make_method(), Servers(voices)
     own = open_rows(X, y, design.encoding, unit=design.plan.neighbours.unit, invalid=estimator.invalid)
     own.check_passes(method.several_passes, type(estimator).__name__)
     source = OwnersRows(own._read, own.once, own.n_partitions, servers)
@@ -310,13 +313,13 @@ def serve(
     What is opened costs the plan's loss, also towards one of the servers (proofs/secure-joint.md, attacked by
     tests/secure/protocols/test_joint_forest.py and tests/secure/protocols/test_joint_private_forest.py).
     """
-    design, method = joint_design(estimator), estimator.make_method()
+    design, method = joint_design(estimator, plan), estimator.make_method()
     with ServersDoor(plan, engine, law, tell) as door:
         method.measure(design, source, door, 1)
     return np.concatenate([np.zeros(0, np.int64), *door.opened])
 
 
-class ServersDoor(TrialDoor):
+class ServersDoor(UnchargedDoor):
     """The door at a server: noise is drawn on shares, and only what the step releases is opened.
 
     The server's ledger is charged before it is made; owners and analyst have doors and ledgers of their own.
@@ -325,7 +328,7 @@ class ServersDoor(TrialDoor):
     joins_noise = False  # servers add discrete Laplace noise, to each table by itself
 
     def __init__(self, plan: Plan, engine: Engine, law: Law, tell: Callable[[Ints], None] | None = None) -> None:
-        super().__init__(plan)
+        super().__init__(plan, None)
         self._engine, self._law, self._tell = engine, law, tell
         self._draws: list[tuple[Fraction, int]] = []
         self.opened: list[Ints] = []
