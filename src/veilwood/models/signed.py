@@ -15,7 +15,7 @@ from veilwood.privacy.plan import Plan
 from veilwood.privacy.signature import PublicKey
 from veilwood.wording import shown
 
-__all__ = ["sign", "verify"]
+__all__ = ["is_plan", "sign", "verify"]
 
 
 def sign(path: str | PathLike[str], key: str | PathLike[str]) -> Path:
@@ -24,7 +24,9 @@ def sign(path: str | PathLike[str], key: str | PathLike[str]) -> Path:
     Parameters
     ----------
     path : path
-        A model that ``save`` wrote, or a plan. It is read and checked first.
+        A model that ``save`` wrote, or a plan. It is read and checked first, a model as by ``load``. Of a plan only
+        what needs no schema is recomputed: what each step costs, and that all of them keep the promise. That schema and
+        parameters lead to it is checked by ``fit(plan=...)``.
     key : path
         The private key, as ``veilwood sign --new-key`` made it.
 
@@ -74,13 +76,17 @@ def verify(
     return statement
 
 
-def _plan_in(path: str | PathLike[str]) -> Plan | None:
-    """Return the plan in a file, or None where it is not JSON, as a model is not."""
+def is_plan(path: str | PathLike[str]) -> bool:
+    """Whether a file holds JSON, as a plan does and a model does not."""
     try:
-        is_text = read_file(path, 0) == b"{"
+        return read_file(path, 0) == b"{"
     except (OSError, ValueError):
-        return None  # the model file says it better
-    if not is_text:
+        return False  # the model file says it better
+
+
+def _plan_in(path: str | PathLike[str]) -> Plan | None:
+    """Return the plan in a file, or None where there is none."""
+    if not is_plan(path):
         return None
     try:
         return Plan.load(path)

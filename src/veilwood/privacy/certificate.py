@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from itertools import groupby
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 from veilwood._version import __version__
 from veilwood.errors import ModelFileError, VeilwoodError
@@ -22,6 +22,10 @@ from veilwood.pictures import card
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.plan import EACH_TO_ONE_TREE, Layout, Plan
 from veilwood.wording import shorten
+
+KeptAs: TypeAlias = Literal["file", "memory", "not"]
+ServerNoise: TypeAlias = Literal["dealt", "sampled"]
+Holding: TypeAlias = Literal["counts", "rows", "columns"]
 
 NO_SCHEMA: Final = "none: the release is a schema"
 """What stands for the hash of a schema in the plan of a release that needs none."""
@@ -73,7 +77,7 @@ class Spend:
     """The name of the ledger and the number in it."""
     loss: Loss
     """What was charged."""
-    kept: Literal["file", "memory", "not"] = "file"
+    kept: KeptAs = "file"
     """Whether the ledger is a file, lives in memory, or stands in for one that was not given."""
     not_private: str | None = None
     """Why nothing is guaranteed, if so."""
@@ -85,13 +89,13 @@ class Spend:
 class ByServers:
     """How three servers took part in a release."""
 
-    noise: Literal["dealt", "sampled"]
+    noise: ServerNoise
     """Whether each server dealt a part of the noise, or all sampled it together in shares."""
-    holding: Literal["counts", "rows", "columns"]
+    holding: Holding
     """What owners shared with them: counts of their rows, whole rows, or columns of the same rows."""
 
 
-def assumptions_of(plan: Plan, kept: Literal["file", "memory", "not"], servers: ByServers | None) -> list[Assumption]:
+def assumptions_of(plan: Plan, kept: KeptAs, servers: ByServers | None) -> list[Assumption]:
     """Return what the guarantee of a release rests on: the one place where that is decided."""
     shared = servers is not None and servers.holding != "counts"
     applies = {

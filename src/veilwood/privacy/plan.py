@@ -23,7 +23,7 @@ from veilwood.pictures import card
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours, RowsOf
 from veilwood.privacy.steps import MOST_CELLS, Step, amount, loss_from_dict, to_plain
-from veilwood.wording import shorten
+from veilwood.wording import shorten, shown
 
 RowSharing: TypeAlias = Literal["all to every tree", "each to one tree"]
 EACH_TO_ONE_TREE: RowSharing = "each to one tree"
@@ -31,6 +31,7 @@ ALL_TO_EVERY_TREE: RowSharing = "all to every tree"
 LARGEST_SEED = 2**128 - 1
 
 _WORDS = 32  # a longer note gets a line of its own
+_MOST_TOLD = 400  # characters of what is wrong with a file
 _STEPS_SHOWN = 12  # a person reads the first steps of a plan; all are in its JSON
 
 
@@ -249,10 +250,14 @@ class Plan:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Plan:
         """Read what ``save`` wrote, and check that it keeps its promise."""
-        data = read_json(read_text(path))
-        if not isinstance(data, dict):
-            raise PlanError(f"{str(path)!r} is not a plan. Hint: write one with plan.save(path).")
-        return cls.from_dict(data)
+        text = read_text(path)
+        try:
+            data = read_json(text)
+            if not isinstance(data, dict):
+                raise PlanError("this is not a plan. Hint: write one with plan.save(path).")
+            return cls.from_dict(data)
+        except VeilwoodError as error:  # in one line, whatever stands in the file
+            raise PlanError(f"{shown(str(path))}: {shorten(str(error), _MOST_TOLD)}") from None
 
     def fingerprint(self) -> str:
         """Return a hash that names this plan, with everything in it."""

@@ -16,10 +16,11 @@ from sklearn.utils.validation import check_is_fitted
 from veilwood import pictures
 from veilwood._version import __version__
 from veilwood.atomic_file import write_file
-from veilwood.errors import SignatureError, UseError
+from veilwood.errors import SignatureError, UseError, VeilwoodError
 from veilwood.estimators.base import BaseForest
 from veilwood.estimators.evaluation import Evaluation, model_hash
 from veilwood.models import file as model_file
+from veilwood.models.checks import not_recomputed, require_unchanged
 from veilwood.models.signed import verify
 from veilwood.privacy.certificate import steps_in_words
 from veilwood.privacy.ledger import Ledger
@@ -51,7 +52,8 @@ def report(
     Parameters
     ----------
     model : fitted estimator, or path of a model file
-        What the page is about. For a file with a signature beside it, the page says so.
+        What the page is about. What it claims is recomputed (``models.checks``) and the page says what is not; a model
+        that was changed after its fit is refused. For a file with a signature beside it, the page says so.
     path : path
         Where to write. The page needs no other file and can be printed.
     evaluation : Evaluation or path, optional
@@ -97,6 +99,11 @@ def page_of(
     if not isinstance(model, BaseForest):
         raise UseError(f"{type(model).__name__} is not a fitted estimator of this library.")
     check_is_fitted(model, "privacy_")
+    if file is None:  # one from a file was checked when it was loaded
+        try:
+            require_unchanged(model)
+        except VeilwoodError as error:
+            raise UseError(f"this {type(model).__name__} is not what its certificate is of: {error}") from None
     told = "the evaluation" if evaluation is None or isinstance(evaluation, Evaluation) else f"{str(evaluation)!r}"
     if evaluation is None:
         evaluation = getattr(model, "evaluation_", None)
@@ -278,7 +285,11 @@ def _ledger(model: Any, ledger: Ledger | None) -> str:
     statement = model.privacy_
     text = "<h2>Where the spend is recorded</h2>"
     if ledger is None:
-        return text + _paragraphs([f"{statement.ledger}, entry {statement.ledger_entry}."])
+        told = f"{statement.ledger}, entry {statement.ledger_entry}. No ledger was given to look this up in."
+        return text + _paragraphs([told])
+    found = any(e.id == statement.ledger_entry and e.plan == statement.plan_hash for e in ledger.entries())
+    if not found:
+        text += _paragraphs([f"NOT THERE: no entry {statement.ledger_entry} of {ledger.name} is of this model's plan."])
     spends = [
         (entry.what, float(entry.loss.epsilon), entry.plan == statement.plan_hash)
         for entry in ledger.entries() if entry.counts and entry.loss.epsilon is not None
@@ -301,7 +312,14 @@ def _certificate(model: Any) -> str:
     text = "<h2>Certificate</h2>" + _paragraphs([str(statement).split(";")[0]])
     text += "".join(f"<p class='small'>{escape(k)}: <code>{escape(v)}</code></p>" for k, v in rows)
     text += "<h3>It rests on this</h3><ul class='small'>"
-    return text + "".join(f"<li>{escape(each)}</li>" for each in statement.assumptions) + "</ul>"
+    text += "".join(f"<li>{escape(each)}</li>" for each in statement.assumptions) + "</ul>"
+    told = (
+        "For this page the release was planned once more from schema, parameters and plan: steps, sensitivities, noise "
+        "and loss are those of the certificate. No file can show that its numbers are noisy by that law."
+    )
+    taken = not_recomputed(model)
+    text += "<h3>What was recomputed</h3>" + _paragraphs([told, "Taken as it stands:"], "small")
+    return text + "<ul class='small'>" + "".join(f"<li>{escape(each)}</li>" for each in taken) + "</ul>"
 
 
 def _signature(file: Path | None, signed_by: PublicKey | None) -> str:

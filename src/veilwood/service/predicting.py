@@ -64,7 +64,8 @@ class Predicting:
             raise ModelFileError("the file of this model is not the one that was made. Hint: restore it.")
         model = load(path)
         loaded = Loaded(model, RowCodes(model))
-        model.model_.outputs(np.zeros((1, model.n_features_in_), np.uint16), 1)  # compiled here, and not amid requests
+        model.set_params(n_jobs=1)  # requests share the cores: each is answered on one
+        model.answers_for(np.zeros((1, model.n_features_in_), np.uint16))  # compiled here, and not amid requests
         self._models[number] = loaded
         if len(self._models) > _MOST_LOADED:
             self._models.popitem(last=False)
@@ -101,9 +102,9 @@ def answer(loaded: Loaded, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Predict for rows; probabilities too where there are classes."""
     codes = loaded.codes.of(rows)
     if not hasattr(loaded.model, "predict_proba"):
-        return {"predictions": loaded.model.model_.outputs(codes, 1).tolist()}
-    shares, places = loaded.model.model_.answers(codes, 1)
-    return {"predictions": loaded.model.classes_[places].tolist(), "probabilities": shares.round(6).tolist()}
+        return {"predictions": loaded.model.answers_for(codes).tolist()}
+    shares, labels = loaded.model.answers_for(codes)
+    return {"predictions": labels.tolist(), "probabilities": shares.round(6).tolist()}
 
 
 def _answer_together(loaded: Loaded, requests: list[_Request]) -> None:

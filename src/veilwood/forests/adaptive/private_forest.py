@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.bounded import are_whole
+from veilwood.bounded import are_whole, is_whole
 from veilwood.data.batches import Source
 from veilwood.data.cluster.source import ClusterSource
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
@@ -48,7 +48,7 @@ from veilwood.forests.cells.rows import (
     reach,
 )
 from veilwood.forests.cells.sql_rows import SqlRows
-from veilwood.forests.explained.effects import EffectForest, Effects, effects_of
+from veilwood.forests.explained.effects import EffectForest, Effects, check_effects, effects_of
 from veilwood.forests.explained.estimates import MOST_PAIRS, estimates
 from veilwood.forests.method import Arrays, Asked, Codes, Design, Floats, ForestModel, Method, Parameters, check_n_rows
 from veilwood.forests.scoring_sql import said_by_scores
@@ -245,11 +245,12 @@ class PrivateForest(Method[PrivateForestParameters]):
         encoding = Encoding(schema, "grid")
         forest = Forest.from_arrays(dict(arrays), encoding.n_codes)
         width = n_outputs(len(schema.classes))
-        if forest.n_leaves > max(plan.n_leaves, 1):
-            raise ModelFileError(f"{forest.n_leaves} leaves are more than the {plan.n_leaves} planned.")
+        if (forest.n_trees, forest.n_leaves) != (plan.layout.trees, plan.layout.leaves):
+            raise ModelFileError(f"{forest.n_leaves} leaves are not the {plan.layout.leaves} planned, tree by tree.")
         check_tables(forest, plan)
         values = _numbers(arrays, "leaf_values", (forest.n_leaves, width))
         start, told = _numbers(arrays, "start", (width,)), _told(arrays, encoding, width)
+        check_effects(told.forest, forest, encoding)
         if "weight" not in arrays:
             return PrivateForestModel(encoding, forest, values, start, told)
         weight, taken = float(_numbers(arrays, "weight", (1,))[0]), {step.name for step in plan.steps}
@@ -260,20 +261,34 @@ class PrivateForest(Method[PrivateForestParameters]):
         return PrivateForestModel(encoding, forest, values, start, told, _cells(arrays, encoding), weight)
 
     def replan(self, asked: Asked, plan: Plan) -> Plan:
-        """Plan every step that was taken once more, from its name, shape and loss: sensitivity and noise follow."""
+        """Plan every step that was taken once more, from its name, shape and loss: sensitivity and noise follow.
+
+        What was chosen from released numbers is taken from the plan, as far as steps can have chosen it.
+        """
         design = self.design(asked)
-        fresh = design.plan
+        fresh, opened = design.plan, replace(design.plan, loss=plan.loss)
+        known = plan.layout.rows_planned
         counted = plan.layout.rows_known == "counted" and self.parameters.n_rows is None
-        if counted and _rows_are_public(asked) and plan.layout.rows_planned is not None:
-            fresh = self._design(asked, plan.layout.rows_planned, declared=False, loss=fresh.loss).plan
+        if counted and _rows_are_public(asked) and known is not None:
+            fresh = self._design(asked, known, declared=False, loss=fresh.loss).plan
         n_columns, n_classes = len(asked.schema.features), len(asked.schema.classes)
+        if set(plan.choices) != {"method", "learned", "tables", "limits"} or not is_whole(known, 1):
+            raise PlanError("this plan does not say what was chosen on the way.")
         try:
             check_columns_of_tables(plan, n_columns)
             check_histograms(plan, design.columns, n_classes)
+            check_limits(plan.choices["limits"], n_classes)
             steps = [planned_again(step, n_columns, n_classes, plan.choices, asked) for step in plan.steps]
         except (KeyError, IndexError, TypeError, ValueError, OverflowError):
             raise PlanError("this plan does not say what was chosen on the way.") from None
-        return replace(plan, steps=(fresh.steps[0], *steps[1:]), loss=fresh.loss)
+        layout = fresh.layout
+        if layout.rows_known is None:
+            layout = replace(layout, rows_planned=known, rows_known="measured")
+        choices = {**plan.choices, "method": "adaptive", "learned": str(plan.choices["learned"])}
+        return replace(
+            fresh, steps=(fresh.steps[0], *steps[1:]), released=_released(plan), choices=choices,
+            layout=replace(layout, trees=plan.layout.trees, leaves=plan.layout.leaves), opened_as=opened.fingerprint(),
+        )  # fmt: skip
 
     def warning(self, plan: Plan, model: Any) -> str | None:
         """Say so where nothing but the start was worth measuring."""
@@ -319,6 +334,21 @@ def check_columns_of_tables(plan: Plan, n_columns: int) -> None:
         raise ValueError("these tables were not chosen by these steps")
 
 
+def check_limits(limits: Sequence[object], n_classes: int) -> None:
+    """Raise ValueError where gradients cannot have been cut so: at first, and at the end.
+
+    Two classes are cut at the share of the larger one, which is half or more; many are not cut, and residuals at some
+    part of the target's range, which is only known once a histogram was released.
+    """
+    first, last = limits
+    least, most = {2: (GRADIENT_UNITS // 2, GRADIENT_UNITS)}.get(n_classes, (GRADIENT_UNITS, GRADIENT_UNITS))
+    fits = are_whole((first,), least, most)
+    if n_classes == 0:
+        least, most = 1, TARGET_LEVELS * LEVEL_UNITS
+    if not fits or not are_whole((last,), least, most):
+        raise ValueError("gradients are not cut so")
+
+
 def check_histograms(plan: Plan, columns: Sequence[CellColumn], n_classes: int) -> None:
     """Raise ValueError where a plan says that histograms were taken which these columns cannot have."""
     together = [step for step in plan.steps if step.name.endswith(f": {HISTOGRAMS.counted}")]
@@ -349,8 +379,10 @@ def check_tables(forest: Forest, plan: Plan) -> None:
     """Refuse a forest whose first trees are not the tables that were counted, or that has trees of no step."""
     columns, cells = plan.choices.get("tables", []), cells_of_tables(plan)
     of_rounds = [step.shape[0] for step in plan.steps if step.name.endswith(": gradients")]
+    rows_of_rounds = [step.shape for step in plan.steps if re.fullmatch(r"round \d+: rows", step.name)]
     tested = [set(part.tolist()) - {LEAF} for part in np.split(forest.feature, forest.roots[1:])]
     told = isinstance(columns, list) and are_whole(columns, 0) and len(columns) == len(cells)
+    told = told and rows_of_rounds == [(cells,) for cells in of_rounds]
     told = told and np.diff(forest.tree_leaves).tolist() == ([*cells, *of_rounds] or [1])
     if not told or not all(mine <= {column} for mine, column in zip(tested, columns, strict=False)):
         raise ModelFileError("its trees are not the tables and rounds that the plan says were measured.")
@@ -384,9 +416,7 @@ def planned_again(step: Step, n_columns: int, n_classes: int, choices: Mapping[s
     kind = re.sub(r" ?\d+", "", step.name.split(": ")[-1])
     if not _fits_its_name(step, kind, n_columns, n_classes):
         raise ValueError("there is no such step")
-    first, last = (int(limit) for limit in choices["limits"])
-    if n_classes == 2 and not GRADIENT_UNITS // 2 <= min(first, last) <= max(first, last) <= GRADIENT_UNITS:
-        raise ValueError("the gradient of two classes is cut at the share of the larger one, which is half or more")
+    first, last = choices["limits"]
     gaussian, signed = step.loss.delta > 0, asked.neighbours.adjacency == "replace-one"
     l1, squared = reach(n_classes, first if kind in ("column of tables", "strengths of columns") else last)
     if kind in (COUNTED.counted, HISTOGRAMS.counted) and len(step.table_cells) > 1:

@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.data.encoding import Encoding
+from veilwood.errors import ModelFileError
 from veilwood.forests.cells.cell_tables import CellTable, grow_tables
 from veilwood.forests.explained.estimates import EffectEstimate
 from veilwood.pictures import card, category_bars, steps
 from veilwood.trees.forest import LEAF, Forest
 
-__all__ = ["EffectForest", "Effects", "Interaction", "MainEffect", "effects_of"]
+__all__ = ["EffectForest", "Effects", "Interaction", "MainEffect", "check_effects", "effects_of"]
 
 _MOST_SHOWN: Final = 6  # in a notebook
 BARS: Final = 2.0  # standard errors to each side: of 20 bars about one misses the truth
@@ -223,6 +224,41 @@ def effects_of(told: EffectForest, encoding: Encoding) -> Effects:
         unit, outputs, tuple(sorted(mains, key=lambda one: -one.strength)),
         tuple(sorted(pairs, key=lambda one: -one.strength)),
     )  # fmt: skip
+
+
+def _axes_of(forest: Forest, encoding: Encoding) -> Iterator[tuple[dict[int, bytes], int]]:
+    """Return, for each tree that is a table, how it groups the codes of each column, and how many cells that makes."""
+    for nodes in np.split(np.arange(forest.n_nodes), forest.roots[1:]):
+        feature, cut = forest.feature[nodes], forest.cut[nodes]
+        axes: dict[int, bytes] = {}
+        cells = 1
+        for column in np.unique(feature[feature != LEAF]).tolist():
+            cuts = np.unique(cut[feature == column]).astype(np.int64)
+            groups = len(cuts) + 1
+            if cuts[0] < 0:  # a lookup; a column that is looked up has one
+                start = -1 - int(cuts[0])
+                cuts = forest.lookup[start : start + encoding.n_codes[column]].astype(np.int64)
+                groups = int(cuts.max(initial=0)) + 1
+            axes[column], cells = cuts.tobytes(), cells * groups
+        yield axes, cells
+
+
+def check_effects(told: Forest, forest: Forest, encoding: Encoding) -> None:
+    """Refuse explanations of columns, pairs or groups that no tree has: what steps saw of them is what is explained.
+
+    Values and error bars cannot be computed again: the noisy sums that they follow from are in no file.
+    """
+    measured = [axes for axes, _ in _axes_of(forest, encoding)]
+    said = list(_axes_of(told, encoding))
+    whole = np.diff(told.tree_leaves).tolist() == [cells for _, cells in said]
+    seen = whole and all(any(axes.items() <= tree.items() for tree in measured) for axes, _ in said)
+    columns = [tuple(axes) for axes, _ in said]
+    alone = {each[0] for each in columns if len(each) == 1}
+    seen = seen and alone == {column for tree in measured for column in tree} and max(map(len, columns)) <= 2
+    if () not in columns:  # a column in a single group leaves no trace in a tree
+        seen = seen and len(set(columns)) == len(columns)
+    if not seen:
+        raise ModelFileError("it explains columns, pairs or groups other than those that its plan says were measured.")
 
 
 class _EffectTree(NamedTuple):

@@ -140,7 +140,8 @@ def _told(plan: Plan, choices: dict[str, Any]) -> Plan:
     for key, words in _ALTERNATIVES.items():
         costs = choices.get(key)
         if isinstance(costs, dict) and all(isinstance(cost, int | float) for cost in costs.values()):
-            notes[key] = f"{words} {'; '.join(f'{name}: {cost:,}' for name, cost in costs.items())}"
+            ranked = sorted(costs.items(), key=lambda item: (item[1], item[0]))  # in whatever order a file has them
+            notes[key] = f"{words} {'; '.join(f'{name}: {cost:,}' for name, cost in ranked)}"
     return replace(plan, choices=choices, notes=notes)
 
 
