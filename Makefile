@@ -2,20 +2,32 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CORE := $(VENV)/.core
 STAMP := $(VENV)/.installed
+PROJECTS := $(wildcard packages/*/pyproject.toml) reproductions/pyproject.toml
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BENCH := benchmarks/results/latest
+# Folders with tests of their own that mypy checks one by one: test files of two packages may have the same name.
+TYPED_TESTS := packages/veilwood-audit/tests packages/veilwood-secure/tests packages/veilwood-service/tests reproductions/tests
 # Tests start hundreds of processes: without bytecode each of them would compile all modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo docs test test-all lint style types fast bench clean
 
-$(STAMP): pyproject.toml
+# The core alone: all that `make demo` needs. hatchling is installed once, so that builds need no environments of their own.
+$(CORE): packages/veilwood/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Veilwood needs Python 3.11 or newer; set PYTHON=/path/to/python")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(PIP) 'hatchling>=1.25' 'editables>=0.5'
+	$(PIP) --no-build-isolation -e 'packages/veilwood[fast,plots]'
+	touch $(CORE)
+
+$(STAMP): $(CORE) $(PROJECTS) requirements-dev.txt
+	$(PIP) --no-build-isolation -e 'packages/veilwood[all,registry]' -e packages/veilwood-audit -e packages/veilwood-secure \
+	  -e packages/veilwood-service -e reproductions -r requirements-dev.txt
 	touch $(STAMP)
 
-demo: $(STAMP)
+demo: $(CORE)
 	$(BIN)/veilwood demo
 
 lint: style types
@@ -26,8 +38,9 @@ style: $(STAMP)
 
 types: $(STAMP)
 	$(BIN)/mypy
+	for folder in $(TYPED_TESTS); do $(BIN)/mypy $$folder || exit 1; done
 
-# Worksteal keeps the tests of a file in one process, so that what they share is made once.
+# Worksteal keeps the tests of a file in one process, so that shared fixtures are made once.
 fast: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow'
 
@@ -37,12 +50,12 @@ test: style
 
 test-all: lint
 	@echo "Installing PySpark, which needs Java 17 or newer, Ray and MLflow: several hundred megabytes, for slow tests."
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[spark,ray]' 'mlflow-skinny>=3.1'
+	$(PIP) --no-build-isolation -e 'packages/veilwood[spark,ray]' 'mlflow-skinny>=3.1'
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # The site, in build/site/index.html: warnings and broken links are errors. VEILWOOD_DOCS=quick runs no notebook or gallery.
 docs: $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	$(PIP) -r requirements-docs.txt
 	rm -rf build/site-source
 	$(BIN)/python docs/assemble.py build/site-source
 	VEILWOOD_ROOT=$(CURDIR) $(BIN)/python -m sphinx -q -W --keep-going -b html build/site-source build/site

@@ -21,9 +21,10 @@ from typing import Any
 import pytest
 
 from veilwood import estimators, plots
-from veilwood.audit import attacks, reports
-from veilwood.audit.noninterference import interference
-from veilwood.audit.replay import Guesses
+from veilwood_audit import attacks
+from veilwood_audit import model_files as reports
+from veilwood_audit.attacks import Guesses
+from veilwood_audit.noninterference import interference
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("canaries", "replay", "pairs")

@@ -25,19 +25,19 @@ from sklearn.model_selection import train_test_split
 
 from veilwood.data.encoding import Encoding
 from veilwood.estimators import MatrixForestClassifier, MedianForestClassifier
-from veilwood.papers.diprime import methods as diprime
-from veilwood.papers.diprime.tables import measure_name
-from veilwood.papers.diprime.tables import published as diprime_published
-from veilwood.papers.exhibit import Cell, Value, Values, mean_values
-from veilwood.papers.exhibit import Row as Found
-from veilwood.papers.mrf import appendix_table_2, figure_2, methods
-from veilwood.papers.mrf.runtime import ACCURACY, ASK
-from veilwood.papers.mrf.sizes import published_depths
-from veilwood.papers.rdt import all_sizes
-from veilwood.papers.rdt.sizes import CHOSEN, ERROR, NOISE_FREE
-from veilwood.papers.rdt.table_1 import published as rdt_published
-from veilwood.papers.tables import PublicTable, PublicTables, cache_folder
-from veilwood.privacy.ledger import MemoryLedger
+from veilwood.privacy.ledger_stores import MemoryLedger
+from veilwood_papers.diprime import methods as diprime
+from veilwood_papers.diprime.tables import measure_name
+from veilwood_papers.diprime.tables import published as diprime_published
+from veilwood_papers.exhibit import Cell, Value, Values, mean_values
+from veilwood_papers.exhibit import Row as Found
+from veilwood_papers.mrf import appendix_table_2, figure_2, methods
+from veilwood_papers.mrf.runtime import ACCURACY, ASK
+from veilwood_papers.mrf.sizes import published_depths
+from veilwood_papers.rdt import all_sizes
+from veilwood_papers.rdt.sizes import CHOSEN, ERROR, NOISE_FREE
+from veilwood_papers.rdt.table_1 import published as rdt_published
+from veilwood_papers.tables import PublicTable, PublicTables, cache_folder
 
 HEAD = ("test", "cell", "variant", "published", "measured", "error", "runs")
 RESULT = Path(__file__).parent / "results" / "papers" / "explanations.csv"

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 import veilwood as vw
 from veilwood.data.batches import Batch
 from veilwood.data.encoding import EncodedColumn, Encoding
-from veilwood.trees import gpu
+from veilwood.engines import gpu
 from veilwood.trees.counting import HAVE_NUMBA, leaf_totals, sum_over_trees
 from veilwood.trees.random import grow_binary
 

@@ -26,12 +26,12 @@ from gpu import copy_bandwidth
 import veilwood as vw
 from veilwood.data.batches import Batch, Source
 from veilwood.data.encoding import GRID_CELLS
-from veilwood.forests.cells.gpu_rows import DeviceRows
+from veilwood.engines import gpu
+from veilwood.engines.gpu import DeviceRows
+from veilwood.privacy.accountant import handle_of
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import seeded_for_tests
-from veilwood.privacy.ledger import open_ledger
-from veilwood.privacy.spending import handle_of
-from veilwood.trees import gpu
+from veilwood.privacy.ledger_stores import open_ledger
 
 BATCH_ROWS = 1 << 24
 

@@ -29,13 +29,13 @@ from joblib import Parallel, delayed
 import veilwood as vw
 from veilwood.data.batches import Source
 from veilwood.data.open_rows import open_rows
-from veilwood.secure.mpc.engine import Engine
-from veilwood.secure.mpc.plain import PlainEngine
-from veilwood.secure.protocols import joint_forest as joint
-from veilwood.secure.protocols.numbers import SecretNumbers
-from veilwood.secure.roles.config import Task
-from veilwood.secure.roles.local import local_servers
-from veilwood.secure.roles.programs import program_of
+from veilwood_secure.mpc.engine import Engine
+from veilwood_secure.protocols import joint_forest as joint
+from veilwood_secure.protocols.secret_array import SecretNumbers
+from veilwood_secure.roles.config import Task
+from veilwood_secure.roles.local import local_servers
+from veilwood_secure.roles.registry import program_of
+from veilwood_testing.mpc_oracle import PlainEngine
 
 RESULTS = Path(__file__).parent / "results"
 TABLES = {"adult": "Adult", "credit-default": "Credit", "heart": "Heart", "car": "Car", "metro-traffic": "Metro"}

@@ -18,9 +18,9 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 
 import veilwood as vw
-from veilwood.papers.diprime.methods import FLIP, load
-from veilwood.papers.diprime.tables import CLASSES, REGRESSION, depths
-from veilwood.papers.tables import PublicTables
+from veilwood_papers.diprime.methods import FLIP, load
+from veilwood_papers.diprime.tables import CLASSES, REGRESSION, depths
+from veilwood_papers.tables import PublicTables
 
 VARIANTS = ("select-then-median", "k-medians", "random-attribute")
 EPSILONS = (0.5, 2.0, 10.0)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write what a PrivateForest showed on the development suite as the table that plans read (``adaptive.quality``).
 
-    python benchmarks/quality_table.py CACHE.csv -o src/veilwood/forests/adaptive/quality.json
+    python benchmarks/quality_table.py CACHE.csv -o packages/veilwood/src/veilwood/forests/expected_private_forest.json
 
 Rows and columns of tables that need a folder are read with ``--data DIR``; without it, those of the present file are
 kept. Only pure epsilon counts, and only tables on which a plain forest has skill.
@@ -14,9 +14,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from veilwood.bench.scoring import split
-from veilwood.bench.suite import LEAST_GAP, done, skills
-from veilwood.bench.tables import MADE, load
+from veilwood_papers.suite.accuracy import LEAST_GAP, done, skills
+from veilwood_papers.suite.tables import MADE, load, split
 
 
 def size_of(name: str, folder: Path | None, present: dict[str, Any]) -> dict[str, Any]:

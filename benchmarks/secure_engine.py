@@ -20,11 +20,12 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # one thread a party, so tha
 import numpy as np
 import secure_peers
 
-from veilwood.papers import fixed_point
-from veilwood.papers.mpyc_links import ServerCost, run_three
-from veilwood.secure.mpc.engine import Engine, Shared
-from veilwood.secure.protocols import hidden_tree, noise
-from veilwood.secure.protocols.records import Domain, Records
+from veilwood_papers.mpc import plain as fixed_point
+from veilwood_papers.mpc.processes import ServerCost, run_three
+from veilwood_secure.mpc.engine import Engine, Shared
+from veilwood_secure.protocols import hidden_trees as hidden_tree
+from veilwood_secure.protocols import noise
+from veilwood_secure.protocols.records import Domain, Records
 
 # rows, features, values
 N_QUERIES = 1000

@@ -25,15 +25,14 @@ import pandas as pd
 
 import veilwood as vw
 from veilwood.data.encoding import Encoding, class_labels
-from veilwood.papers import plain_id3
-from veilwood.papers.mpc.data import ADULT_GROUPS, CUTOFFS, DROPPED
-from veilwood.secure.mpc.links import run_threads
-from veilwood.secure.mpc.replicated import ReplicatedEngine
-from veilwood.secure.mpc.shares import share
-from veilwood.secure.protocols.plans import level_epsilons
-from veilwood.secure.roles.config import Task
-from veilwood.secure.roles.local import local_servers
-from veilwood.secure.roles.programs import program_of
+from veilwood_papers.mpc import plain as plain_id3
+from veilwood_papers.mpc.data import ADULT_GROUPS, CUTOFFS, DROPPED
+from veilwood_secure.mpc.replicated import ReplicatedEngine, run_threads
+from veilwood_secure.mpc.shares import share
+from veilwood_secure.protocols.hidden_forest import level_epsilons
+from veilwood_secure.roles.config import Task
+from veilwood_secure.roles.local import local_servers
+from veilwood_secure.roles.registry import program_of
 
 RESULTS = Path(__file__).parent / "results"
 EPSILON, DEPTH, TREES = 1.0, 2, 5

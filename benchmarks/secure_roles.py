@@ -33,14 +33,13 @@ import pandas as pd
 
 import veilwood as vw
 from veilwood.errors import VeilwoodError
-from veilwood.secure.mpc.engine import Stats
-from veilwood.secure.mpc.plain import PlainEngine
-from veilwood.secure.roles.calls import Call
-from veilwood.secure.roles.client import Client
-from veilwood.secure.roles.config import Address, Config, Task, set_up
-from veilwood.secure.roles.local import local_servers
-from veilwood.secure.roles.programs import program_of
-from veilwood.secure.roles.user import User
+from veilwood_secure.mpc.engine import Stats
+from veilwood_secure.roles.config import Address, Config, Task, set_up
+from veilwood_secure.roles.local import local_servers
+from veilwood_secure.roles.owner import Call, Client
+from veilwood_secure.roles.registry import program_of
+from veilwood_secure.roles.user import User
+from veilwood_testing.mpc_oracle import PlainEngine
 
 SCHEMA, X, Y = vw.datasets.car()
 HALF = len(X) // 2
@@ -303,8 +302,8 @@ def one_network(delay_ms: float) -> dict[str, Any]:
 
 def wanted(folder: Path, labels: np.ndarray) -> list[bytes]:
     """What must not be seen on the wire."""
-    from veilwood.secure.roles.programs import HiddenForest
-    from veilwood.secure.roles.storage import Vault
+    from veilwood_secure.roles.checkpoints import Vault
+    from veilwood_secure.roles.registry import HiddenForest
 
     out = [b'"fingerprint"', b'"session"', b'"statement"', b'"rows"', TASK.name.encode() + b'"', b"analyst"]
     out += [column.name.encode() for column in SCHEMA.features]

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 import veilwood as vw
-from veilwood.secure.roles.local import LocalServers, local_servers
+from veilwood_secure.roles.local import LocalServers, local_servers
 
 RESULTS = Path(__file__).parent / "results"
 VALUES = 4

@@ -19,8 +19,7 @@ import numpy as np
 
 from veilwood.forests.matrix.search import lower_bound, optimize
 from veilwood.forests.matrix.strategies import Marginals, expected_error
-from veilwood.forests.matrix.votes import LeafVoteWorkload, VoteWorkload
-from veilwood.forests.matrix.workloads import PathWorkload
+from veilwood.forests.matrix.workloads import LeafVoteWorkload, PathWorkload, VoteWorkload
 
 CAR, BALANCE, IRIS = (4, 4, 4, 3, 3, 3), (5, 5, 5, 5), (3, 4, 5, 6)
 HEART = (5, 2, 4, 5, 5, 2, 3, 5, 2, 5, 3, 4, 3)

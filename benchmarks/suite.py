@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accuracy of private estimators on a development and a validation suite of tables (``veilwood.bench.suite``).
+"""Accuracy of private estimators on a development and a validation suite of tables (``veilwood_papers.suite.accuracy``).
 
     python benchmarks/suite.py --suite development --data DATA --cache suite.csv --out suite.md
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from veilwood.bench.suite import BUDGETS, ESTIMATORS, done, report, run_suite
+from veilwood_papers.suite.accuracy import BUDGETS, ESTIMATORS, done, report, run_suite
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from sklearn.datasets import load_diabetes
 
 from veilwood.cli.main import main
-from veilwood.data.review import Review
+from veilwood.drafting.review import Review
 
 WARDS = ["Chirurgie", "Kardiologie", "Gynäkologie", "Geburtshilfe", "Innere", "Pädiatrie"]
 CITIES = ["Köln", "München", "Düsseldorf", "Bonn", "Aachen", "Münster", "Görlitz"]

@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 
 import veilwood as vw
-from veilwood import theory
 from veilwood.data.encoding import Encoding
 from veilwood.plots import error_vs_bound
 from veilwood.trees.counting import route
+from veilwood_papers import theory
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
 n_rows, epsilon, slack, depths = 1500, 2.0, 0.15, (1, 2, 3, 4, 5)

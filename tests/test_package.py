@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import veilwood as vw
-from fixtures import typed_program
+from veilwood_testing import typed_program
 
 ROOT = Path(__file__).parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

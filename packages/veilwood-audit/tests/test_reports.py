@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports of audits are pages that nothing from outside can write into."""
+
+from __future__ import annotations
+
+import pytest
+
+from veilwood_audit import model_files as reports
+from veilwood_testing.pages import Nested
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
+    pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning"),
+]
+
+
+def test_html_is_escaped() -> None:
+    page = reports.html_page("# A\n\n| <script> | b |\n|---|---|\n| `x<y` | **z** |\n\n- one\n- two <b>")
+    assert "<script>" not in page
+    assert "<b>" not in page
+    assert "<code>x&lt;y</code>" in page
+    assert Nested(page).seen.count("li") == 2

@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What three servers can compute on shared integers: the handles `Shared` and `Bits`, and the interface `Engine`.
+
+How shares are made, sent and multiplied is not here: see replicated.py (three servers) and plain.py (simulation).
+
+The same program runs at the three servers and calls the same methods in the same order. Integers live in the ring
+of the engine's words, two's complement, and wrap around: a program must keep what it adds within their range.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Self, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from veilwood.errors import MechanismError
+
+__all__ = ["Bits", "Engine", "Parts", "Product", "Shared", "Stats", "concatenate", "stack"]
+
+Words = NDArray[np.unsignedinteger[Any]]
+Ints = NDArray[np.int64]
+Kind = TypeVar("Kind", "Shared", "Bits")
+
+
+@dataclass
+class Stats:
+    """What a server has done so far: rounds of messages, bytes it sent, secret products and comparisons."""
+
+    rounds: int = 0
+    bytes_sent: int = 0
+    products: int = 0
+    comparisons: int = 0
+
+
+class Product(NamedTuple):
+    """A product of two secrets that is wanted: place by place, of matrices, or added up along an axis."""
+
+    kind: Literal["mul", "matmul", "dot"]
+    x: Shared
+    y: Shared
+    axis: int = 0
+
+
+class Parts:
+    """An array of secrets, as the parts of it that this server holds; every method here is local.
+
+    A public number is added to one part only: `public_at` says which of the parts held here, if any.
+    """
+
+    __slots__ = ("parts", "public_at")
+    __array_ufunc__ = None  # so that `numbers + shared` asks the handle, not numpy
+
+    def __init__(self, parts: Sequence[Words], public_at: int | None) -> None:
+        self.parts = tuple(parts)
+        self.public_at = public_at
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return self.parts[0].shape
+
+    @property
+    def size(self) -> int:
+        """The number of secrets."""
+        return self.parts[0].size
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The word type."""
+        return self.parts[0].dtype
+
+    def __len__(self) -> int:
+        return len(self.parts[0])
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype})"
+
+    def __getitem__(self, index: Any) -> Self:
+        return self.map(lambda part: part[index])
+
+    def map(self, change: Callable[[Words], Words]) -> Self:
+        """Return the array whose parts are the changed parts; right only for changes that are linear."""
+        return type(self)([np.asarray(change(part)) for part in self.parts], self.public_at)
+
+    def reshape(self, *shape: int) -> Self:
+        """Return the same secrets in another shape."""
+        return self.map(lambda part: part.reshape(shape))
+
+    def transpose(self, *axes: int) -> Self:
+        """Return the same secrets with axes in another order."""
+        return self.map(lambda part: part.transpose(*axes))
+
+    def broadcast_to(self, shape: tuple[int, ...]) -> Self:
+        """Return the secrets repeated to a shape, without copying."""
+        return self.map(lambda part: np.broadcast_to(part, shape))
+
+    def _both(self, other: Self, operation: Callable[[Words, Words], Words]) -> Self:
+        """Return the parts of two arrays joined one by one."""
+        return type(self)([operation(a, b) for a, b in zip(self.parts, other.parts, strict=True)], self.public_at)
+
+    def _public(self, values: ArrayLike, operation: Callable[[Words, Words], Words]) -> Self:
+        """Return the array after public values were joined to the one part that takes them."""
+        words = as_words(values, self.dtype)
+        shape = np.broadcast_shapes(self.shape, words.shape)
+        joined = [
+            operation(part, words) if at == self.public_at else np.broadcast_to(part, shape)
+            for at, part in enumerate(self.parts)
+        ]
+        return type(self)(joined, self.public_at)
+
+
+class Shared(Parts):
+    """Secret integers: the sum of all parts, modulo the range of the words.
+
+    Supports ``+``, ``-``, indexing, `sum`, and products with *public* integers and matrices, all without a message.
+    The product of two secrets takes one: see `Engine.mul`.
+
+    Examples
+    --------
+    >>> from veilwood_testing.mpc_oracle import PlainEngine
+    >>> engine = PlainEngine()
+    >>> x = engine.constant([1, 2, 3])
+    >>> engine.open(2 * x - 5)
+    array([-3, -1,  1])
+    """
+
+    __slots__ = ()
+
+    def __add__(self, other: Shared | ArrayLike) -> Shared:
+        return self._both(other, np.add) if isinstance(other, Shared) else self._public(other, np.add)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Shared | ArrayLike) -> Shared:
+        return self._both(other, np.subtract) if isinstance(other, Shared) else self._public(other, np.subtract)
+
+    def __rsub__(self, other: ArrayLike) -> Shared:
+        return -self + other
+
+    def __neg__(self) -> Shared:
+        return self.map(np.negative)
+
+    def __mul__(self, factor: ArrayLike) -> Shared:
+        if isinstance(factor, Shared):
+            raise MechanismError("the product of two secrets takes a message. Hint: call engine.mul(x, y).")
+        words = as_words(factor, self.dtype)
+        return self.map(lambda part: part * words)
+
+    __rmul__ = __mul__
+
+    def sum(self, axis: int | tuple[int, ...] | None = None) -> Shared:
+        """Return the sums along an axis."""
+        return self.map(lambda part: np.asarray(np.sum(part, axis=axis, dtype=part.dtype)))
+
+    def cumsum(self, axis: int) -> Shared:
+        """Return the running sums along an axis."""
+        return self.map(lambda part: np.cumsum(part, axis=axis, dtype=part.dtype))
+
+
+class Bits(Parts):
+    """Secret words of bits: the exclusive or of all parts, bit by bit.
+
+    Supports ``^``, ``~``, shifts and ``&`` with *public* words, all without a message; the ``&`` of two secrets
+    takes one: see `Engine.land`.
+    """
+
+    __slots__ = ()
+
+    def __xor__(self, other: Bits | ArrayLike) -> Bits:
+        return self._both(other, np.bitwise_xor) if isinstance(other, Bits) else self._public(other, np.bitwise_xor)
+
+    __rxor__ = __xor__
+
+    def __invert__(self) -> Bits:
+        return self ^ np.iinfo(self.dtype).max
+
+    def __and__(self, mask: ArrayLike) -> Bits:
+        words = as_words(mask, self.dtype)
+        return self.map(lambda part: part & words)
+
+    def __lshift__(self, count: int) -> Bits:
+        return self.map(lambda part: part << part.dtype.type(count))
+
+    def __rshift__(self, count: int) -> Bits:
+        return self.map(lambda part: part >> part.dtype.type(count))
+
+
+class Engine(ABC):
+    """What three servers can do together with shared integers.
+
+    Parameters
+    ----------
+    party
+        The server that runs this program: 0, 1 or 2.
+    ring
+        Word type of the integers, ``numpy.uint32`` or ``numpy.uint64``.
+    """
+
+    def __init__(self, party: int, ring: type[np.unsignedinteger[Any]] = np.uint32) -> None:
+        self.party = party
+        self.ring: np.dtype[Any] = np.dtype(ring)
+        self.stats = Stats()
+        if self.ring not in (np.uint32, np.uint64):
+            raise MechanismError(f"ring must be numpy.uint32 or numpy.uint64, got {ring!r}. Hint: leave it out.")
+
+    # Secrets in and out
+
+    @abstractmethod
+    def constant(self, values: ArrayLike) -> Shared:
+        """Return public integers as a shared array."""
+
+    @abstractmethod
+    def load(self, parts: Sequence[Words]) -> Shared:
+        """Return the shared array of which this server got `parts`, from a client or from storage."""
+
+    def pair(self, x: Shared) -> tuple[Words, ...]:
+        """Return the parts this server holds, for storage or for a user; `refresh` first what is linear in inputs."""
+        return x.parts
+
+    @abstractmethod
+    def refresh(self, x: Shared) -> Shared:
+        """Return the same secrets in fresh, independent shares; one round."""
+
+    @abstractmethod
+    def deal(self, server: int, values: ArrayLike | None, shape: tuple[int, ...]) -> Shared:
+        """Return integers that one server knows (the others pass None) as a shared array; one round."""
+
+    @abstractmethod
+    def deal_sum(self, draw: Callable[[], Ints], shape: tuple[int, ...]) -> Shared:
+        """Return the sum of three arrays, one drawn by each server and known to it alone; one round."""
+
+    @abstractmethod
+    def open(self, x: Shared) -> Ints:
+        """Return the integers themselves, to all three servers; one round."""
+
+    @abstractmethod
+    def all_zero(self, x: Shared) -> bool:
+        """Return whether all secrets are zero; two rounds. While they are, nothing else is learnt."""
+
+    @abstractmethod
+    def consistent(self, x: Shared) -> bool:
+        """Return whether servers that hold the same part hold the same numbers (so that `x` is shared at all)."""
+
+    # Products: one round each, traffic of the size of the result
+
+    @abstractmethod
+    def mul(self, x: Shared, y: Shared) -> Shared:
+        """Return the products of secrets, broadcast as numpy does."""
+
+    @abstractmethod
+    def matmul(self, x: Shared, y: Shared) -> Shared:
+        """Return the matrix product over the last two axes; leading axes broadcast."""
+
+    @abstractmethod
+    def dot(self, x: Shared, y: Shared, axis: int) -> Shared:
+        """Return the products, broadcast as numpy does, added up along an axis (counted after broadcasting)."""
+
+    @abstractmethod
+    def many(self, products: Sequence[Product]) -> list[Shared]:
+        """Return several products, all in one round."""
+
+    @abstractmethod
+    def land(self, x: Bits, y: Bits) -> Bits:
+        """Return the bitwise and of secret words."""
+
+    # Random secrets, unknown to all: no message
+
+    @abstractmethod
+    def random_words(self, shape: tuple[int, ...], dtype: type[np.unsignedinteger[Any]] = np.uint64) -> Bits:
+        """Return words of uniform secret bits."""
+
+    def random_bits(self, shape: tuple[int, ...]) -> Shared:
+        """Return uniform secret integers 0 or 1; two rounds."""
+        return self.to_ring(self.random_words(shape, np.uint8) & 1)
+
+    @abstractmethod
+    def toss(self, count: int) -> Ints:
+        """Return this many words of fair coins that all servers see, and nobody before; one round."""
+
+    # Comparisons
+
+    @abstractmethod
+    def split(self, x: Shared) -> tuple[Bits, Bits]:
+        """Return shared words u, v with u + v = x: u is dealt by server 0, v is known to 1 and 2; one round."""
+
+    @abstractmethod
+    def split_bits(self, x: Bits) -> tuple[Shared, Shared]:
+        """Return integers c, d of 0 or 1 whose exclusive or is the lowest bit of `x`, as in `split`; one round."""
+
+    def sign_bits(self, x: Shared) -> Bits:
+        """Return the sign of each integer in the lowest bit of a word: 1 where negative; seven rounds (32 bits).
+
+        Words with a bit each can be joined by `land` before `to_ring` makes integers of them.
+        """
+        self.stats.comparisons += x.size
+        u, v = self.split(x)
+        top = 8 * self.ring.itemsize - 1
+        propagate = u ^ v
+        sign = propagate >> top
+        # The sign is u ^ v ^ carry at the top. Carries come from the bits below: shift the top bit out, then join
+        # neighbouring groups of 1, 2, 4, ... bits; after the last step the top bit speaks for all of them. The group
+        # that ends below bit 0 generates nothing, and what the shifts bring in is 0.
+        generate = self.land(u, v) << 1
+        propagate = propagate << 1
+        reach = 1
+        while reach < top:
+            if 2 * reach < top:
+                both = self.land(propagate[None], stack([generate << reach, propagate << reach]))
+                generate, propagate = generate ^ both[0], both[1]
+            else:
+                generate = generate ^ self.land(propagate, generate << reach)
+            reach *= 2
+        return sign ^ (generate >> top)
+
+    def to_ring(self, x: Bits) -> Shared:
+        """Return the lowest bit of each word as an integer 0 or 1; two rounds."""
+        c, d = self.split_bits(x)
+        return c + d - self.mul(c, d) * 2
+
+    def negative(self, x: Shared) -> Shared:
+        """Return 1 where an integer is negative, else 0; nine rounds (32 bits)."""
+        return self.to_ring(self.sign_bits(x))
+
+
+def stack(arrays: Sequence[Kind], axis: int = 0) -> Kind:
+    """Return arrays stacked along a new axis."""
+    return _join(arrays, lambda parts: np.stack(parts, axis=axis))
+
+
+def concatenate(arrays: Sequence[Kind], axis: int = 0) -> Kind:
+    """Return arrays joined along an axis."""
+    return _join(arrays, lambda parts: np.concatenate(parts, axis=axis))
+
+
+def as_words(values: ArrayLike, dtype: np.dtype[Any]) -> Words:
+    """Return public integers as words that wrap around."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "iub":
+        raise MechanismError(f"shared integers take integers, got {array.dtype}. Hint: scale and round first.")
+    return array.astype(dtype, copy=False)
+
+
+def _join(arrays: Sequence[Kind], join: Callable[[list[Words]], Words]) -> Kind:
+    """Return one array made of the parts of several."""
+    parts = [join(list(parts)) for parts in zip(*(array.parts for array in arrays), strict=True)]
+    return type(arrays[0])(parts, arrays[0].public_at)

@@ -1,0 +1,427 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ReplicatedEngine`: one of three servers that compute on replicated shares (Araki et al., CCS 2016).
+
+The circuits above these operations are in engine.py, the channels in links.py.
+
+Parts and keys of an array x at server i (all indices modulo 3):
+
+| symbol | meaning |
+|---|---|
+| x_0 + x_1 + x_2 = x | parts of a shared integer (exclusive or instead of sums for bits) |
+| (x_i, x_(i+1)) | what server i holds; part j is known to servers j and j-1 |
+| k_j | secret key of servers j and j-1; server i holds k_i and k_(i+1) |
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from queue import Empty, SimpleQueue
+from types import EllipsisType
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import ArrayLike
+
+from veilwood.errors import MechanismError, PartyError
+from veilwood.privacy import entropy
+from veilwood_secure.mpc import shares as arithmetic
+from veilwood_secure.mpc.engine import Bits, Engine, Ints, Parts, Product, Shared, Words, as_words
+
+__all__ = ["Links", "ReplicatedEngine", "ThreadLinks", "agree_keys", "run_threads"]
+
+
+Buffer = bytes | bytearray | memoryview
+Result = TypeVar("Result")
+PATIENCE_S = 120.0  # how long a thread waits for another
+
+
+class Links(Protocol):
+    """The channels from one server to the other two: private, authentic, in order."""
+
+    party: int
+
+    def send(self, to: int, data: Buffer) -> None:
+        """Send a message; returns at once, even if the other server does not read yet. `data` is not changed later."""
+
+    def receive(self, sender: int) -> Buffer:
+        """Return the next message of another server, waiting for it."""
+
+
+class ThreadLinks:
+    """Links between three threads; for tests."""
+
+    def __init__(self, party: int, queues: dict[tuple[int, int], SimpleQueue[Buffer | None]]) -> None:
+        self.party = party
+        self._queues = queues
+
+    def send(self, to: int, data: Buffer) -> None:
+        """Put a message into the queue to another thread."""
+        self._queues[self.party, to].put(data)
+
+    def receive(self, sender: int) -> Buffer:
+        """Return the next message of another thread."""
+        try:
+            data = self._queues[sender, self.party].get(timeout=PATIENCE_S)
+        except Empty:
+            data = None
+        if data is None:
+            raise PartyError(f"server {sender} stopped. Hint: see its own error.", party=f"server {sender}")
+        return data
+
+    def close(self) -> None:
+        """Tell both others that nothing more will come."""
+        for other in range(3):
+            if other != self.party:
+                self._queues[self.party, other].put(None)
+
+
+def agree_keys(links: Links) -> tuple[bytes, bytes]:
+    """Return two fresh keys: the one shared with the server before this one, and the one with the server after it."""
+    mine = entropy.secret_key()
+    links.send((links.party - 1) % 3, mine)
+    return mine, bytes(links.receive((links.party + 1) % 3))
+
+
+def run_threads(program: Callable[[Links], Result]) -> list[Result]:
+    """Run a program at three servers that are threads of this process; return the three results."""
+    queues: dict[tuple[int, int], SimpleQueue[Buffer | None]]
+    queues = {(a, b): SimpleQueue() for a in range(3) for b in range(3) if a != b}
+
+    def serve(party: int) -> Result:
+        links = ThreadLinks(party, queues)
+        try:
+            return program(links)
+        finally:
+            links.close()
+
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(serve, party) for party in range(3)]
+    # A server whose neighbour stopped stops too: report the first error that is not an echo of another one.
+    errors = [error for future in waiting if (error := future.exception())]
+    for error in sorted(errors, key=lambda error: isinstance(error, PartyError)):
+        raise error
+    return [future.result() for future in waiting]
+
+
+BLOCK_BYTES = 1 << 20  # worked on and sent at a time: stays in the processor's cache, and sending starts early
+BLOCKS_UNDER_WAY = 16
+Operation = Callable[..., Any]
+Index = slice | EllipsisType
+
+
+class KeyStream:
+    """Pseudorandom words that two servers with the same key draw alike: AES-256 in counter mode."""
+
+    _zeros = bytes(BLOCK_BYTES)
+
+    def __init__(self, key: bytes) -> None:
+        # The counter may start at zero because a key serves one session only.
+        self._cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+
+    def words(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Words:
+        """Return the next words of the stream."""
+        count = int(np.prod(shape)) * dtype.itemsize
+        stream = bytearray(count + 16)  # the cipher wants room for one block more
+        view = memoryview(stream)
+        for start in range(0, count, BLOCK_BYTES):
+            size = min(BLOCK_BYTES, count - start)
+            self._cipher.update_into(memoryview(self._zeros)[:size], view[start : start + size + 16])
+        return np.frombuffer(stream, dtype, int(np.prod(shape))).reshape(shape)
+
+
+class ReplicatedEngine(Engine):
+    """The view of one server.
+
+    Parameters
+    ----------
+    links
+        Channels to the other two servers.
+    keys
+        Keys k_i and k_(i+1) of this server; never used for another session. None agrees on fresh ones.
+    ring
+        Word type of the integers.
+
+    Examples
+    --------
+    >>> from veilwood_secure.mpc.replicated import run_threads
+    >>> from veilwood_secure.mpc.shares import share
+    >>> pairs = share([3, -4])
+    >>> def program(links):
+    ...     engine = ReplicatedEngine(links)
+    ...     x = engine.load(pairs[links.party])
+    ...     return engine.open(engine.mul(x, x))
+    >>> run_threads(program)[0]
+    array([ 9, 16])
+    """
+
+    def __init__(
+        self,
+        links: Links,
+        keys: tuple[bytes, bytes] | None = None,
+        ring: type[np.unsignedinteger[Any]] = np.uint32,
+    ) -> None:
+        super().__init__(links.party, ring)
+        self._links = links
+        self._streams = [KeyStream(key) for key in (keys or agree_keys(links))]
+        self._previous, self._next = (self.party - 1) % 3, (self.party + 1) % 3
+        self._public_at = {0: 0, 1: None, 2: 1}[self.party]  # public numbers are added to part 0
+
+    # Secrets in and out
+
+    def constant(self, values: ArrayLike) -> Shared:
+        """Return public integers as a shared array."""
+        words = as_words(values, self.ring)
+        return Shared(self._at_part(0, words), self._public_at)
+
+    def load(self, parts: Sequence[Words]) -> Shared:
+        """Return the shared array of which this server got a pair."""
+        first, second = (np.asarray(part) for part in parts)
+        if first.shape != second.shape or {first.dtype, second.dtype} != {self.ring}:
+            raise MechanismError(
+                f"a pair of {self.ring} words of one shape is needed, got {first.dtype} {first.shape} and "
+                f"{second.dtype} {second.shape}. Hint: make it with veilwood_secure.mpc.shares.share."
+            )
+        return Shared([first, second], self._public_at)
+
+    def refresh(self, x: Shared) -> Shared:
+        """Return the same secrets in fresh shares."""
+        return Shared(self._reshare(x.shape, x.dtype, lambda at, out: np.copyto(out, x.parts[0][at])), x.public_at)
+
+    def deal(self, server: int, values: ArrayLike | None, shape: tuple[int, ...]) -> Shared:
+        """Return integers that one server knows as a shared array."""
+        words = None if values is None else np.broadcast_to(as_words(values, self.ring), shape)
+        return Shared(self._deal(server, words, shape, self.ring, np.subtract), self._public_at)
+
+    def deal_sum(self, draw: Callable[[], Ints], shape: tuple[int, ...]) -> Shared:
+        """Return the sum of three arrays, one drawn by each server."""
+        # Part j is stream k_j plus what server j-1 sends to server j: its draw minus stream k_(j-1).
+        first, second = (stream.words(shape, self.ring) for stream in self._streams)
+        rest = as_words(draw(), self.ring).reshape(shape) - first
+        self._send(self._next, rest)
+        received = self._receive(self._previous, shape, self.ring)
+        self.stats.rounds += 1
+        return Shared([first + received, second + rest], self._public_at)
+
+    def open(self, x: Shared) -> Ints:
+        """Return the integers themselves."""
+        self._send(self._next, x.parts[0])
+        missing = self._receive(self._previous, x.shape, x.dtype)
+        self.stats.rounds += 1
+        return arithmetic.signed(np.asarray(x.parts[0] + x.parts[1] + missing))
+
+    def all_zero(self, x: Shared) -> bool:
+        """Return whether all secrets are zero: then the sum of two parts is minus the third."""
+        return self._agree(-(x.parts[0] + x.parts[1]), x.parts[1])
+
+    def consistent(self, x: Shared) -> bool:
+        """Return whether servers that hold the same part hold the same numbers."""
+        return self._agree(x.parts[1], x.parts[0])
+
+    # Products
+
+    def mul(self, x: Shared, y: Shared) -> Shared:
+        """Return the products of secrets."""
+        return Shared(self._product(x, y, np.multiply, np.add, np.subtract), self._public_at)
+
+    def land(self, x: Bits, y: Bits) -> Bits:
+        """Return the bitwise and of secret words."""
+        return Bits(self._product(x, y, np.bitwise_and, np.bitwise_xor, np.bitwise_xor), self._public_at)
+
+    def matmul(self, x: Shared, y: Shared) -> Shared:
+        """Return the matrix product."""
+        return self._summed(arithmetic.matmul(_cross_terms(x, y)))
+
+    def dot(self, x: Shared, y: Shared, axis: int) -> Shared:
+        """Return the products added up along an axis."""
+        return self._summed(arithmetic.dot(_cross_terms(x, y), axis))
+
+    def many(self, products: Sequence[Product]) -> list[Shared]:
+        """Return several products: the brackets are added up locally, and all sent in one message."""
+        if len(products) == 1:
+            kind, x, y, axis = products[0]
+            return [self.dot(x, y, axis) if kind == "dot" else getattr(self, kind)(x, y)]
+        sums = [_of_terms(product) for product in products]
+        joined = self._summed(np.concatenate([part.ravel() for part in sums]))
+        ends = np.cumsum([part.size for part in sums]).tolist()
+        return [joined[end - part.size : end].reshape(*part.shape) for part, end in zip(sums, ends, strict=True)]
+
+    # Random secrets
+
+    def random_words(self, shape: tuple[int, ...], dtype: type[np.unsignedinteger[Any]] = np.uint64) -> Bits:
+        """Return words of uniform secret bits: the pair streams are such a sharing already."""
+        return Bits([stream.words(shape, np.dtype(dtype)) for stream in self._streams], self._public_at)
+
+    # Comparisons: server 0 knows the parts 0 and 1, servers 1 and 2 both know part 2
+
+    def toss(self, count: int) -> Ints:
+        """Return fair coins; they are no result, so that whoever records what is opened does not see them here."""
+        words = self.random_words((count,), self.ring.type)
+        return ReplicatedEngine.open(self, Shared(words.parts, self._public_at))
+
+    def split(self, x: Shared) -> tuple[Bits, Bits]:
+        """Return shared words u = x_0 + x_1 and v = x_2."""
+        mine = x.parts[0] + x.parts[1] if self.party == 0 else None
+        dealt = self._deal(0, mine, x.shape, x.dtype, np.bitwise_xor)
+        return Bits(dealt, self._public_at), Bits(self._known_to_1_and_2(x.parts), self._public_at)
+
+    def split_bits(self, x: Bits) -> tuple[Shared, Shared]:
+        """Return shared integers c = x_0 ^ x_1 and d = x_2, of the lowest bit alone."""
+        x = x & 1  # the other bits of the parts are random, even where the secret has none
+        mine = (x.parts[0] ^ x.parts[1]).astype(self.ring) if self.party == 0 else None
+        dealt = self._deal(0, mine, x.shape, self.ring, np.subtract)
+        return Shared(dealt, self._public_at), Shared(self._known_to_1_and_2(x.parts, self.ring), self._public_at)
+
+    # Below: messages
+
+    def _product(self, x: Parts, y: Parts, times: Operation, plus: Operation, minus: Operation) -> list[Words]:
+        """Return the pair of x*y: part i is x_i*y_i + x_i*y_(i+1) + x_(i+1)*y_i, masked, and sent to server i-1."""
+        if y.size > x.size:
+            x, y = y, x  # the sum of y's parts is stored: let y be the smaller
+        shape = np.broadcast_shapes(x.shape, y.shape)
+        x0, x1 = (np.broadcast_to(part, shape) for part in x.parts)
+        y0, both = (np.broadcast_to(part, shape) for part in (y.parts[0], plus(*y.parts)))
+
+        def fill(at: Index, out: Words) -> None:
+            times(x0[at], both[at], out=out)
+            plus(out, times(x1[at], y0[at]), out=out)
+
+        self.stats.products += int(np.prod(shape))
+        return self._reshare(shape, x.dtype, fill, plus=plus, minus=minus)
+
+    def _summed(self, sums: Words) -> Shared:
+        """Return the shared array of which each server has one part, a sum of products."""
+        self.stats.products += sums.size
+        return Shared(self._reshare(sums.shape, sums.dtype, None, into=sums), self._public_at)
+
+    def _reshare(
+        self,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        fill: Callable[[Index, Words], None] | None,
+        *,
+        into: Words | None = None,
+        plus: Operation = np.add,
+        minus: Operation = np.subtract,
+    ) -> list[Words]:
+        """Return the pair of the secret of which each server has one part, given by `fill` or already `into`.
+
+        The part goes to the server before, hidden by stream k_i minus stream k_(i+1): over the servers these masks
+        add up to zero, and to the receiver, who lacks k_(i+1), each is uniform.
+        """
+        mine = np.empty(shape, dtype) if into is None else into
+        theirs = np.empty(shape, dtype)
+        blocks = list(_blocks(shape, dtype.itemsize))
+        for number, at in enumerate(blocks):
+            out = mine[at]
+            if fill is not None:
+                fill(at, out)
+            for stream, join in zip(self._streams, (plus, minus), strict=True):
+                join(out, stream.words(out.shape, dtype), out=out)
+            self._send(self._previous, out)
+            # Take in what has come while working, so that no more than a few blocks wait in between.
+            if number >= BLOCKS_UNDER_WAY:
+                self._receive_into(theirs, blocks[number - BLOCKS_UNDER_WAY])
+        for at in blocks[max(len(blocks) - BLOCKS_UNDER_WAY, 0) :]:
+            self._receive_into(theirs, at)
+        self.stats.rounds += 1
+        return [mine, theirs]
+
+    def _deal(
+        self, server: int, words: Words | None, shape: tuple[int, ...], dtype: np.dtype[Any], minus: Operation
+    ) -> list[Words]:
+        """Return the pair of words one server knows: its own stream, the rest (sent to the next), and zero."""
+        self.stats.rounds += 1
+        if self.party == server:
+            if words is None:
+                raise MechanismError(f"server {server} deals, so it must give values. Hint: only others pass None.")
+            mask = self._streams[0].words(shape, dtype)
+            rest = np.asarray(minus(words, mask))
+            self._send(self._next, rest)
+            return [mask, rest]
+        zero = np.broadcast_to(np.zeros((), dtype), shape)
+        if self._previous == server:
+            return [self._receive(server, shape, dtype), zero]
+        return [zero, self._streams[1].words(shape, dtype)]
+
+    def _known_to_1_and_2(self, parts: Sequence[Words], dtype: np.dtype[Any] | None = None) -> list[Words]:
+        """Return the pair of what part 2 holds, which servers 1 and 2 know."""
+        if self.party == 0:
+            return self._at_part(2, np.zeros(parts[0].shape, dtype or parts[0].dtype))
+        known = parts[1 if self.party == 1 else 0]
+        return self._at_part(2, known.astype(dtype or known.dtype, copy=False))
+
+    def _at_part(self, part: int, words: Words) -> list[Words]:
+        """Return the pair of a secret that lies in one part alone."""
+        zero = np.broadcast_to(np.zeros((), words.dtype), words.shape)
+        return [words if (self.party + at) % 3 == part else zero for at in range(2)]
+
+    def _agree(self, claim: Words, own: Words) -> bool:
+        """Return whether every server's `own` is what the server before it claims, by their digests."""
+        self._send_bytes(self._next, _digest(claim))
+        agrees = bytes(self._links.receive(self._previous)) == _digest(own)
+        verdict = bytes([agrees])
+        for other in (self._previous, self._next):
+            self._send_bytes(other, verdict)
+        # Receive both before deciding, so that all servers come to the same answer and none is left waiting.
+        verdicts = [bytes(self._links.receive(other)) for other in (self._previous, self._next)]
+        self.stats.rounds += 2
+        return agrees and verdicts == [b"\1", b"\1"]
+
+    def _send(self, to: int, words: Words) -> None:
+        """Send words as they lie in memory."""
+        self._send_bytes(to, np.ascontiguousarray(words).reshape(-1).view(np.uint8).data)
+
+    def _send_bytes(self, to: int, data: bytes | memoryview) -> None:
+        """Send bytes and count them."""
+        self.stats.bytes_sent += len(data)
+        self._links.send(to, data)
+
+    def _receive_into(self, words: Words, at: Index) -> None:
+        """Fill one block with the next message of the next server."""
+        words[at] = self._receive(self._next, words[at].shape, words.dtype)
+
+    def _receive(self, sender: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Words:
+        """Return the words of the next message."""
+        data = np.frombuffer(self._links.receive(sender), np.uint8)
+        expected = int(np.prod(shape)) * dtype.itemsize
+        if data.size != expected:  # how many is not said: it may tell the number of rows, and errors are passed on
+            raise PartyError(
+                f"server {sender} sent more or fewer bytes than were due. "
+                "Hint: all three servers must run the same program on data of the same shape.",
+                party=f"server {sender}",
+            )
+        return data.view(dtype).reshape(shape)
+
+
+def _blocks(shape: tuple[int, ...], itemsize: int) -> Iterator[Index]:
+    """Return indices along the first axis that cut an array into blocks of about BLOCK_BYTES."""
+    if not shape:
+        yield ...
+        return
+    step = max(BLOCK_BYTES // max(int(np.prod(shape[1:])) * itemsize, 1), 1)
+    for start in range(0, shape[0], step):
+        yield slice(start, start + step)
+
+
+def _cross_terms(x: Shared, y: Shared) -> list[tuple[Words, Words]]:
+    """Return the factors whose products add up to this server's part of a product: see `_product`."""
+    return [(x.parts[0], y.parts[0] + y.parts[1]), (x.parts[1], y.parts[0])]
+
+
+def _of_terms(product: Product) -> Words:
+    """Return this server's part of a product."""
+    terms = _cross_terms(product.x, product.y)
+    if product.kind == "matmul":
+        return arithmetic.matmul(terms)
+    if product.kind == "dot":
+        return arithmetic.dot(terms, product.axis)
+    (a, b), (c, d) = terms
+    return np.asarray(a * b + c * d)
+
+
+def _digest(words: Words) -> bytes:
+    """Return a digest of words."""
+    return hashlib.sha256(np.ascontiguousarray(words).reshape(-1).view(np.uint8).data).digest()

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several programs in the rounds of one: the trees of a forest send their messages together.
+
+Each program runs by itself until it needs a message; then the next one does. When all of them wait, what they want to
+send goes out as one. Which program runs when follows from their order alone, so that all three servers do the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from veilwood_secure.mpc.engine import Bits, Engine, Ints, Product, Shared, Words, concatenate
+
+__all__ = ["together"]
+
+Result = TypeVar("Result")
+Kind = TypeVar("Kind", Shared, Bits)
+
+
+def together(engine: Engine, programs: Sequence[Callable[[Engine], Result]]) -> list[Result]:
+    """Run programs that do not wait for one another; return what each returns.
+
+    Examples
+    --------
+    >>> from veilwood_testing.mpc_oracle import PlainEngine
+    >>> engine = PlainEngine()
+    >>> x = engine.constant([3, -4])
+    >>> found = together(engine, [lambda e: e.negative(x), lambda e: e.negative(x - 5)])
+    >>> [engine.open(one).tolist() for one in found], engine.stats.rounds
+    ([[0, 1], [1, 1]], 11)
+    """
+    if len(programs) == 1:
+        return [programs[0](engine)]
+    lanes = [_Lane(engine, program) for program in programs]
+    try:
+        answers: list[Any] = [None] * len(lanes)
+        while any(not lane.done for lane in lanes):
+            for lane, answer in zip(lanes, answers, strict=True):
+                if not lane.done:
+                    lane.go_on(answer)
+            wanted = [None if lane.done else lane.wish for lane in lanes]
+            answers = _granted(engine, wanted)
+    finally:
+        for lane in lanes:
+            lane.stop()
+    return [lane.value for lane in lanes]
+
+
+class _Stopped(BaseException):
+    """Another program failed."""
+
+
+class _Lane(Engine):
+    """An engine for one of the programs; what needs a message waits for the others."""
+
+    def __init__(self, engine: Engine, program: Callable[[Engine], Any]) -> None:
+        super().__init__(engine.party, engine.ring.type)
+        self.stats, self._engine = engine.stats, engine
+        self.done, self.wish = False, ("", ())
+        self.value: Any = None
+        self._error: BaseException | None = None
+        self._turn, self._back, self._stopped = threading.Semaphore(0), threading.Semaphore(0), False
+        context = copy_context()
+        self._thread = threading.Thread(target=context.run, args=(self._run, program), daemon=True)
+        self._thread.start()
+
+    def _run(self, program: Callable[[Engine], Any]) -> None:
+        self._turn.acquire()
+        try:
+            if not self._stopped:
+                self.value = program(self)
+        except _Stopped:
+            pass
+        except BaseException as error:
+            self._error = error
+        self.done = True
+        self._back.release()
+
+    def go_on(self, answer: Any) -> None:
+        """Run until the next message is needed, or to the end."""
+        self._answer = answer
+        self._turn.release()
+        self._back.acquire()
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """End the program wherever it is."""
+        if not self.done:
+            self._stopped = True
+            self.go_on(None)
+
+    def _ask(self, kind: str, *about: Any) -> Any:
+        self.wish = (kind, about)
+        self._back.release()
+        self._turn.acquire()
+        if self._stopped:
+            raise _Stopped
+        return self._answer
+
+    # -- without a message ---------------------------------------------------------------------------------------
+
+    def constant(self, values: ArrayLike) -> Shared:
+        """Return public integers as a shared array."""
+        return self._engine.constant(values)
+
+    def load(self, parts: Sequence[Words]) -> Shared:
+        """Return the shared array of which this server got `parts`."""
+        return self._engine.load(parts)
+
+    def random_words(self, shape: tuple[int, ...], dtype: type[np.unsignedinteger[Any]] = np.uint64) -> Bits:
+        """Return words of uniform secret bits."""
+        return self._engine.random_words(shape, dtype)
+
+    # -- with a message ------------------------------------------------------------------------------------------
+
+    def mul(self, x: Shared, y: Shared) -> Shared:
+        """Return the products of secrets."""
+        return self._ask("product", Product("mul", x, y))  # type: ignore[no-any-return]
+
+    def matmul(self, x: Shared, y: Shared) -> Shared:
+        """Return the matrix product."""
+        return self._ask("product", Product("matmul", x, y))  # type: ignore[no-any-return]
+
+    def dot(self, x: Shared, y: Shared, axis: int) -> Shared:
+        """Return the products added up along an axis."""
+        return self._ask("product", Product("dot", x, y, axis))  # type: ignore[no-any-return]
+
+    def many(self, products: Sequence[Product]) -> list[Shared]:
+        """Return several products."""
+        return [self._ask("product", product) for product in products]
+
+    def land(self, x: Bits, y: Bits) -> Bits:
+        """Return the bitwise and of secret words."""
+        return self._ask("land", x, y)  # type: ignore[no-any-return]
+
+    def split(self, x: Shared) -> tuple[Bits, Bits]:
+        """Return shared words whose sum is `x`."""
+        return self._ask("split", x)  # type: ignore[no-any-return]
+
+    def split_bits(self, x: Bits) -> tuple[Shared, Shared]:
+        """Return integers whose exclusive or is the lowest bit of `x`."""
+        return self._ask("split_bits", x)  # type: ignore[no-any-return]
+
+    def refresh(self, x: Shared) -> Shared:
+        """Return the same secrets in fresh shares."""
+        return self._ask("refresh", x)  # type: ignore[no-any-return]
+
+    def open(self, x: Shared) -> Ints:
+        """Return the integers themselves."""
+        return self._ask("open", x)  # type: ignore[no-any-return]
+
+    def deal(self, server: int, values: ArrayLike | None, shape: tuple[int, ...]) -> Shared:
+        """Return integers that one server knows as a shared array."""
+        return self._ask("alone", self._engine.deal, server, values, shape)  # type: ignore[no-any-return]
+
+    def deal_sum(self, draw: Callable[[], Ints], shape: tuple[int, ...]) -> Shared:
+        """Return the sum of three arrays, one drawn by each server."""
+        return self._ask("alone", self._engine.deal_sum, draw, shape)  # type: ignore[no-any-return]
+
+    def toss(self, count: int) -> Ints:
+        """Return fair coins."""
+        return self._ask("alone", self._engine.toss, count)  # type: ignore[no-any-return]
+
+    def all_zero(self, x: Shared) -> bool:
+        """Return whether all secrets are zero."""
+        return self._ask("alone", self._engine.all_zero, x)  # type: ignore[no-any-return]
+
+    def consistent(self, x: Shared) -> bool:
+        """Return whether servers that hold the same part hold the same numbers."""
+        return self._ask("alone", self._engine.consistent, x)  # type: ignore[no-any-return]
+
+
+def _granted(engine: Engine, wanted: Sequence[tuple[str, Any] | None]) -> list[Any]:
+    """Send what all programs want to send, each kind in one message; return the answers."""
+    answers: list[Any] = [None] * len(wanted)
+    groups: dict[Any, list[int]] = {}
+    for place, wish in enumerate(wanted):
+        if wish is not None:
+            kind, about = wish
+            word = about[0].dtype if kind in ("land", "split_bits") else None
+            groups.setdefault((kind, word), []).append(place)
+    for (kind, _), places in groups.items():
+        asked = [wanted[place][1] for place in places]  # type: ignore[index]
+        for place, answer in zip(places, _answered(engine, kind, asked), strict=True):
+            answers[place] = answer
+    return answers
+
+
+def _answered(engine: Engine, kind: str, asked: Sequence[Any]) -> Sequence[Any]:
+    if kind == "alone":
+        return [call(*about) for call, *about in asked]
+    if kind == "product":
+        return engine.many([product for (product,) in asked])
+    shapes = [np.broadcast_shapes(*(one.shape for one in about)) for about in asked]
+    joined = [_flat([about[place] for about in asked], shapes) for place in range(len(asked[0]))]
+    if kind == "open":
+        opened = engine.open(joined[0])
+        ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+        return [part.reshape(shape) for part, shape in zip(np.split(opened, ends[:-1]), shapes, strict=True)]
+    found = getattr(engine, kind)(*joined)
+    if isinstance(found, tuple):
+        return list(zip(*(_apart(part, shapes) for part in found), strict=True))
+    return _apart(found, shapes)
+
+
+def _flat(arrays: Sequence[Kind], shapes: Sequence[tuple[int, ...]]) -> Kind:
+    return concatenate([one.broadcast_to(shape).reshape(-1) for one, shape in zip(arrays, shapes, strict=True)])
+
+
+def _apart(joined: Kind, shapes: Sequence[tuple[int, ...]]) -> list[Kind]:
+    found, start = [], 0
+    for shape in shapes:
+        size = int(np.prod(shape))
+        found.append(joined[start : start + size].reshape(*shape))
+        start += size
+    return found

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Splitting integers into shares for three servers, and joining them again; what clients and users need.
+
+Nothing is computed on shares here: see engine.py.
+
+An integer x is written as a sum of three parts x0 + x1 + x2 that wraps around. Server i gets the pair
+(x_i, x_(i+1)): any two servers can rebuild x, and the pair of one server is uniform whatever x is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from veilwood.errors import UnreadableError
+from veilwood.privacy import entropy
+from veilwood_secure.mpc.engine import as_words
+
+__all__ = ["Pair", "dot", "from_bytes", "matmul", "reconstruct", "share", "signed", "to_bytes"]
+
+
+Words = NDArray[np.unsignedinteger[Any]]
+Floats = NDArray[np.float64]
+
+# A word is written in limbs; the product of two limbs, added over the inner dimension, must stay below 2**53, where
+# doubles are exact. 32-bit words: 2 limbs of 16 bits, inner dimension up to 2**21. 64-bit words: 3 limbs of 22 bits,
+# inner dimension up to 2**9.
+LIMB_BITS = {4: 16, 8: 22}
+BLOCK_VALUES = 1 << 17  # doubles made of one operand at a time: a megabyte, which stays near the processor
+
+
+def matmul(terms: Sequence[tuple[Words, Words]]) -> Words:
+    """Return the sum of the matrix products x @ y of all terms, over the last two axes; leading axes broadcast.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.array([[2**31, 3]], dtype=np.uint32)
+    >>> matmul([(x, x.T), (x, x.T)])
+    array([[18]], dtype=uint32)
+    """
+    x, y = terms[0]
+    inner, dtype = x.shape[-1], x.dtype
+    batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    total = np.zeros((*batch, x.shape[-2], y.shape[-1]), dtype=dtype)
+    bits = LIMB_BITS[dtype.itemsize]
+    limbs = -(-8 * dtype.itemsize // bits)
+    widest = max(x.size, y.size) // max(inner, 1)
+    step = max(min(BLOCK_VALUES // max(widest, 1), 1 << (53 - 2 * bits)), 16)
+    for start in range(0, inner, step):
+        for x, y in terms:
+            left = _limbs(x[..., start : start + step], bits, limbs)
+            right = _limbs(y[..., start : start + step, :], bits, limbs)
+            for place in range(limbs):
+                # Digits i + j = place; what lies above the word's width falls away in the shift.
+                for i in range(place + 1):
+                    digit = np.matmul(left[i], right[place - i]).astype(np.uint64).astype(dtype)
+                    total += digit << dtype.type(bits * place)
+    return total
+
+
+def dot(terms: Sequence[tuple[Words, Words]], axis: int) -> Words:
+    """Return the sum of the products x * y of all terms, added up along an axis, without storing all products.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.array([[1], [2]], dtype=np.uint32)
+    >>> dot([(x, np.array([[1, 2], [3, 4]], dtype=np.uint32))], axis=0)
+    array([ 7, 10], dtype=uint32)
+    """
+    x, y = terms[0]
+    shape = np.broadcast_shapes(x.shape, y.shape)
+    at = axis % len(shape)
+    total = np.zeros((*shape[:at], *shape[at + 1 :]), dtype=x.dtype)
+    for x, y in terms:
+        left, right = (np.moveaxis(np.broadcast_to(one, shape), at, 0) for one in (x, y))
+        for one, other in zip(left, right, strict=True):
+            total += one * other
+    return total
+
+
+def signed(words: Words) -> NDArray[np.int64]:
+    """Return words as the integers they stand for in two's complement."""
+    return words.view(f"i{words.dtype.itemsize}").astype(np.int64)
+
+
+def _limbs(words: Words, bits: int, count: int) -> list[Floats]:
+    """Return the limbs of words as doubles, lowest first."""
+    if (
+        words.dtype == np.dtype("<u4") and words.size and sys.byteorder == "little"
+    ):  # halves of a word are there to read
+        if words.strides[-1] == 4:
+            halves = words.view(np.uint16)
+            return [halves[..., at::2].astype(np.float64) for at in range(2)]
+        if words.strides[-2] == 4:
+            return [half.swapaxes(-1, -2) for half in _limbs(words.swapaxes(-1, -2), bits, count)]
+    mask = words.dtype.type((1 << bits) - 1)
+    return [((words >> words.dtype.type(bits * at)) & mask).astype(np.float64) for at in range(count)]
+
+
+Pair = tuple[Words, Words]
+SERVERS = 3
+
+
+def share(values: ArrayLike, ring: type[np.unsignedinteger[Any]] = np.uint32) -> list[Pair]:
+    """Split integers into the pairs of servers 0, 1 and 2, with bits of the operating system.
+
+    Examples
+    --------
+    >>> pairs = share([5, -7])
+    >>> reconstruct(pairs)
+    array([ 5, -7])
+    """
+    words = as_words(values, np.dtype(ring))
+    bits = 8 * words.dtype.itemsize
+    first, second = (entropy.words(words.size, bits).reshape(words.shape) for _ in range(2))
+    parts = [first, second, words - first - second]
+    return [(parts[i], parts[(i + 1) % SERVERS]) for i in range(SERVERS)]
+
+
+def reconstruct(pairs: Sequence[Pair]) -> NDArray[np.int64]:
+    """Join the pairs of servers 0, 1 and 2, after checking that servers with the same part agree on it.
+
+    Raises
+    ------
+    VeilwoodError
+        If two servers hold different numbers for the same part.
+    """
+    for i in range(SERVERS):
+        if not np.array_equal(pairs[i][1], pairs[(i + 1) % SERVERS][0]):
+            raise UnreadableError(
+                f"servers {i} and {(i + 1) % SERVERS} disagree about a part they both hold. "
+                "Hint: one of them sent something else than it computed; do not use the result."
+            )
+    return signed(pairs[0][0] + pairs[1][0] + pairs[2][0])
+
+
+def to_bytes(pair: Pair) -> bytes:
+    """Return a pair as raw little-endian words, first part first."""
+    return b"".join(np.ascontiguousarray(part, dtype=part.dtype.newbyteorder("<")).tobytes() for part in pair)
+
+
+def from_bytes(
+    data: bytes | memoryview, shape: tuple[int, ...], ring: type[np.unsignedinteger[Any]] = np.uint32
+) -> Pair:
+    """Return the pair that `to_bytes` wrote, of arrays of a shape agreed before.
+
+    Examples
+    --------
+    >>> pair = share([[1, 2, 3]])[0]
+    >>> again = from_bytes(to_bytes(pair), (1, 3))
+    >>> all(np.array_equal(*parts) for parts in zip(pair, again))
+    True
+    """
+    word = np.dtype(ring).newbyteorder("<")
+    expected = 2 * int(np.prod(shape)) * word.itemsize
+    if len(data) != expected:
+        raise UnreadableError(
+            f"{len(data)} bytes are not a pair of shape {shape}, which takes {expected}. "
+            "Hint: both sides must agree on shape and word type."
+        )
+    first, second = np.frombuffer(data, dtype=word).astype(ring, copy=False).reshape(2, *shape)
+    return first, second

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Circuits on secret bits, 64 rows in a word: adding, comparing, looking up in public tables, counting.
+
+A number is a stack of planes, its binary digits from the lowest on, in two's complement; a plane has one bit for each
+row. "Exclusive or" costs nothing and "and" a message, so that circuits are written with few and shallow ones. Nothing
+is opened here, and the messages depend on shapes alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood_secure.mpc.engine import Bits, Engine, Shared, concatenate, stack
+
+ALL_PAIRS = 16
+"""Candidates that are compared each with each: more comparisons than a tournament, in a fraction of its rounds."""
+
+RADIX, QUOTIENT_DIGITS = 16, 8
+"""Digits of quotients on shares: more comparisons than bit by bit, in a quarter of the rounds."""
+
+
+def absolute(engine: Engine, x: Shared) -> Shared:
+    """Return \\|x\\| of signed numbers."""
+    return engine.mul(x, 1 - engine.negative(x) * 2)
+
+
+def maximum(engine: Engine, x: Shared) -> Shared:
+    """Return the largest number along the first axis, by a tournament."""
+    while x.shape[0] > 1:
+        half = x.shape[0] // 2
+        left, right = x[:half], x[half : 2 * half]
+        # left + max(0, right - left)
+        gain = right - left
+        larger = left + engine.mul(gain, 1 - engine.negative(gain))
+        x = concatenate([larger, x[2 * half :]], axis=0)
+    return x[0]
+
+
+def quotient(engine: Engine, x: Shared, y: Shared) -> Shared:
+    """Return x // y, digit by digit, for x from 0 to 2^58, y from 1 to 2^26 and quotients below 2^32.
+
+    A digit says how many of the fifteen multiples of y, shifted to its place, the rest has room for.
+    """
+    rest, found = x, x * 0
+    times = np.arange(1, RADIX).reshape(-1, *[1] * len(x.shape))
+    for place in reversed(range(QUOTIENT_DIGITS)):
+        shifted = y * RADIX**place
+        multiples = shifted.reshape(1, *y.shape).broadcast_to((RADIX - 1, *y.shape)) * times
+        too_large = engine.negative(rest.reshape(1, *x.shape).broadcast_to(multiples.shape) - multiples)
+        digit = RADIX - 1 - too_large.sum(axis=0)
+        rest = rest - engine.mul(digit, shifted)
+        found = found + digit * RADIX**place
+    return found
+
+
+def all_true(engine: Engine, bits: Bits) -> Bits:
+    """Return the "and" of words of bits along the first axis, in as many rounds as halvings."""
+    while bits.shape[0] > 1:
+        half = bits.shape[0] // 2
+        both = engine.land(bits[:half], bits[half : 2 * half])
+        bits = concatenate([both, bits[2 * half :]], axis=0)
+    return bits[0]
+
+
+def argmax(engine: Engine, x: Shared) -> Shared:
+    """Return the place of the largest number along the first axis as one-hot; the first of equals wins.
+
+    Up to ``ALL_PAIRS`` candidates are compared each with each, in the rounds of one comparison; more are cut into
+    groups whose winners meet again.
+    """
+    count = x.shape[0]
+    if count == 1:
+        return engine.constant(np.ones(x.shape, np.int64))
+    if count > ALL_PAIRS:
+        return _argmax_of_groups(engine, x)
+    first, second = np.triu_indices(count, 1)
+    later_wins = engine.sign_bits(x[first] - x[second])  # the earlier one keeps a tie
+    verdicts = concatenate([later_wins, later_wins ^ 1], axis=0)
+    place = np.empty((count, count), np.int64)  # of the verdict that i wins against j
+    place[second, first] = np.arange(len(first))
+    place[first, second] = np.arange(len(first)) + len(first)
+    others = place[~np.eye(count, dtype=bool)].reshape(count, count - 1)
+    return engine.to_ring(all_true(engine, verdicts[others.T]) & 1)  # the masks of `land` leave the other bits random
+
+
+def _argmax_of_groups(engine: Engine, x: Shared) -> Shared:
+    groups = np.array_split(np.arange(x.shape[0]), -(-x.shape[0] // ALL_PAIRS))
+    width = len(groups[0])
+    # The last member stands in for the missing ones of short groups: as a later twin it never wins.
+    members = np.array([np.pad(group, (0, width - len(group)), mode="edge") for group in groups])
+    rest = x.shape[1:]
+    within = argmax(engine, x[members.T])  # (width, groups, ...)
+    best = engine.dot(within, x[members.T], axis=0)
+    between = argmax(engine, best)
+    chosen = engine.mul(within, between.reshape(1, len(groups), *rest))
+    return concatenate([chosen[: len(group), place] for place, group in enumerate(groups)], axis=0)
+
+
+WORD: Final = 64
+ONES: Final = np.uint64(2**WORD - 1)
+
+Words = NDArray[np.unsignedinteger[Any]]
+
+
+def bits_of(engine: Engine, x: Shared) -> Bits:
+    """Return the words of shared integers as shared bits: those that owners packed their rows into."""
+    u, v = engine.split(x)
+    carries, propagates, reach = engine.land(u, v), u ^ v, 1
+    total = propagates
+    while reach < WORD:
+        both = engine.land(propagates[None], stack([carries << reach, propagates << reach]))
+        carries, propagates, reach = carries ^ both[0], both[1], 2 * reach
+    return total ^ (carries << 1)
+
+
+def public(like: Bits, digits: NDArray[np.bool_]) -> Bits:
+    """Return planes that are all ones or all zeros, by public digits; ``like`` is any plane."""
+    words = np.where(digits, ONES, np.uint64(0)).reshape(*digits.shape, *[1] * len(like.shape))
+    return (like & 0).broadcast_to((*digits.shape, *like.shape)) ^ words
+
+
+def digits_of(values: Any, n_digits: int) -> NDArray[np.bool_]:
+    """Return the lowest binary digits of public whole numbers, along a new first axis.
+
+    >>> digits_of([5, -1], 4).astype(int).T.tolist()
+    [[1, 0, 1, 0], [1, 1, 1, 1]]
+    """
+    whole = np.asarray(values, np.int64)
+    return np.stack([(whole >> digit & 1).astype(bool) for digit in range(n_digits)])
+
+
+def add(engine: Engine, x: Bits, y: Bits, *, one_more: bool = False) -> Bits:
+    """Return x + y (and 1 more) in as many digits as they have."""
+    propagates, carries, reach = x ^ y, engine.land(x, y), 1
+    total = propagates
+    if one_more:
+        carries = concatenate([carries[:1] ^ propagates[:1], carries[1:]])
+    while reach < len(total):
+        both = engine.land(propagates[reach:][None], stack([carries[:-reach], propagates[:-reach]]))
+        carries = concatenate([carries[:reach], carries[reach:] ^ both[0]])
+        propagates = concatenate([propagates[:reach], both[1]])
+        reach *= 2
+    first = (total[:1] & 0) ^ (ONES if one_more else np.uint64(0))
+    return total ^ concatenate([first, carries[:-1]])
+
+
+def subtract(engine: Engine, x: Bits, y: Bits) -> Bits:
+    """Return x - y in as many digits as they have."""
+    return add(engine, x, ~y, one_more=True)
+
+
+def either(engine: Engine, which: Bits, x: Bits, y: Bits) -> Bits:
+    """Return x where a bit is set, y elsewhere."""
+    return y ^ engine.land(which.broadcast_to(x.shape), x ^ y)
+
+
+def capped(engine: Engine, x: Bits, n_digits: int) -> Bits:
+    """Return a number that is not negative in fewer digits, the largest that they hold where it is larger."""
+    if len(x) <= n_digits:
+        return concatenate([x, (x[:1] & 0).broadcast_to((n_digits - len(x), *x.shape[1:]))])
+    small = all_true(engine, ~x[n_digits:])
+    # All ones where it is not small: ~(small & ~x).
+    return ~engine.land(small[None].broadcast_to((n_digits, *x.shape[1:])), ~x[:n_digits])
+
+
+def one_hot_bits(engine: Engine, x: Bits, n_values: int) -> Bits:
+    """Return a plane for each value below ``n_values``, set where a number has it; other numbers have none."""
+    if len(x) == 0:
+        raise ValueError("a number without digits has no planes")
+    if len(x) == 1:
+        return stack([~x[0], x[0]])[:n_values]
+    half = len(x) // 2
+    low = one_hot_bits(engine, x[:half], 1 << half)
+    high = one_hot_bits(engine, x[half:], -(-n_values >> half))
+    both = engine.land(high[:, None], low[None])
+    return both.reshape(-1, *x.shape[1:])[:n_values]
+
+
+def looked_up(planes: Bits, values: Any, n_digits: int) -> Bits:
+    """Return, for planes of which at most one is set, the digits of its value in a public table; no message."""
+    digits = digits_of(values, n_digits)
+    return planes.map(lambda part: np.stack([np.bitwise_xor.reduce(part[chosen], axis=0) for chosen in digits]))
+
+
+def counted(engine: Engine, planes: Bits) -> Shared:
+    """Return how many bits of each plane (last axis: its words) are set, as integers."""
+    number = planes[None]
+    while number.shape[-1] > 1:
+        if number.shape[-1] % 2:
+            number = concatenate([number, number[..., :1] & 0], axis=-1)
+        number = concatenate([number, number[:1] & 0])
+        half = number.shape[-1] // 2
+        number = add(engine, number[..., :half], number[..., half:])
+    lanes = WORD // 2
+    while lanes:  # fold the word: above the lanes that are left lies what does not count
+        number = concatenate([number, number[:1] & 0])
+        number = add(engine, number, number >> lanes)
+        lanes //= 2
+    weights = (1 << np.arange(len(number))).reshape(-1, *[1] * (len(planes.shape) - 1))
+    return (engine.to_ring(number[..., 0] & 1) * weights).sum(axis=0)
+
+
+def in_rows(engine: Engine, planes: Bits) -> Shared:
+    """Return the bits of planes as integers 0 and 1, one for each row along the last axis."""
+    return engine.to_ring(planes.map(unpacked))
+
+
+def unpacked(words: Words) -> Words:
+    """Return the bits of words along the last axis, one in each byte."""
+    flat = np.ascontiguousarray(words)
+    return np.unpackbits(flat.view(np.uint8), axis=-1, bitorder="little")
+
+
+def packed(bits: NDArray[Any]) -> Words:
+    """Return rows of bits in words, along the last axis, filled up with zeros; the inverse of ``unpacked``.
+
+    >>> packed(np.array([[1, 0, 1]])).tolist()
+    [[5]]
+    """
+    filled = np.zeros((*bits.shape[:-1], -(-bits.shape[-1] // WORD) * WORD), np.uint8)
+    filled[..., : bits.shape[-1]] = bits
+    return np.packbits(filled, axis=-1, bitorder="little").view(np.uint64)

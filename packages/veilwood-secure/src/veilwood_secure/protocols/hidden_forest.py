@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forests of hidden trees from shared rows, each row given to one tree (appendix D of the paper).
+
+Single trees are in ``hidden_tree``; forests that owners count themselves in ``joint_forest``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+
+from veilwood.data.schema import Schema
+from veilwood.errors import MechanismError, ParameterError
+from veilwood.privacy import entropy
+from veilwood.privacy.loss import SAMPLING_DELTA, Loss, requested_loss
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Layout, Plan
+from veilwood.privacy.selection import NoisyMax
+from veilwood.privacy.steps import Step
+from veilwood.trees.counting import Assignment
+from veilwood_secure.mpc.engine import Engine, Ints
+from veilwood_secure.mpc.round_batching import together
+from veilwood_secure.protocols import noise
+from veilwood_secure.protocols.hidden_trees import HiddenTree, Recipe, draw_noise, grow
+from veilwood_secure.protocols.records import Domain, Records
+
+SPLIT_SHARE = Fraction(3, 10)
+"""Share of epsilon that chooses the splits; the leaves get the rest."""
+
+GROWTH = Fraction(3, 2)
+"""Each level gets this many times the budget of the level above: deeper nodes hold fewer rows."""
+
+LARGEST_NOISE = 1 << 26
+"""Noise reaches this far at most, so that scores of up to 2^26 rows stay within 32-bit words."""
+
+
+@dataclass(frozen=True)
+class HiddenPlan:
+    """The plan of a hidden forest and the recipe its trees are grown by; both public."""
+
+    plan: Plan
+    recipe: Recipe
+    n_trees: int
+
+
+def level_epsilons(epsilon: Fraction, depth: int) -> tuple[Fraction, ...]:
+    """Return the budgets of the levels of splits and, last, of the leaves; they add up to ``epsilon``.
+
+    >>> [str(part) for part in level_epsilons(Fraction(1), 2)]
+    ['3/25', '9/50', '7/10']
+    """
+    weights = [GROWTH**level for level in range(depth)]
+    splits = [SPLIT_SHARE * epsilon * weight / sum(weights) for weight in weights]
+    return (*splits, (1 - SPLIT_SHARE) * epsilon)
+
+
+def plan_hidden_forest(
+    schema: Schema,
+    *,
+    epsilon: object,
+    max_depth: int,
+    n_trees: int = 1,
+    adjacency: str = "add-remove",
+    n_cuts: int | None = None,
+) -> HiddenPlan:
+    """Plan a hidden tree, or a forest of hidden trees each grown on records of its own; ``n_cuts`` as in ``Recipe``.
+
+    Notes
+    -----
+    Guarantee
+
+    Every prediction, and all of them together, is a function of the hidden forest, which costs ``plan.loss``: the
+    levels of one tree add up, and a record is in one tree only (proofs/secure.md, attacked by
+    packages/veilwood-secure/tests/protocols/test_hidden_privacy.py::test_hidden_splits_cost_their_loss).
+
+    Examples
+    --------
+    >>> import veilwood as vw
+    >>> planned = plan_hidden_forest(vw.datasets.car().schema, epsilon=1.0, max_depth=2)
+    >>> planned.plan.loss.epsilon, planned.plan.loss.delta < 1e-12
+    (Fraction(1, 1), True)
+    """
+    neighbours = Neighbours(adjacency)  # type: ignore[arg-type]  # refused there if unknown
+    if n_trees < 1:
+        raise ParameterError("n_trees", n_trees, "must be at least 1")
+    loss = requested_loss(epsilon, 0)
+    if loss.epsilon is None:
+        raise MechanismError(
+            "epsilon=inf trains without noise. Hint: vw.secure has no such mode; use id3.best_feature."
+        )
+    domain = Domain.of(schema)
+    budgets = level_epsilons(loss.epsilon, max_depth)
+    score_range = neighbours.score_range(1)
+    scales = [score_range / budget for budget in budgets]
+    recipe = Recipe(domain, tuple(scales[:-1]), scales[-1], n_cuts=n_cuts)
+    reach = max(noise.largest(scale) for scale in scales)
+    if reach > LARGEST_NOISE:
+        raise MechanismError(
+            f"epsilon={epsilon} over {max_depth} levels needs noise of up to {reach:.3g} rows, more than words hold. "
+            "Hint: a larger epsilon or a smaller depth."
+        )
+    names = [f"splits at depth {level}" for level in range(max_depth)] + ["classes of leaves"]
+    steps = tuple(
+        Step(
+            name, Loss.pure(budget), NoisyMax(budget, score_range), score_range,
+            (n_trees * recipe.nodes(level), recipe.n_candidates if level < max_depth else domain.n_classes),
+        )
+        for level, (name, budget) in enumerate(zip(names, budgets, strict=True))
+    )  # fmt: skip
+    draws = [(scale, math.prod(step.shape)) for scale, step in zip(scales, steps, strict=True)]
+    plan = Plan(
+        estimator="HiddenForest",
+        loss=Loss(loss.epsilon, sampling_delta(loss.epsilon, draws)),
+        neighbours=neighbours,
+        steps=steps,
+        released="nothing but predictions of a forest that stays in shares, by choices made with noise",
+        schema_name=schema.name,
+        schema_hash=schema.fingerprint(),
+        layout=layout_of(recipe, n_trees),
+        expected_leaf_mse=0.0,
+    )
+    return HiddenPlan(plan, recipe, n_trees)
+
+
+def layout_of(recipe: Recipe, n_trees: int) -> Layout:
+    """Return the layout of a hidden forest, whose trees each have rows of their own."""
+    records = EACH_TO_ONE_TREE if n_trees > 1 else ALL_TO_EVERY_TREE
+    return Layout(n_trees, n_trees * recipe.nodes(recipe.depth), recipe.depth, records)
+
+
+def sampling_delta(epsilon: Fraction, draws: Sequence[tuple[Fraction, int]]) -> Fraction:
+    """Return the delta of noise sampled in shares, from the scales and numbers of all geometric draws.
+
+    Together they are within some t of the exact law, for either of two neighbours: (1 + e^epsilon) t pays for both.
+    """
+    if epsilon > 20:
+        raise MechanismError(f"epsilon={float(epsilon):g} protects nothing. Hint: 0.1 to 2 is usual.")
+    distance = sum((noise.total_variation(scale, count) for scale, count in draws), Fraction(0))
+    delta = (1 + Fraction(math.nextafter(math.exp(epsilon), math.inf))) * distance
+    if delta >= SAMPLING_DELTA:
+        raise MechanismError(
+            f"so many draws at epsilon={float(epsilon):g} add {float(delta):.2g} to delta. Hint: fewer."
+        )
+    return delta
+
+
+def trees_of_rows(engine: Engine, n_rows: int, n_trees: int) -> Ints:
+    """Give each row to one tree, by a key that the servers draw together; they see it, owners and users do not.
+
+    Notes
+    -----
+    Guarantee
+
+    The tree of a row is drawn by its place alone, independently of all rows' values, so a forest costs what one
+    tree costs (proofs/disjoint-trees.md, attacked by packages/veilwood-secure/tests/protocols/test_hidden_forest.py).
+    """
+    words = engine.open(engine.deal_sum(lambda: entropy.words(8, 32).astype(np.int64), (8,)))
+    return Assignment(words.tobytes(), n_trees).trees(0, 0, n_rows).astype(np.int64)
+
+
+def of_tree(records: Records, tree_of_row: Ints, tree: int) -> Records:
+    """Return the rows that were given to one tree."""
+    rows = np.flatnonzero(tree_of_row == tree)
+    return Records(records.features[..., rows], records.classes[:, rows])
+
+
+def grow_hidden_forest(engine: Engine, records: Records, planned: HiddenPlan) -> list[HiddenTree]:
+    """Train a hidden tree, or several on disjoint records (ID3-based forest), all in the rounds of one.
+
+    Everything stays in shares.
+    """
+    if planned.n_trees == 1:
+        return [grow(engine, records, planned.recipe, draw_noise(engine, planned.recipe))]
+    tree_of_row = trees_of_rows(engine, records.n_rows, planned.n_trees)
+
+    def grown(tree: int, lane: Engine) -> HiddenTree:
+        return grow(lane, of_tree(records, tree_of_row, tree), planned.recipe, draw_noise(lane, planned.recipe))
+
+    return together(engine, [partial(grown, tree) for tree in range(planned.n_trees)])

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hidden trees: trained, kept and asked in shares; every choice is a noisy maximum drawn inside the protocol.
+
+Nothing is opened here. What a tree costs is planned in ``plans``; the public trees of the paper are in ``id3``.
+
+| letter | meaning |
+|---|---|
+| n, m, w, u | rows, features, values of a feature, classes, as in ``records`` |
+| W | nodes of a level: w to the power of its depth |
+| g | numbers kept for each cell: the u class counts, or for two classes their difference alone |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from typing import Final, Literal
+
+import numpy as np
+
+from veilwood.data.schema import Schema
+from veilwood.errors import UseError
+from veilwood_secure.mpc.engine import Engine, Shared, concatenate, stack
+from veilwood_secure.mpc.round_batching import together
+from veilwood_secure.protocols import noise
+from veilwood_secure.protocols.circuits import absolute, argmax, maximum
+from veilwood_secure.protocols.records import Domain, Records
+
+MOST_BINARY_LEVELS: Final = 12
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a tree is grown; public."""
+
+    domain: Domain
+    """The shape of rows."""
+    split_scales: tuple[Fraction | None, ...]
+    """For each level, the scale of the geometric noise on the scores of features; None for no noise."""
+    leaf_scale: Fraction | None
+    """The scale of the noise on the class counts of leaves; None for no noise."""
+    leaf_law: Literal["geometric", "laplace"] = "geometric"
+    """The law of that noise: geometric for a noisy maximum, discrete Laplace for the paper's noisy counts."""
+    n_cuts: int | None = None
+    """In binary trees, the number of candidates at a node; None where a split has a branch for each value."""
+
+    def __post_init__(self) -> None:
+        if self.n_cuts is not None:
+            if not 1 <= self.depth <= MOST_BINARY_LEVELS:
+                raise UseError(
+                    f"a binary tree of depth {self.depth} cannot be grown. Hint: up to {MOST_BINARY_LEVELS}."
+                )
+            return
+        if not 1 <= self.depth <= self.domain.n_features:
+            raise UseError(
+                f"a tree of depth {self.depth} cannot use each of {self.domain.n_features} features once on a path. "
+                f"Hint: a depth from 1 to {self.domain.n_features}."
+            )
+
+    @property
+    def depth(self) -> int:
+        """Number of levels of splits."""
+        return len(self.split_scales)
+
+    @property
+    def n_candidates(self) -> int:
+        """Between how many splits a node chooses."""
+        return self.domain.n_features if self.n_cuts is None else self.n_cuts
+
+    def nodes(self, level: int) -> int:
+        """Return the number of nodes at a depth; those at depth ``depth`` are the leaves."""
+        return int((self.domain.width if self.n_cuts is None else 2) ** level)
+
+
+@dataclass(frozen=True)
+class TreeNoise:
+    """The noise of one tree: for each level shape (m, W), for the leaves shape (u, W); None for none.
+
+    It depends on no data, so it can be drawn before the data arrive.
+    """
+
+    splits: tuple[Shared | None, ...]
+    leaves: Shared | None
+
+
+def draw_noise(engine: Engine, recipe: Recipe) -> TreeNoise:
+    """Draw the secret noise of one tree, unknown to every server."""
+    m, u = recipe.n_candidates, recipe.domain.n_classes
+    splits = [
+        None if scale is None else noise.geometric(engine, scale, (m, recipe.nodes(level)))
+        for level, scale in enumerate(recipe.split_scales)
+    ]
+    draw = noise.geometric if recipe.leaf_law == "geometric" else noise.discrete_laplace
+    shape = (u, recipe.nodes(recipe.depth))
+    leaves = None if recipe.leaf_scale is None else draw(engine, recipe.leaf_scale, shape)
+    return TreeNoise(tuple(splits), leaves)
+
+
+@dataclass(frozen=True)
+class HiddenTree:
+    """A complete w-ary tree in shares.
+
+    ``splits[l]`` holds the feature of each node at depth l as one-hot, shape (m, W); ``leaves`` the class of each
+    leaf as one-hot, shape (u, W). Branch v of node i is node i w + v of the next level.
+    """
+
+    splits: tuple[Shared, ...]
+    leaves: Shared
+
+
+def grow(engine: Engine, records: Records, recipe: Recipe, added: TreeNoise) -> HiddenTree:
+    """Train a hidden tree level by level, all nodes of a level in the same rounds.
+
+    Notes
+    -----
+    Guarantee
+
+    A server sees uniformly random shares only, whatever the rows. With geometric noise at every level and at the
+    leaves the tree, and so any number of its predictions, costs the sum over the levels of 1/scale
+    (proofs/secure.md, attacked by packages/veilwood-secure/tests/protocols/test_hidden_privacy.py).
+    """
+    domain, n = recipe.domain, records.n_rows
+    m, w, two = domain.n_features, domain.width, domain.n_classes == 2
+    # Of two classes only the difference matters: |n_0 - n_1| = 2 max(n_0, n_1) - (n_0 + n_1), and n_0 + n_1 summed
+    # over the values is the same for all features, so sums of |n_0 - n_1| order them as the max operator (eq. 1) does.
+    kept = (records.classes[0] - records.classes[1]).reshape(1, n) if two else records.classes
+    g = kept.shape[0]
+    cells = engine.mul(records.features.reshape(1, m, w, n), kept.reshape(g, 1, 1, n))
+
+    splits: list[Shared] = []
+    rows_in: Shared | None = None  # (W, n): which rows are in which node; None for the root, which has all
+    free = engine.constant(np.ones((m, 1), np.int64))  # (m, W): 1 for features not yet used on the path
+    counts = cells.sum(axis=3).reshape(g, m, w, 1)  # (g, m, w, W)
+    for level in range(recipe.depth):
+        nodes, extra = recipe.nodes(level), added.splits[level]
+        scores = (absolute(engine, counts[0]) if two else maximum(engine, counts)).sum(axis=1)  # (m, W)
+        if extra is not None:
+            scores = scores + (extra * 2 if two else extra)
+        if level:
+            scores = engine.mul(scores + 1, free)  # no score is negative, so that a used feature loses
+        chosen = argmax(engine, scores)
+        splits.append(chosen)
+        if level + 1 == recipe.depth:
+            break
+        free = (free - chosen).reshape(m, nodes, 1).broadcast_to((m, nodes, w)).reshape(m, nodes * w)
+        branch = _branch(engine, records.features, chosen, rows_in)  # (w, n)
+        if level + 2 == recipe.depth and rows_in is not None and g * m < nodes:
+            # The masks of the last level would be used once; the cells times the branch are fewer.
+            parts = engine.mul(cells.reshape(g * m * w, 1, n), branch.reshape(1, w, n)).reshape(g * m * w * w, n)
+            table = engine.matmul(parts, rows_in.transpose()).reshape(g, m, w, w, nodes)
+            counts = table.transpose(0, 1, 2, 4, 3).reshape(g, m, w, nodes * w)
+        else:
+            rows_in = _descend(engine, rows_in, branch)
+            counts = engine.matmul(cells.reshape(g * m * w, n), rows_in.transpose()).reshape(g, m, w, nodes * w)
+
+    # The counts of the leaves stand in the last table already: those of the chosen feature.
+    totals = engine.dot(counts, splits[-1].reshape(1, m, 1, -1), axis=1)  # (g, w, W)
+    labels = labels_of(engine, totals.transpose(0, 2, 1).reshape(g, -1), added.leaves)
+    return HiddenTree(tuple(splits), labels)
+
+
+def labels_of(engine: Engine, totals: Shared, extra: Shared | None) -> Shared:
+    """Choose the class of each leaf from its counts, or from the difference of two; one-hot, shape (u, W)."""
+    if totals.shape[0] > 1:
+        return argmax(engine, totals if extra is None else totals + extra)
+    difference = totals[0] if extra is None else totals[0] + extra[0] - extra[1]
+    second = engine.negative(difference)  # the first class keeps a tie
+    return stack([1 - second, second])
+
+
+def _branch(engine: Engine, features: Shared, chosen: Shared, rows_in: Shared | None) -> Shared:
+    """Return which value each row has in the feature of its node, one-hot, shape (w, n)."""
+    m, w, n = features.shape
+    if rows_in is None:
+        return engine.matmul(chosen.transpose(), features.reshape(m, w * n)).reshape(w, n)
+    feature = engine.matmul(chosen, rows_in)  # (m, n): a row is in one node of a level
+    return engine.dot(feature.reshape(m, 1, n), features, axis=0)
+
+
+def _descend(engine: Engine, rows_in: Shared | None, branch: Shared) -> Shared:
+    """Return which rows are in which node of the next level, shape (W w, n)."""
+    if rows_in is None:
+        return branch
+    (nodes, n), w = rows_in.shape, branch.shape[0]
+    return engine.mul(rows_in.reshape(nodes, 1, n), branch.reshape(1, w, n)).reshape(nodes * w, n)
+
+
+def votes(engine: Engine, tree: HiddenTree, queries: Shared) -> Shared:
+    """Return the class a hidden tree gives to each query, one-hot, shape (u, queries) (Algorithm 4).
+
+    ``queries`` are one-hot rows of shape (m, w, queries). Nothing is compared.
+    """
+    rows_in: Shared | None = None
+    for chosen in tree.splits[:-1]:
+        rows_in = _descend(engine, rows_in, _branch(engine, queries, chosen, rows_in))
+    branch = _branch(engine, queries, tree.splits[-1], rows_in)  # (w, queries)
+    (w, n), u = branch.shape, tree.leaves.shape[0]
+    if rows_in is None:
+        return engine.matmul(tree.leaves, branch)
+    leaves = tree.leaves.reshape(u, -1, w).transpose(0, 2, 1).reshape(u * w, -1)
+    below = engine.matmul(leaves, rows_in).reshape(u, w, n)  # the classes below the last node of each query
+    return engine.dot(below, branch.reshape(1, w, n), axis=1)
+
+
+def total_votes(engine: Engine, trees: Sequence[HiddenTree], queries: Shared) -> Shared:
+    """Return how many trees vote for each class, all trees in the same rounds; shape (u, queries)."""
+    cast = together(engine, [partial(votes, tree=tree, queries=queries) for tree in trees])
+    total = cast[0]
+    for one in cast[1:]:
+        total = total + one
+    return total
+
+
+def predict(engine: Engine, trees: Sequence[HiddenTree], queries: Shared) -> Shared:
+    """Return the place of the predicted class of each query: most votes, the first class of equals.
+
+    The shares are fresh, so they can be handed to the user as they are.
+    """
+    total = total_votes(engine, trees, queries)
+    winner = total if len(trees) == 1 else argmax(engine, total)
+    return engine.refresh((winner * np.arange(winner.shape[0])[:, None]).sum(axis=0))
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """The questions that a node can ask: public, from the schema.
+
+    >>> Cuts((3, 2, 4), (True, False, False)).count
+    7
+    """
+
+    sizes: tuple[int, ...]
+    ordered: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, schema: Schema) -> Cuts:
+        """Numbers in bins have thresholds, categories have values."""
+        return cls(Domain.of(schema).sizes, tuple(column.kind == "numeric" for column in schema.features))
+
+    @property
+    def count(self) -> int:
+        """How many there are: a column of two values, and each threshold, has one side only."""
+        return sum(
+            size - 1 if number or size == 2 else size for size, number in zip(self.sizes, self.ordered, strict=True)
+        )
+
+    def left(self, features: Shared) -> Shared:
+        """Return, from one-hot features (S, n), which rows each cut sends to the left, shape (q, n); no message."""
+        parts, start = [], 0
+        for size, number in zip(self.sizes, self.ordered, strict=True):
+            own = features[start : start + size]
+            start += size
+            parts.append(own.cumsum(axis=0)[:-1] if number else own[:-1] if size == 2 else own)
+        return concatenate(parts)
+
+
+def grow_binary(
+    engine: Engine, features: Shared, classes: Shared, cuts: Cuts, recipe: Recipe, added: TreeNoise
+) -> HiddenTree:
+    """Train a hidden binary tree level by level, all nodes of a level in the same rounds.
+
+    Notes
+    -----
+    Guarantee
+
+    A row is in one node of a level and on one side of each cut, so that the score of a cut, the rows of the most
+    frequent class of both sides, grows by 0 or 1: what ``hidden_tree.grow`` costs (proofs/secure.md, attacked by
+    packages/veilwood-secure/tests/protocols/test_binary_tree.py).
+    """
+    n, two = features.shape[-1], recipe.domain.n_classes == 2
+    kept = (classes[0] - classes[1]).reshape(1, n) if two else classes
+    g = kept.shape[0]
+    left = cuts.left(features)
+    q = left.shape[0]
+    cells = engine.mul(left.reshape(q, 1, n), kept.reshape(1, g, n)).reshape(q * g, n)
+    splits: list[Shared] = []
+    rows_in: Shared | None = None
+    for level in range(recipe.depth):
+        nodes, extra = recipe.nodes(level), added.splits[level]
+        if rows_in is None:
+            counts, totals = cells.sum(axis=1).reshape(q, g, 1), kept.sum(axis=1).reshape(g, 1)
+        else:
+            both = engine.matmul(concatenate([cells, kept]), rows_in.transpose())
+            counts, totals = both[: q * g].reshape(q, g, nodes), both[q * g :]
+        sides = stack([counts, totals.reshape(1, g, nodes) - counts])  # (2, q, g, W)
+        if two:
+            scores = absolute(engine, sides).sum(axis=(0, 2))
+        else:
+            scores = maximum(engine, sides.transpose(2, 0, 1, 3)).sum(axis=0)
+        if extra is not None:
+            scores = scores + (extra * 2 if two else extra)
+        chosen = argmax(engine, scores)  # (q, W)
+        splits.append(chosen)
+        if level + 1 < recipe.depth:
+            rows_in = _descend_binary(engine, left, chosen, rows_in)
+    # What the leaves count stands in the last table already: the sides of the chosen cut.
+    first = engine.dot(counts, chosen.reshape(q, 1, -1), axis=0)  # (g, W)
+    leaves = stack([first, totals - first], axis=2).reshape(g, -1)
+    return HiddenTree(tuple(splits), labels_of(engine, leaves, added.leaves))
+
+
+def _descend_binary(engine: Engine, left: Shared, chosen: Shared, rows_in: Shared | None) -> Shared:
+    """Return which rows are in which node of the next level, left before right, shape (2 W, n)."""
+    goes_left = engine.matmul(chosen.transpose(), left)  # (W, n)
+    nodes, n = goes_left.shape
+    if rows_in is None:
+        return stack([goes_left, 1 - goes_left], axis=1).reshape(2 * nodes, n)
+    there = engine.mul(rows_in, goes_left)
+    return stack([there, rows_in - there], axis=1).reshape(2 * nodes, n)
+
+
+def binary_votes(engine: Engine, tree: HiddenTree, cuts: Cuts, queries: Shared) -> Shared:
+    """Return the class of each query as one-hot, shape (u, queries), from one-hot features (S, queries)."""
+    left, rows_in = cuts.left(queries), None
+    for chosen in tree.splits:
+        rows_in = _descend_binary(engine, left, chosen, rows_in)
+    assert rows_in is not None
+    return engine.matmul(tree.leaves, rows_in)
+
+
+def narrow(one_hot: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
+    """Return one-hot features without the values that fill them up: (m, w, n) to (S, n).
+
+    >>> narrow(np.arange(6).reshape(2, 3, 1), (3, 1)).ravel().tolist()
+    [0, 1, 2, 3]
+    """
+    return np.concatenate([own[:size] for own, size in zip(one_hot, sizes, strict=True)])

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Secret noise: geometric and discrete Laplace that no server knows, or of which each server knows its own part only.
+
+No sensitivity and no privacy claim lives here; noise drawn in the clear is in samplers.py.
+
+| symbol | meaning |
+|---|---|
+| b | scale: the geometric law is P(z) proportional to exp(-z/b) on z = 0, 1, 2, ... |
+| z_j | binary digit j of z; digits are independent, P(z_j = 1) = 1 / (1 + exp(2**j / b)) |
+| J | digits that are drawn; P(z >= 2**J) is at most 2**-PRECISION |
+
+Proof page: proofs/secure-noise.md.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood.errors import MechanismError
+from veilwood.privacy import entropy, samplers
+from veilwood_secure.mpc.engine import Bits, Engine, Ints, Shared, concatenate, stack
+
+__all__ = ["dealt_laplace", "discrete_laplace", "geometric", "largest", "total_variation"]
+
+PRECISION = 80  # bits of a secret uniform number that decide a digit
+WORD_BITS = 64
+WORDS_AT_A_TIME = 1 << 22  # words of secret random bits worked on together: bounds memory
+COINS_AT_A_TIME = 1 << 26
+LARGEST_DEALT_SCALE = 1 << 12  # rejection takes about b**1.5 coins a draw
+
+
+def geometric(engine: Engine, scale: Fraction, shape: tuple[int, ...]) -> Shared:
+    """Draw integers from P(z) proportional to exp(-z/scale) on z = 0, 1, 2, ... that no server knows.
+
+    Examples
+    --------
+    >>> from veilwood_testing.mpc_oracle import PlainEngine
+    >>> engine = PlainEngine()
+    >>> draws = engine.open(geometric(engine, Fraction(2), (1000,)))
+    >>> bool((draws >= 0).all()), int(draws.max()) <= largest(Fraction(2))
+    (True, True)
+    """
+    return _signed_sum(engine, scale, shape, signs=(1,))
+
+
+def discrete_laplace(engine: Engine, scale: Fraction, shape: tuple[int, ...]) -> Shared:
+    """Draw integers from P(x) proportional to exp(-abs(x)/scale) that no server knows.
+
+    Needs no data, so it can be drawn before there is any.
+
+    Examples
+    --------
+    >>> from veilwood_testing.mpc_oracle import PlainEngine
+    >>> engine = PlainEngine()
+    >>> discrete_laplace(engine, Fraction(1), (10, 3))
+    Shared(shape=(10, 3), dtype=uint32)
+    """
+    return _signed_sum(engine, scale, shape, signs=(1, -1))
+
+
+def dealt_laplace(engine: Engine, scale: Fraction, shape: tuple[int, ...]) -> Shared:
+    """Return noise to which each server adds a part it knows; any two parts together are a discrete Laplace.
+
+    One round. To a server, which can take its own part off, the rest is discrete Laplace of this scale; to everybody
+    else there is half as much noise again (1.5 times the variance).
+    """
+    if not 0 < scale <= LARGEST_DEALT_SCALE:
+        raise MechanismError(
+            f"scale must be above 0 and at most {LARGEST_DEALT_SCALE} for noise that servers deal, got {scale}. "
+            "Hint: draw it jointly, with discrete_laplace."
+        )
+    count = int(np.prod(shape))
+    return engine.deal_sum(lambda: (polya(scale, count) - polya(scale, count)).reshape(shape), shape)
+
+
+def largest(scale: Fraction) -> int:
+    """Return the largest integer that `geometric` can draw, and the largest magnitude that `discrete_laplace` can."""
+    return (1 << len(_thresholds(scale))) - 1
+
+
+def total_variation(scale: Fraction, count: int) -> Fraction:
+    """Return a bound on the distance of `count` geometric draws from the exact law; a Laplace counts as two.
+
+    Examples
+    --------
+    >>> total_variation(Fraction(1), 1000) < Fraction(1, 2**60)
+    True
+    """
+    # Each digit's probability is off by less than 2 units of the last bit; cutting the law at J digits adds one.
+    return Fraction(count * (2 * len(_thresholds(scale)) + 1), 1 << PRECISION)
+
+
+def polya(scale: Fraction, n: int) -> Ints:
+    """Draw from the Polya law of index 1/2, in the clear and exactly: two of them add up to a geometric.
+
+    P(k) is proportional to C(2k, k) / 4**k * exp(-k/scale): a geometric draw k, kept if 2k coins show k heads.
+    """
+    drawn = np.empty(n, dtype=np.int64)
+    missing = np.arange(n)
+    while missing.size:
+        proposal = samplers.geometric(scale, missing.size)
+        kept = _heads(2 * proposal) == proposal
+        drawn[missing[kept]] = proposal[kept]
+        missing = missing[~kept]
+    return drawn
+
+
+def _heads(coins: Ints) -> Ints:
+    """Toss so many fair coins each, and return how many show heads."""
+    heads = np.zeros(coins.size, dtype=np.int64)
+    words = -(-coins // WORD_BITS)
+    ends = np.cumsum(words)
+    start = 0
+    while start < coins.size:
+        done = int(ends[start - 1]) if start else 0
+        stop = max(int(np.searchsorted(ends, done + COINS_AT_A_TIME // WORD_BITS, side="right")), start + 1)
+        batch = words[start:stop]
+        owner = np.repeat(np.arange(start, stop), batch)
+        tossed = entropy.words(int(batch.sum()), WORD_BITS).copy()
+        # The last word of each is used in part: shift away what is too much.
+        last = np.cumsum(batch)[batch > 0] - 1
+        surplus = (batch * WORD_BITS - coins[start:stop])[batch > 0]
+        tossed[last] >>= surplus.astype(np.uint64)
+        heads += np.bincount(owner, weights=np.bitwise_count(tossed), minlength=coins.size).astype(np.int64)
+        start = stop
+    return heads
+
+
+def _signed_sum(engine: Engine, scale: Fraction, shape: tuple[int, ...], signs: tuple[int, ...]) -> Shared:
+    """Return the sum of one geometric draw for each sign."""
+    if scale <= 0:
+        raise MechanismError(f"scale must be positive, got {scale}. Hint: it is sensitivity / epsilon.")
+    thresholds = _thresholds(scale)
+    digits = len(thresholds)
+    if digits > 8 * engine.ring.itemsize - 3:
+        raise MechanismError(
+            f"noise of scale {scale} does not fit {engine.ring} words. "
+            "Hint: use ring=numpy.uint64, or a larger epsilon."
+        )
+    count = int(np.prod(shape))
+    if not count or not digits:  # no digits: the law gives anything but 0 less than 2**-PRECISION
+        return engine.constant(np.zeros(shape, dtype=np.int64))
+    weights = np.array([[sign << j] for sign in signs for j in range(digits)], dtype=np.int64)
+    words_a_draw = PRECISION * len(weights) / WORD_BITS
+    at_a_time = max(int(WORDS_AT_A_TIME / words_a_draw), WORD_BITS)
+    drawn = []
+    for start in range(0, count, at_a_time):
+        now = min(at_a_time, count - start)
+        bits = _below(engine, thresholds * len(signs), -(-now // WORD_BITS))
+        # x = sum_j w_j (c_j ^ d_j), where a ^ b = a + b - 2ab: one round for all the products, added up before it.
+        c, d = engine.split_bits(bits.map(partial(unpacked, count=now)))
+        weighted = c * weights
+        drawn.append(weighted.sum(axis=0) + (d * weights).sum(axis=0) - engine.dot(weighted, d, axis=0) * 2)
+    return concatenate(drawn).reshape(*shape)
+
+
+def _below(engine: Engine, thresholds: list[int], words: int) -> Bits:
+    """Return secret bits, 1 where a fresh uniform number of PRECISION bits is below its row's threshold.
+
+    64 numbers lie side by side in a word, bit k of all of them in words[k]; a tree of depth log2(PRECISION) joins
+    `less` and `equal` of ever longer pieces, the most significant first.
+    """
+    uniform = engine.random_words((PRECISION, len(thresholds), words))
+    ones = np.uint64(2**WORD_BITS - 1)
+    bit_set = [[threshold >> (PRECISION - 1 - k) & 1 for threshold in thresholds] for k in range(PRECISION)]
+    public = np.array(bit_set, dtype=np.uint64)[:, :, None] * ones
+    less = ~uniform & public
+    equal = uniform ^ (public ^ ones)
+    while len(less) > 1:
+        pairs = len(less) // 2
+        high, low = slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)
+        joined = engine.land(equal[high][None], stack([less[low], equal[low]]))
+        rest = slice(2 * pairs, None)
+        less = concatenate([less[high] ^ joined[0], less[rest]])
+        equal = concatenate([joined[1], equal[rest]])
+    return less[0]
+
+
+def unpacked(words: NDArray[np.unsignedinteger[Any]], count: int) -> NDArray[np.uint8]:
+    """Return the first bits of each row of words, one in each byte."""
+    return np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=-1, count=count)
+
+
+@lru_cache(maxsize=256)
+def _thresholds(scale: Fraction) -> list[int]:
+    """Return P(z_j = 1) for j = 0, 1, ..., J-1, in units of 2**-PRECISION, rounded down."""
+    bits = PRECISION + 32
+    thresholds: list[int] = []
+    while True:
+        low, high = samplers.exp_minus(2 ** len(thresholds) / scale, bits)
+        if high <= 1 << (bits - PRECISION):  # exp(-2**J / b): what lies beyond J digits
+            return thresholds
+        thresholds.append((low << PRECISION) // ((1 << bits) + low))

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Public trees from shared rows: MPC-ID3, the baseline CDP+PMPC-ID3 (Algorithms 7 to 10) and extra trees (appendix D).
+
+The servers open what is chosen, so the tree is public; hidden trees, whose choices stay in shares, are in
+``hidden_tree``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood.errors import MechanismError, UseError
+from veilwood_secure.mpc.engine import Engine, Ints, Shared, concatenate
+from veilwood_secure.mpc.round_batching import together
+from veilwood_secure.protocols import noise
+from veilwood_secure.protocols.circuits import argmax, maximum
+from veilwood_secure.protocols.hidden_forest import of_tree, trees_of_rows
+from veilwood_secure.protocols.records import Domain, Records
+
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class PlainTree:
+    """A multiway tree in the open: the feature of each node, level by level, and the class of each leaf.
+
+    A node that splits on feature f has ``sizes[f]`` branches; the nodes of the next level are the branches of this
+    one, in order.
+    """
+
+    splits: tuple[Ints, ...]
+    leaves: Ints
+    sizes: tuple[int, ...]
+
+    def leaf_of(self, codes: Ints) -> Ints:
+        """Return the leaf that each row falls into."""
+        node = np.zeros(len(codes), np.int64)
+        for feature in self.splits:
+            branches = np.array(self.sizes)[feature]
+            first = np.cumsum(branches) - branches
+            node = first[node] + codes[np.arange(len(codes)), feature[node]]
+        return node
+
+    def predict(self, codes: Ints) -> Ints:
+        """Return the class of each row."""
+        return self.leaves[self.leaf_of(codes)]
+
+
+@dataclass(frozen=True)
+class WaitingLevel:
+    """The choice of splits that a level of a public tree waits for."""
+
+    depth: int
+    free: Bools  # (m, nodes): features not yet used on the path to a node
+    scores: Callable[[Engine], Shared]  # (m, nodes): the max operator plus 1, and 0 where a feature was used
+
+
+Select = Callable[[Engine, WaitingLevel], Ints]
+"""Chooses the feature of each node of a level, in the open."""
+
+ChooseLabel = Callable[[Engine, Shared], Ints]
+"""Chooses the class of each leaf, in the open, from shared class counts of shape (u, leaves)."""
+
+
+def grow_public(
+    engine: Engine, records: Records, domain: Domain, depth: int, select: Select, label: ChooseLabel
+) -> PlainTree:
+    """Train a tree whose choices are opened level by level, all nodes of a level in the same rounds.
+
+    What is opened is what ``select`` and ``label`` open, and nothing else. A node has as many branches as its feature
+    has values: no dummies are needed where features are known.
+    """
+    if not 1 <= depth <= domain.n_features:
+        raise UseError(f"depth={depth} must be between 1 and the number of features, {domain.n_features}.")
+    m, w, u, n = domain.n_features, domain.width, domain.n_classes, records.n_rows
+    sizes = np.array(domain.sizes)
+    cells = engine.mul(records.features.reshape(1, m, w, n), records.classes.reshape(u, 1, 1, n))
+    counts = cells.sum(axis=3).reshape(u, m, w, 1)
+    rows_in: Shared | None = None  # (nodes, n); None for the root, which has all
+    free = np.ones((m, 1), bool)
+    splits: list[Ints] = []
+    parent, feature, value = np.zeros((3, 0), np.int64)  # of the nodes of a level below the root
+    for level in range(depth):
+        if level:
+            branch = records.features[feature, value]
+            rows_in = branch if rows_in is None else engine.mul(rows_in[parent], branch)
+            counts = engine.matmul(cells.reshape(u * m * w, n), rows_in.transpose()).reshape(u, m, w, -1)
+        waiting = WaitingLevel(level, free, _scores(counts, free))
+        chosen = select(engine, waiting)
+        splits.append(chosen)
+        parent = np.repeat(np.arange(len(chosen)), sizes[chosen])
+        feature = chosen[parent]
+        value = np.arange(len(parent)) - np.repeat(np.cumsum(sizes[chosen]) - sizes[chosen], sizes[chosen])
+        free = free[:, parent] & (np.arange(m)[:, None] != feature)
+    totals = counts[:, feature, value, parent]  # of the leaves: they stand in the last table already
+    return PlainTree(tuple(splits), label(engine, totals), domain.sizes)
+
+
+def _scores(counts: Shared, free: Bools) -> Callable[[Engine], Shared]:
+    def compute(engine: Engine) -> Shared:
+        return (maximum(engine, counts).sum(axis=1) + 1) * free.astype(np.int64)
+
+    return compute
+
+
+# -- choices of features ---------------------------------------------------------------------------------------
+
+
+def best_feature(engine: Engine, level: WaitingLevel) -> Ints:
+    """Open the feature with the largest score: MPC-ID3, which is not private."""
+    return _opened(engine, argmax(engine, level.scores(engine)))
+
+
+def noisy_feature(scale: Fraction) -> Select:
+    """Return the choice by geometric noise of a scale: one level costs score range / scale (proofs/secure.md)."""
+
+    def select(engine: Engine, level: WaitingLevel) -> Ints:
+        drawn = noise.geometric(engine, scale, level.free.shape)
+        return _opened(engine, argmax(engine, level.scores(engine) + drawn * level.free.astype(np.int64)))
+
+    return select
+
+
+def random_feature(rng: np.random.Generator) -> Select:
+    """Return the choice without data: a free feature, uniformly, from public randomness (extra trees, appendix D)."""
+
+    def select(engine: Engine, level: WaitingLevel) -> Ints:
+        return np.asarray(np.where(level.free, rng.random(level.free.shape), -1.0).argmax(axis=0))
+
+    return select
+
+
+# -- classes of leaves -------------------------------------------------------------------------------------------
+
+
+def best_class(engine: Engine, totals: Shared) -> Ints:
+    """Open the most frequent class: not private."""
+    return _opened(engine, argmax(engine, totals))
+
+
+def class_of_noisy_counts(scale: Fraction) -> ChooseLabel:
+    """Return the label by discrete Laplace noise on counts, opened and compared in the clear (Algorithm 9)."""
+
+    def label(engine: Engine, totals: Shared) -> Ints:
+        return np.asarray(engine.open(totals + noise.discrete_laplace(engine, scale, totals.shape)).argmax(axis=0))
+
+    return label
+
+
+def noisy_class(scale: Fraction) -> ChooseLabel:
+    """Return the label by a noisy maximum, of which the winner alone is opened."""
+
+    def label(engine: Engine, totals: Shared) -> Ints:
+        return _opened(engine, argmax(engine, totals + noise.geometric(engine, scale, totals.shape)))
+
+    return label
+
+
+def _opened(engine: Engine, one_hot: Shared) -> Ints:
+    """Open the place of the 1 along the first axis."""
+    place = np.arange(one_hot.shape[0]).reshape(-1, *[1] * (len(one_hot.shape) - 1))
+    return engine.open((one_hot * place).sum(axis=0))
+
+
+# -- forests -----------------------------------------------------------------------------------------------------
+
+
+def grow_public_forest(
+    engine: Engine, records: Records, domain: Domain, depth: int, ways: Sequence[tuple[Select, ChooseLabel]]
+) -> list[PlainTree]:
+    """Train a tree for each way to choose, each on records of its own, all in the same rounds."""
+    if len(ways) == 1:
+        return [grow_public(engine, records, domain, depth, *ways[0])]
+    tree_of_row = trees_of_rows(engine, records.n_rows, len(ways))
+
+    def grown(tree: int, lane: Engine) -> PlainTree:
+        return grow_public(lane, of_tree(records, tree_of_row, tree), domain, depth, *ways[tree])
+
+    return together(engine, [partial(grown, tree) for tree in range(len(ways))])
+
+
+def grow_extra_trees(
+    engine: Engine,
+    records: Records,
+    domain: Domain,
+    *,
+    depth: int,
+    n_trees: int,
+    leaf_scale: Fraction,
+    random_state: int | None = None,
+) -> list[PlainTree]:
+    """Train trees on random features and disjoint records: the classes of leaves are chosen with noise and opened.
+
+    Notes
+    -----
+    Guarantee
+
+    The structure comes from public randomness. A record changes one count of one leaf by one, so all trees together
+    cost 1/leaf_scale under add-remove, and twice that under replace-one (proofs/secure.md, attacked by
+    reproductions/tests/mpc/test_extra_trees.py).
+    """
+    seeds = np.random.SeedSequence(random_state).spawn(n_trees)
+    return grow_public_forest(
+        engine, records, domain, depth,
+        [(random_feature(np.random.default_rng(seed)), noisy_class(leaf_scale)) for seed in seeds],
+    )  # fmt: skip
+
+
+WEIGHT_BITS = 28  # of the largest weight
+COIN_BITS = 29  # of the uniform number; weight times number must fit 63 bits
+MOST_COMPARISONS = 1 << 24
+
+
+def exponential_delta(epsilon: Fraction, candidates: int, choices: int) -> float:
+    """Return a bound on the delta of ``choices`` choices: weights and the uniform number are rounded.
+
+    A weight is off by less than one unit of a total of at least 2^WEIGHT_BITS, a boundary by less than one coin.
+    """
+    distance = choices * candidates * (2.0**-WEIGHT_BITS + 2.0**-COIN_BITS)
+    return (1 + math.exp(epsilon)) * distance
+
+
+def _running_weights(engine: Engine, scores: Shared, epsilon: Fraction, allowed: Ints) -> Shared:
+    """Return running sums of the weights exp(epsilon (score - largest) / 2) of candidates along the first axis."""
+    if engine.ring != np.uint64:
+        raise MechanismError("weights need 64-bit words. Hint: an engine with ring=numpy.uint64.")
+    rate = float(epsilon) / 2  # the paper's form, with twice the sensitivity 1
+    table = np.floor(2.0**WEIGHT_BITS * np.exp(-rate * np.arange(math.ceil(WEIGHT_BITS * math.log(2) / rate) + 1)))
+    if len(table) * scores.size > MOST_COMPARISONS:
+        raise MechanismError(
+            f"epsilon={float(epsilon):g} needs {len(table) * scores.size:,} comparisons. Hint: noisy maxima need few."
+        )
+    steps = (table - np.append(table[1:], 0)).astype(np.int64)
+    gap = (maximum(engine, scores).reshape(1, *scores.shape[1:]) - scores).reshape(1, -1)
+    # A weight is the sum of the steps from its gap on: as many comparisons as the table is long, and no exponential.
+    reached = engine.negative(gap - np.arange(1, len(steps) + 1)[:, None])  # gap <= 0, 1, 2, ...
+    weights: Shared = (reached * steps[:, None]).sum(axis=0).reshape(*scores.shape)
+    return (weights * allowed).cumsum(axis=0)
+
+
+def _mark(engine: Engine, total: Shared) -> Shared:
+    """Return a uniform secret number below each total, in units of 2^-COIN_BITS."""
+    bits = engine.random_bits((COIN_BITS, total.size))
+    uniform = (bits * (1 << np.arange(COIN_BITS))[:, None]).sum(axis=0)
+    return engine.mul(uniform.reshape(*total.shape), total)
+
+
+def exponential_choice(engine: Engine, scores: Shared, epsilon: Fraction) -> Shared:
+    """Choose along the first axis by the exponential mechanism; one-hot, by comparing with every candidate in turn."""
+    running = _running_weights(engine, scores, epsilon, np.ones(scores.shape, np.int64))
+    mark = _mark(engine, running[-1]).reshape(1, *scores.shape[1:])
+    below = engine.negative(mark - running[:-1] * (1 << COIN_BITS))  # 0 ... 0 1 ... 1
+    first = below[:1] * 0
+    return concatenate([below, first + 1], axis=0) - concatenate([first, below], axis=0)
+
+
+def exponential_opened(engine: Engine, scores: Shared, epsilon: Fraction, allowed: Ints) -> Ints:
+    """Choose as `exponential_choice` and open the place, found by binary search: log2 of the candidates comparisons."""
+    running = _running_weights(engine, scores, epsilon, allowed)
+    mark = _mark(engine, running[-1])
+    columns = np.arange(scores.shape[1])
+    low, high = np.zeros(len(columns), np.int64), np.full(len(columns), scores.shape[0] - 1)
+    while (low < high).any():
+        middle = (low + high) // 2
+        left = engine.open(engine.negative(mark - running[middle, columns] * (1 << COIN_BITS))) == 1
+        low, high = np.where(left | (low == high), low, middle + 1), np.where(left, middle, high)
+    return low
+
+
+def exponential_feature(epsilon: Fraction) -> Select:
+    """Return the paper's choice of splits (Algorithm 8)."""
+
+    def select(engine: Engine, level: WaitingLevel) -> Ints:
+        return exponential_opened(engine, level.scores(engine), epsilon, level.free.astype(np.int64))
+
+    return select
+
+
+def exponential_class(epsilon: Fraction) -> ChooseLabel:
+    """Return the paper's choice of classes of leaves (Algorithm 10)."""
+
+    def label(engine: Engine, totals: Shared) -> Ints:
+        return exponential_opened(engine, totals, epsilon, np.ones(totals.shape, np.int64))
+
+    return label

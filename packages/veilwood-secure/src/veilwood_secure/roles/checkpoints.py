@@ -1,0 +1,411 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a server must still know after it was killed: rows in shares, trainings under way, what was opened, counters.
+
+Everything is encrypted under the operator's secret. What is done with it is decided in ``training``.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
+from numpy.typing import NDArray
+from safetensors.numpy import load as parse_arrays
+from safetensors.numpy import save as write_arrays
+
+from veilwood.errors import ModelFileError, PartyError
+from veilwood.safe_io import read_json, write_file
+from veilwood_secure.mpc.engine import Ints, Shared
+from veilwood_secure.mpc.replicated import ReplicatedEngine
+from veilwood_secure.roles.sessions import agree
+from veilwood_secure.roles.transport import TlsLinks
+
+__all__ = ["Checkpoint", "RecordedEngine", "Safe", "Stored", "Vault"]
+
+
+_MAGIC: Final = b"VWCHECK1"
+_SALT, _NONCE = 16, 12
+
+
+class Safe:
+    """A folder of small encrypted files that only their owner may read; the key is derived once.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the files are; made if it is not there.
+    secret : bytes
+        What the key is derived from (scrypt, with a salt of this folder).
+    owner : str
+        Who the files belong to: those of another server do not open here.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> safe = Safe(Path(tempfile.mkdtemp()), b"secret", "server 0")
+    >>> safe.write("flowers/state", b"17")
+    >>> safe.read("flowers/state"), safe.read("flowers/other")
+    (b'17', None)
+    """
+
+    def __init__(self, folder: Path, secret: bytes, owner: str) -> None:
+        self._folder, self._owner = folder, owner
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        salt = folder / "salt"
+        if not salt.exists():
+            write_file(salt, secrets.token_bytes(_SALT))
+        self._cipher = AESGCM(Scrypt(salt=salt.read_bytes(), length=32, n=1 << 14, r=8, p=1).derive(secret))
+        for left_over in folder.rglob(".*.part"):  # of a write that a crash cut short
+            left_over.unlink()
+
+    def write(self, name: str, plain: bytes) -> None:
+        """Write a file so that a crash leaves the old one or the new one."""
+        path = self._folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        nonce = secrets.token_bytes(_NONCE)
+        write_file(path, _MAGIC + nonce + self._cipher.encrypt(nonce, plain, self._about(name)))
+        path.chmod(0o600)
+        if os.name == "posix":  # the name must survive a power failure too
+            folder = os.open(path.parent, os.O_RDONLY)
+            os.fsync(folder)
+            os.close(folder)
+
+    def read(self, name: str) -> bytes | None:
+        """Return what a file holds, None if there is none; refuse one that was altered, moved or is another's."""
+        try:
+            data = (self._folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
+        start = len(_MAGIC) + _NONCE
+        try:
+            if not data.startswith(_MAGIC):
+                raise InvalidTag
+            return self._cipher.decrypt(data[len(_MAGIC) : start], data[start:], self._about(name))
+        except InvalidTag:
+            raise ModelFileError(
+                f"checkpoint {name!r} does not open: altered, of another server, or another secret. Hint: restore the "
+                "newest, or delete it and contribute again."
+            ) from None
+
+    def remove(self, name: str) -> None:
+        """Forget a file, or a folder of files."""
+        path = self._folder / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+    def _about(self, name: str) -> bytes:
+        return f"{self._owner}/{name}".encode()
+
+
+class Checkpoint:
+    """What one server keeps of one task on disk.
+
+    Parameters
+    ----------
+    safe : Safe
+        Where it is kept.
+    task : str
+        The task's name.
+    subject : str
+        What the owners agree to by sending rows. What is on disk for something else is forgotten.
+
+    Notes
+    -----
+    Guarantee
+
+    Rows and openings serve the subject they came for, and no other that goes by the same name. A number is counted up
+    with every change and told to the other servers, which keep the highest they heard: a server that comes back with
+    older files is refused. Every opening is recorded by all three before it happens (proofs/secure-crash.md, attacked
+    by packages/veilwood-secure/tests/roles/test_server_crashes.py and packages/veilwood-secure/tests/roles/test_uploads.py).
+    """
+
+    def __init__(self, safe: Safe, task: str, subject: str = "") -> None:
+        self._safe, self._task, self.subject = safe, task, subject
+        data = safe.read(f"{task}/state")
+        facts: dict[str, Any] = {} if data is None else read_json(data)
+        self.counter: int = facts.get("counter", 0)
+        self.heard: list[int] = facts.get("heard", [0, 0, 0])
+        self._heard_before = list(self.heard)  # in the life of the process before this one
+        self.parts: dict[str, dict[str, dict[str, Any]]] = facts.get("parts", {})
+        self.attempt: dict[str, Any] | None = facts.get("attempt")
+        self.intents: int = facts.get("intents", 0)
+        self.approvals: dict[str, dict[str, Any]] = facts.get("approvals", {})
+        self.ledger_entries: int = facts.get("ledger_entries", 0)
+        self.opened: list[Ints] = []
+        while (value := safe.read(f"{task}/opening-{len(self.opened)}")) is not None:
+            self.opened.append(np.load(io.BytesIO(value), allow_pickle=False))
+        self.ticket: str = facts.get("ticket", "")
+        if not self.ticket:
+            self.renew_ticket()
+            self._write()
+        if data is not None and facts.get("subject") != subject:  # the spend of what was under way stays in the ledger
+            self.end()
+            self.forget_rows()
+            self.renew_ticket()
+            self.save()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to go on with."""
+        return not self.parts and self.attempt is None and not self.intents
+
+    def renew_ticket(self) -> None:
+        """Give the next charge a name of its own; owners agree to be charged under the names of all three servers."""
+        self.ticket = secrets.token_hex(8)
+
+    def disagree(self, party: int) -> list[str]:
+        """Return the owners that have agreed to another charge than the next one."""
+        return [owner for owner, word in self.approvals.items() if word["tickets"][party] != self.ticket]
+
+    def save(self) -> None:
+        """Write the facts, under the next number."""
+        self.counter += 1
+        self._write()
+
+    def _write(self) -> None:
+        keys = ("subject", "counter", "heard", "parts", "attempt", "intents", "approvals", "ledger_entries", "ticket")
+        self._safe.write(f"{self._task}/state", json.dumps({key: getattr(self, key) for key in keys}).encode())
+
+    def hear(self, counters: Sequence[Any], *, several: bool = False) -> None:
+        """Take what all three servers say of their numbers; refuse one that was further before.
+
+        Where ``several`` owners upload at once, what they say may come in another order than it was said. Then the
+        numbers of the life before decide; a training, of which there is one at a time, compares with all.
+        """
+        known = self._heard_before if several else self.heard
+        for party, count in enumerate(counters):
+            if not isinstance(count, int) or count < known[party]:
+                raise PartyError(
+                    f"server {party} came back with older files of task {self._task!r} than it had. Hint: restore its "
+                    "newest, or retire the task.",
+                    party=f"server {party}",
+                )
+        highest = [max(pair) for pair in zip(self.heard, counters, strict=True)]
+        if self.heard != highest:
+            self.heard = highest
+            self._write()
+
+    @property
+    def standing(self) -> tuple[int, bool, list[int]]:
+        """What the others are told before an owner is admitted."""
+        return self.counter, self.is_empty, self.heard
+
+    def meet(self, standings: Sequence[tuple[int, bool, list[int]]], party: int) -> None:
+        """Hear the standings of all three; if none has anything to go on with, nothing of theirs can be older.
+
+        Then each goes on from the highest number that anybody heard of it, so that what it had before stays older.
+        """
+        counters, empty, heard = zip(*standings, strict=True)
+        if not all(empty) or not self.is_empty:
+            self.hear(counters, several=True)
+            return
+        self.heard = [max(numbers) for numbers in zip(self.heard, counters, *heard, strict=True)]
+        self.counter = max(self.counter, self.heard[party])
+        self._write()
+
+    # -- rows ----------------------------------------------------------------------------------------------------
+
+    def piece(self, owner: str, part: str, number: int) -> bytes | None:
+        """Return the shares of a piece of an owner's rows, as they arrived."""
+        return self._safe.read(self._piece(owner, part, number))
+
+    def keep(self, owner: str, part: str, number: int, data: bytes) -> None:
+        """Write a piece of an owner's rows."""
+        self._safe.write(self._piece(owner, part, number), data)
+
+    def drop(self, owner: str, part: str) -> None:
+        """Forget a part of an owner's rows."""
+        self.parts.get(owner, {}).pop(part, None)
+        self._safe.remove(f"{self._task}/rows/{owner}/{part}")
+
+    def forget_rows_of(self, owner: str) -> None:
+        """Forget all rows of an owner, which must send them again."""
+        self.parts.pop(owner, None)
+        self._safe.remove(f"{self._task}/rows/{owner}")
+
+    def forget_rows(self) -> None:
+        """Forget all rows, and what their owners agreed to: the training has ended."""
+        self.parts, self.approvals = {}, {}
+        self._safe.remove(f"{self._task}/rows")
+
+    def _piece(self, owner: str, part: str, number: int) -> str:
+        return f"{self._task}/rows/{owner}/{part}/{number}"
+
+    # -- trainings -----------------------------------------------------------------------------------------------
+
+    def begin(self, training: str, entry: int) -> None:
+        """Record a training whose loss stands in the ledger, before anything of it is opened."""
+        self.forget_openings()
+        self.attempt = {"training": training, "entry": entry}
+        self.ledger_entries = max(self.ledger_entries, entry)
+        self.save()
+
+    def end(self) -> None:
+        """Forget a training under way."""
+        self.forget_openings()
+        self.attempt = None
+
+    def forget_openings(self) -> None:
+        """Forget what was opened."""
+        for number in range(len(self.opened)):
+            self._safe.remove(f"{self._task}/opening-{number}")
+        self.opened, self.intents = [], 0
+
+    def about_to_open(self, number: int) -> None:
+        """Record that a number will be opened."""
+        self.intents = number + 1
+        self.save()
+
+    def has_opened(self, values: Ints) -> None:
+        """Record what was opened."""
+        data = io.BytesIO()
+        np.save(data, values, allow_pickle=False)
+        self._safe.write(f"{self._task}/opening-{len(self.opened)}", data.getvalue())
+        self.opened.append(values)
+
+
+class RecordedEngine(ReplicatedEngine):
+    """An engine of three servers that record every opening before it happens, and reopen nothing.
+
+    What a training opened before it was interrupted is returned as it was; the noise drawn for it anew is thrown
+    away, in shares. Keys are agreed anew, as for every session.
+    """
+
+    def __init__(self, links: TlsLinks, ring: type[np.unsignedinteger[Any]], state: Checkpoint) -> None:
+        super().__init__(links, ring=ring)
+        self._tls, self._state, self._number = links, state, 0
+
+    def open(self, x: Shared) -> Ints:
+        """Return the integers themselves."""
+        number, state = self._number, self._state
+        self._number += 1
+        if number < len(state.opened):
+            found = state.opened[number]
+            if found.shape != x.shape:
+                raise PartyError(f"opening {number} has another shape than it had. Hint: compare versions.")
+            return found
+        state.about_to_open(number)
+        state.hear(agree(self._tls, {"opening": number}, also=state.counter))
+        values = super().open(x)
+        state.has_opened(values)
+        return values
+
+
+def level_openings(links: TlsLinks, state: Checkpoint, counts: Sequence[int]) -> None:
+    """Give servers that miss the last openings what the others have: all three knew it, or were about to."""
+    best = int(np.argmax(counts))
+    if links.party == best:
+        data = io.BytesIO()
+        np.savez(data, *state.opened)
+        for other in sorted(links.channels):
+            links.send(other, data.getvalue())
+        return
+    with np.load(io.BytesIO(bytes(links.receive(best))), allow_pickle=False) as found:
+        values = [found[f"arr_{number}"] for number in range(len(found.files))]
+    if len(values) != counts[best] or not all(map(np.array_equal, state.opened, values)):
+        raise PartyError(f"server {best} opened something else than server {links.party}.", party=f"server {best}")
+    for value in values[len(state.opened) :]:
+        state.has_opened(value.astype(np.int64))
+    state.intents = len(values)
+
+
+_STORE_MAGIC: Final = b"VWSHARE1"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One server's part of a model: public facts, and arrays that are uniformly random by themselves."""
+
+    facts: Mapping[str, Any]
+    arrays: Mapping[str, NDArray[Any]]
+
+
+class Vault:
+    """A folder of encrypted models.
+
+    Parameters
+    ----------
+    folder, secret, owner
+        As of ``checkpoints.Safe``, but that each file has a salt of its own.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> vault = Vault(Path(tempfile.mkdtemp()), b"secret", "server 0")
+    >>> vault.save("flowers", Stored({"rounds": 3}, {"leaves": np.arange(4)}))
+    >>> vault.names(), vault.load("flowers").facts
+    (['flowers'], {'rounds': 3})
+    """
+
+    def __init__(self, folder: Path, secret: bytes, owner: str) -> None:
+        self._folder, self._secret, self._owner = folder, secret, owner
+        folder.mkdir(parents=True, exist_ok=True)
+        for left_over in folder.glob(".*.part"):  # of a write that a crash cut short: encrypted, and of no use
+            left_over.unlink()
+
+    def names(self) -> list[str]:
+        """Which models are stored."""
+        return sorted(path.stem for path in self._folder.glob("[!.]*.share"))
+
+    def save(self, name: str, model: Stored) -> None:
+        """Write a model so that a crash leaves the old file or the new one, and nothing in clear."""
+        facts = np.frombuffer(json.dumps(dict(model.facts)).encode(), np.uint8)
+        plain = write_arrays(
+            {"facts": facts} | {f"array.{key}": np.ascontiguousarray(a) for key, a in model.arrays.items()}
+        )
+        salt, nonce = secrets.token_bytes(_SALT), secrets.token_bytes(_NONCE)
+        sealed = self._cipher(salt).encrypt(nonce, plain, self._about(name))
+        write_file(self._path(name), _STORE_MAGIC + salt + nonce + sealed)
+        self._sync()
+
+    def load(self, name: str) -> Stored:
+        """Read a model, refusing a file that was altered, swapped or written under another secret."""
+        data = self._path(name).read_bytes()
+        start = len(_STORE_MAGIC) + _SALT
+        salt, nonce, sealed = data[len(_STORE_MAGIC) : start], data[start : start + _NONCE], data[start + _NONCE :]
+        try:
+            if not data.startswith(_STORE_MAGIC):
+                raise InvalidTag
+            arrays = parse_arrays(self._cipher(salt).decrypt(nonce, sealed, self._about(name)))
+        except InvalidTag:
+            raise ModelFileError(
+                f"the stored part of model {name!r} does not open: altered, of another server, or another secret. "
+                "Hint: restore the file, or delete it and train again."
+            ) from None
+        facts = read_json(arrays.pop("facts").tobytes())
+        return Stored(facts, {key.removeprefix("array."): array for key, array in arrays.items()})
+
+    def delete(self, name: str) -> None:
+        """Forget a model."""
+        self._path(name).unlink(missing_ok=True)
+        self._sync()
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.share"
+
+    def _about(self, name: str) -> bytes:
+        return f"{self._owner}/{name}".encode()
+
+    def _cipher(self, salt: bytes) -> AESGCM:
+        return AESGCM(Scrypt(salt=salt, length=32, n=1 << 14, r=8, p=1).derive(self._secret))
+
+    def _sync(self) -> None:
+        """Make names survive a power failure, as contents do."""
+        if os.name == "posix":
+            folder = os.open(self._folder, os.O_RDONLY)
+            os.fsync(folder)
+            os.close(folder)

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a task's protocol means for each role: the interface of a program, and what all programs share.
+
+The programs are in ``hidden_programs`` and ``joint_programs``, and their names in ``programs``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood._version import __version__
+from veilwood.data.encoding import Encoding
+from veilwood.data.schema import Schema
+from veilwood.errors import PartyError, UseError
+from veilwood.privacy.certificate import ByServers, PrivacyStatement, Spend, certify
+from veilwood.privacy.plan import Plan
+from veilwood_secure.mpc.engine import Engine, Shared, concatenate
+from veilwood_secure.protocols import joint_forest as joint
+from veilwood_secure.protocols import records
+from veilwood_secure.protocols.records import Domain, Records
+from veilwood_secure.roles.config import Task
+
+Arrays = dict[str, NDArray[Any]]
+Shapes = dict[str, tuple[int, ...]]
+Shares = Mapping[str, Shared]
+Voices = Mapping[str, joint.Voice]
+NOBODY: Final[Voices] = {}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training leaves at a server: arrays in shares, and arrays that were released to everybody."""
+
+    hidden: dict[str, Shared] = field(default_factory=dict)
+    released: Arrays = field(default_factory=dict)
+
+
+class Program(ABC):
+    """A protocol applied to a task. Everything but the arguments of ``encode_*`` is public or in shares."""
+
+    reveals: ClassVar[bool]
+    """Whether training opens anything; if not, a training that was cut short has cost nothing."""
+    ring: ClassVar[type[np.unsignedinteger[Any]]]
+    """The word type of shares."""
+    settings: ClassVar[Mapping[str, Any]]
+    """The settings of a task, with their defaults."""
+
+    task: Task
+    attended: bool = False
+    """Whether owners stay while the servers train, and answer them."""
+    mixes_rows: bool = False
+    """Whether an owner sends its rows in a secret order, because what becomes of a row depends on its place."""
+    not_private: str | None = None
+    """Why nothing is guaranteed, for protocols that follow a paper to the letter."""
+    plan: Plan
+    servers: ByServers
+    """How the servers take part, which decides what the certificate rests on."""
+
+    @abstractmethod
+    def part_of_schema(self, owner: str) -> Schema:
+        """The schema of an owner's own table."""
+
+    @abstractmethod
+    def encode_rows(self, owner: str, X: Any, y: Any, pad_to: int | None = None) -> tuple[Arrays, int]:
+        """Encode an owner's rows as the arrays it shares; also their number, as far as servers see it."""
+
+    @abstractmethod
+    def shapes_of_rows(self, owner: str, rows: int) -> Shapes:
+        """The shapes of these arrays: public, so that a server can refuse any other."""
+
+    @abstractmethod
+    def faults(self, engine: Engine, owner: str, shares: Shares) -> str | None:
+        """What is wrong with consistent shares of an owner, found in shares; None if nothing is."""
+
+    @abstractmethod
+    def train(self, engine: Engine, rows: Mapping[str, Shares], present: Voices = NOBODY) -> Trained:
+        """Train on the rows of all owners, of which some may be present to answer."""
+
+    def statement(self, ledger: str, entry: int) -> PrivacyStatement:
+        """The certificate of the trained model, whose spend stands in a server's ledger."""
+        spend = Spend(ledger, entry, self.plan.loss, not_private=self.not_private)
+        return certify(self.plan, spend, self.servers)
+
+    def approval(self, tickets: Sequence[str]) -> str:
+        """What an owner signs before its rows are used: task, plan (with loss and schema), version, and one charge."""
+        return f"veilwood: train {self.subject()}, {' '.join(tickets)}"
+
+    def subject(self) -> str:
+        """What rows are used for: the task, by one plan, carried out by one version."""
+        return f"task {self.task.fingerprint()} by plan {self.plan.fingerprint()} with {__version__}"
+
+    def check_rows(self, engine: Engine, owner: str, shares: Shares) -> None:
+        """Refuse, by name, an owner whose shares do not fit together or are not rows; nothing else is learned."""
+        fault: str | None = "shares that do not fit together"
+        if all([engine.consistent(share) for share in shares.values()]):
+            fault = self.faults(engine, owner, shares)
+        if fault is not None:
+            raise PartyError(f"client {owner} sent {fault}: its rows are refused.", party=f"client {owner}")
+
+    def certificate(self, claimed: Sequence[Any]) -> PrivacyStatement:
+        """The certificate of the three servers, if each is what this role would write itself, but for the ledger."""
+        read = [PrivacyStatement.from_dict(statement) for statement in claimed]
+        for party, statement in enumerate(read):
+            if statement.to_dict() != self.statement(statement.ledger, statement.ledger_entry).to_dict():
+                raise PartyError(
+                    f"server {party} certifies another plan than task {self.task.name!r} has, or says otherwise what "
+                    "it rests on. Hint: compare versions.",
+                    party=f"server {party}",
+                )
+        return read[0]
+
+
+def completed(task: Task, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a task, completed; an unknown one is refused."""
+    for key in task.settings:
+        if key not in defaults:
+            raise UseError(f"task {task.name!r} has an unknown setting {key!r}. Hint: one of {', '.join(defaults)}.")
+    return {**defaults, **task.settings}
+
+
+class OneHotRows(Program):
+    """What owners do where servers hold one-hot rows in shares: whole rows, or columns of the same rows."""
+
+    ring: ClassVar[type[np.unsignedinteger[Any]]] = np.uint32
+
+    def __init__(self, task: Task) -> None:
+        self.task, self.schema = task, task.public
+        self.domain = Domain.of(self.schema)
+        self.mixes_rows = not task.by_columns  # owners of columns must keep to one order
+        self.servers = ByServers("sampled", "columns" if task.by_columns else "rows")
+
+    def part_of_schema(self, owner: str) -> Schema:
+        """The schema of an owner's own table; its target is not in the table of every owner."""
+        features = tuple(self.schema.features[place] for place in self.task.places(owner))
+        return Schema(self.schema.name, self.schema.task, self.schema.target, features)
+
+    def _domain(self, owner: str) -> Domain:
+        return Domain(tuple(self.domain.sizes[place] for place in self.task.places(owner)), self.domain.n_classes)
+
+    def encode_rows(self, owner: str, X: Any, y: Any, pad_to: int | None = None) -> tuple[Arrays, int]:
+        """Encode an owner's rows as one-hot features and classes; padding has no class and counts nowhere."""
+        encoding = Encoding(self.part_of_schema(owner), "bins")
+        out: Arrays = {"features": records.one_hot(encoding.encode(X), self._domain(owner))}
+        if self.task.holds_target(owner):
+            if y is None:
+                raise UseError(f"client {owner} holds the target {self.schema.target.name!r}. Hint: give y.")
+            out["classes"] = records.one_hot_classes(encoding.encode_target(y), self.domain)
+        counts = {array.shape[-1] for array in out.values()}
+        if len(counts) > 1 or 0 in counts:
+            raise UseError(f"X and y have {' and '.join(map(str, sorted(counts)))} rows. Hint: as many, and some.")
+        rows = counts.pop()
+        if pad_to is None:
+            return out, rows
+        if pad_to < rows:
+            raise UseError(f"{rows} rows cannot be padded to {pad_to}. Hint: a larger public number.")
+        padded = {key: np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, pad_to - rows)]) for key, array in out.items()}
+        padded["features"][:, 0, rows:] = 1
+        return padded, pad_to
+
+    def shapes_of_rows(self, owner: str, rows: int) -> Shapes:
+        """The shapes of one-hot features and classes."""
+        domain = self._domain(owner)
+        out: Shapes = {"features": (domain.n_features, domain.width, rows)}
+        return out | ({"classes": (domain.n_classes, rows)} if self.task.holds_target(owner) else {})
+
+    def faults(self, engine: Engine, owner: str, shares: Shares) -> str | None:
+        """Whether features and classes are one-hot."""
+        if not records.are_one_hot(engine, shares["features"], self._domain(owner)):
+            return "features that are not one-hot"
+        if "classes" in shares and not records.are_classes(engine, shares["classes"], self.domain):
+            return "classes that are not one-hot"
+        return None
+
+    def joined(self, engine: Engine, rows: Mapping[str, Shares]) -> Records:
+        """The rows of all owners as one table: below each other, or side by side in the schema's order."""
+        if not self.task.by_columns:
+            return records.stack_owners([Records(part["features"], part["classes"]) for part in rows.values()])
+        places = [place for owner in rows for place in self.task.places(owner)]
+        (classes,) = (part["classes"] for part in rows.values() if "classes" in part)
+        joined = records.join_owners([self._widened(engine, part["features"]) for part in rows.values()], classes)
+        return Records(joined.features[np.argsort(places)], classes)
+
+    def _widened(self, engine: Engine, features: Shared) -> Shared:
+        """Fill up to the common number of values with values that never occur."""
+        m, w, n = features.shape
+        never = engine.constant(np.zeros((m, self.domain.width - w, n), np.int64))
+        return concatenate([features, never], axis=1) if w < self.domain.width else features

@@ -1,0 +1,617 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages between authenticated parties: framed bytes over mutual TLS, with limits, patience and names in errors.
+
+What the messages mean is decided in ``server``, ``client`` and ``user``; nothing received is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import select
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from veilwood.errors import PartyError, VeilwoodError
+from veilwood.safe_io import read_json
+from veilwood_secure.roles.identity import Name, peer_name
+
+__all__ = ["Channel", "Listener", "LostError", "Room", "TlsLinks", "dial", "reason"]
+
+
+log = logging.getLogger("veilwood.secure.transport")
+
+Buffer = bytes | bytearray | memoryview
+
+FIRST_WORDS: Final = 1 << 16
+"""The longest message read from somebody whose wish is not known yet."""
+_HEADER: Final = struct.Struct("!BIQ")  # kind, number of the message, length
+_DATA, _FAILURE, _WAITING = 0, 1, 2
+_RECORD: Final = 1 << 14  # the largest TLS record: a write of one either happens or is tried again, unchanged
+_HANDSHAKE_SECONDS: Final = 10.0
+_SLOWEST: Final = 1 << 15  # bytes a second below which a message counts as not coming at all
+_FAREWELL_SECONDS: Final = 1.0
+_BLOCK: Final = 1 << 18  # memory follows what has arrived, not what was announced
+_MOST_UNREAD: Final = 16  # messages of a person that nobody has asked for yet; two are usual
+
+
+class LostError(PartyError):
+    """Somebody is gone or silent, and nobody did anything wrong: the same may work when all are there again."""
+
+
+class _Silence(LostError):
+    """Somebody has said nothing for too long."""
+
+    def __init__(self, party: str, seconds: float) -> None:
+        super().__init__(f"{party} is too slow: no word for {seconds:g} seconds.", party=party)
+
+
+class Room:
+    """Bytes of messages on their way in, or not read yet, at one port: so many from all, a quarter from one party."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._taken: Counter[Name] = Counter()
+
+    def take(self, who: Name, count: int) -> None:
+        """Make room for a message, or refuse it."""
+        with self._lock:
+            if self._taken[who] + count > self._most // 4:
+                raise PartyError(f"{who} sends more at once than one party may. Hint: less at a time.", party=str(who))
+            if self._taken.total() + count > self._most:
+                raise PartyError("this server receives as much as it can hold. Hint: try again later.")
+            self._taken[who] += count
+
+    def give_back(self, who: Name, count: int) -> None:
+        """End a message, be it read or lost."""
+        with self._lock:
+            self._taken[who] -= count
+
+
+class Channel:
+    """Whole messages to and from one party whose certificate was checked.
+
+    One thread uses a channel; while it waits to write it also reads, so that two parties sending each other
+    more than the network holds do not wait for ever.
+    """
+
+    def __init__(
+        self,
+        connection: ssl.SSLSocket,
+        peer: Name,
+        timeout: float,
+        limit: int = FIRST_WORDS,
+        room: Room | None = None,
+    ) -> None:
+        self.peer, self.timeout, self.limit = peer, timeout, limit
+        self.der = connection.getpeercert(binary_form=True) or b""
+        self.certificate = hashlib.sha256(self.der).hexdigest()
+        self.on_close: Callable[[], None] | None = None
+        self._room, self._held = room, 0
+        self._socket = connection
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._outgoing: deque[memoryview] = deque()
+        self._incoming: deque[bytearray] = deque()
+        self._sent, self._received = 0, 0
+        self._partial, self._length = bytearray(_HEADER.size), _HEADER.size
+        self._filled, self._in_header = 0, True
+        self._ended: str | None = None
+        self.waits_for: str | None = None
+
+    def send(self, data: Buffer) -> None:
+        """Send a message, waiting until it is on its way."""
+        self._post(_DATA, data)
+        wait([self], self, lambda: not self._outgoing)
+
+    def receive(self, among: Sequence[Channel] = (), within: float | None = None) -> bytearray:
+        """Return the next message; if one ``among`` others reports a failure first, raise that.
+
+        With ``within``, the whole message must be there after so many seconds.
+        """
+        last = None if within is None else time.monotonic() + within
+        wait(among or [self], self, lambda: bool(self._incoming), last=last)
+        return self._next()
+
+    def receive_large(self, length: int) -> bytearray:
+        """Return a message of about this length, which must come at a tolerable speed."""
+        return self.receive(within=self.timeout + length / _SLOWEST)
+
+    def say(self, **words: Any) -> None:
+        """Send a small message of plain values."""
+        self.send(json.dumps(words).encode())
+
+    def hear(self, *keys: str, among: Sequence[Channel] = (), within: float | None = None) -> dict[str, Any]:
+        """Return the next message of plain values, which must have these keys."""
+        try:
+            words = read_json(self.receive(among, within))
+        except PartyError:
+            raise
+        except ValueError:
+            words = None
+        if not isinstance(words, dict) or not set(keys) <= set(words):
+            raise self._lies(f"a message with {', '.join(keys)} was expected")
+        return words
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the other side why this one gives up, as far as that is possible, and close."""
+        text = str(error) if isinstance(error, VeilwoodError) else f"unexpected {type(error).__name__}"
+        words = {"message": text, "party": getattr(error, "party", None), "lost": isinstance(error, LostError)}
+        with suppress(PartyError, OSError):
+            self._post(_FAILURE, json.dumps(words).encode()[:FIRST_WORDS])
+            wait([self], self, lambda: not self._outgoing, _FAREWELL_SECONDS)
+            self._socket.settimeout(_FAREWELL_SECONDS)
+            socket.socket.shutdown(self._socket, socket.SHUT_WR)
+            # What the other side still sends must not reset the connection before it has read the reason.
+            until = time.monotonic() + _FAREWELL_SECONDS
+            while time.monotonic() < until and self._socket.recv(1 << 16):
+                pass
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._ended = self._ended or "was closed"
+        self._give_back(self._held)
+        self._held = 0
+        while self._incoming:
+            self._next()
+        with suppress(OSError):
+            self._socket.close()
+        done, self.on_close = self.on_close, None
+        if done is not None:
+            done()
+
+    def fileno(self) -> int:
+        """Return the descriptor, for ``select``."""
+        return self._socket.fileno()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something has arrived, be it the end of the connection."""
+        return bool(self._incoming) or self._ended is not None or bool(select.select([self], [], [], 0)[0])
+
+    # -- frames --------------------------------------------------------------------------------------------------
+
+    def _post(self, kind: int, data: Buffer) -> None:
+        view = memoryview(data).cast("B")
+        self._outgoing.append(memoryview(_HEADER.pack(kind, self._sent & 0xFFFFFFFF, len(view))))
+        if len(view):
+            self._outgoing.append(view)
+        self._sent += 1
+
+    def _write(self) -> bool:
+        """Write what the network takes now; return whether it took anything."""
+        before = len(self._outgoing), len(self._outgoing[0]) if self._outgoing else 0
+        try:
+            while self._outgoing and self._ended is None:
+                first = self._outgoing.popleft()
+                try:
+                    done = self._socket.send(first[:_RECORD])
+                except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                    self._outgoing.appendleft(first)
+                    break
+                if done < len(first):
+                    self._outgoing.appendleft(first[done:])
+        except OSError as error:  # what the peer said before it closed is still to be read
+            self._outgoing.clear()
+            self._read()
+            self._ended = self._ended or reason(error)
+        return before != (len(self._outgoing), len(self._outgoing[0]) if self._outgoing else 0)
+
+    def _read(self) -> bool:
+        """Read what has arrived; return whether anything had."""
+        some = False
+        try:
+            while self._ended is None:
+                if self._filled == self._length:
+                    self._turn()
+                    continue
+                if self._filled == len(self._partial):
+                    self._partial.extend(bytes(min(_BLOCK, self._length - self._filled)))
+                with memoryview(self._partial) as space:
+                    count = self._socket.recv_into(space[self._filled :])
+                if count == 0:
+                    self._ended = "closed the connection"
+                self._filled += count
+                some = some or count > 0
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass
+        except OSError as error:
+            self._ended = reason(error)
+        return some
+
+    def _turn(self) -> None:
+        """Go on to the message after a header, or to the header after a message."""
+        if self._in_header:
+            kind, number, length = _HEADER.unpack(self._partial)
+            if kind not in (_DATA, _FAILURE, _WAITING) or number != self._received & 0xFFFFFFFF:
+                raise self._lies(f"message {self._received} does not follow the one before it")
+            if length > (self.limit if kind == _DATA else FIRST_WORDS):
+                # How long is not said: it may tell the number of rows, and errors are passed on.
+                raise self._lies("it announced a message longer than is allowed")
+            if self._room is not None:
+                if len(self._incoming) >= _MOST_UNREAD:
+                    raise self._lies("it goes on without being asked")
+                if length > FIRST_WORDS:
+                    self._room.take(self.peer, length)
+                    self._held = length
+            self._kind, self._received = kind, self._received + 1
+            self._partial, self._length = bytearray(min(length, _BLOCK)), length
+        else:
+            message = self._partial
+            if self._kind == _DATA:
+                self._incoming.append(message)
+            else:
+                self._give_back(self._held)
+            self._held = 0
+            if self._kind == _FAILURE:
+                raise self._reported(message)
+            self.waits_for = message.decode(errors="replace")[:100] if self._kind == _WAITING else None
+            self._partial, self._length = bytearray(_HEADER.size), _HEADER.size
+        self._filled, self._in_header = 0, not self._in_header
+
+    def _next(self) -> bytearray:
+        """Return the message that has waited longest, and give its room back."""
+        message = self._incoming.popleft()
+        self._give_back(len(message))
+        return message
+
+    def _give_back(self, count: int) -> None:
+        """Give the room of a message back: it was read, or never will be."""
+        if self._room is not None and count > FIRST_WORDS:
+            self._room.give_back(self.peer, count)
+
+    def _reported(self, message: bytearray) -> PartyError:
+        """Turn what the other side gave as its reason into an error of this side."""
+        self._ended = "gave up"
+        try:
+            words = read_json(message)
+            text, party = one_line(str(words["message"])[:2000]), words["party"]
+            kind = LostError if words.get("lost") else PartyError
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return self._lies("its farewell cannot be read")
+        if party and party != str(self.peer) and self.peer.role == "server":  # a person may blame itself only
+            return kind(text, party=one_line(str(party)[:60]))
+        return kind(f"{self.peer} gave up: {text}", party=str(self.peer))
+
+    def _lies(self, what: str) -> PartyError:
+        return PartyError(f"{self.peer} does not keep to the protocol: {what}.", party=str(self.peer))
+
+    def _lost(self, what: str) -> PartyError:
+        return LostError(f"{self.peer} is lost: it {what}. Hint: try again.", party=str(self.peer))
+
+
+def one_line(text: str) -> str:
+    """What somebody else wrote, fit to stand in a line of a log or a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def wait(
+    channels: Sequence[Channel],
+    needed: Channel,
+    done: Callable[[], bool],
+    timeout: float | None = None,
+    last: float | None = None,
+) -> None:
+    """Read from and write to all channels until ``done``; the needed one may be silent for ``timeout`` at most.
+
+    However much it says, at the time ``last`` it must be done.
+    """
+    patience = needed.timeout if timeout is None else timeout
+    deadline = time.monotonic() + patience
+    while not done():
+        moved = False
+        for channel in channels:
+            wrote, read = channel._write(), channel._read()
+            moved = moved or wrote or read
+            if channel is needed and (wrote or read):
+                deadline = time.monotonic() + patience
+        if last is not None and time.monotonic() > last and not done():
+            raise _Silence(str(needed.peer), patience)
+        if moved or done():
+            continue
+        if needed._ended is not None:
+            raise needed._lost(needed._ended)
+        alive = [channel for channel in channels if channel._ended is None]
+        writers = [channel for channel in alive if channel._outgoing]
+        left = (deadline if last is None else min(deadline, last)) - time.monotonic()
+        if left <= 0 or not any(select.select(alive, writers, [], left)):
+            raise _Silence(str(needed.peer), patience)
+
+
+class TlsLinks:
+    """How one server talks to the other two in one session: the engine's links, over channels.
+
+    Parameters
+    ----------
+    party : int
+        Which server this is.
+    channels : dict
+        The channels to the other two, by their number.
+    """
+
+    def __init__(self, party: int, channels: dict[int, Channel]) -> None:
+        self.party = party
+        self.channels = channels
+
+    def add(self, other: int, channel: Channel) -> None:
+        """Add the channel to another server."""
+        self.channels[other] = channel
+
+    @property
+    def _all(self) -> list[Channel]:
+        return list(self.channels.values())
+
+    def wait_for(self, person: Channel, seconds: float) -> bool:
+        """Wait until a person says something; False if it left, an error if a server did.
+
+        A person that has spoken to another server, which is already waiting for this one, gets little time.
+        """
+        deadline = time.monotonic() + seconds
+        while not person.waiting:
+            for link in self._all:
+                link._read()
+                if link._ended is not None:
+                    raise link._lost(link._ended)
+                if link._incoming:
+                    deadline = min(deadline, time.monotonic() + person.timeout / 2)
+            quiet = [link for link in self._all if not link._incoming]
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise _Silence(str(person.peer), seconds)
+            select.select([person, *quiet], [], [], left)
+        person._read()
+        return bool(person._incoming) or person._ended is None
+
+    def send(self, to: int, data: Buffer) -> None:
+        """Send a message to a server, reading meanwhile what the others send."""
+        channel = self.channels[to]
+        channel._post(_DATA, data)
+        wait(self._all, channel, lambda: not channel._outgoing)
+
+    def receive(self, sender: int) -> bytearray:
+        """Return the next message of a server.
+
+        A server that has waited too long says for whom, and listens a moment longer: if the one it waits for
+        is itself waiting, the one at the end of the chain is to blame.
+        """
+        channel = self.channels[sender]
+        try:
+            wait(self._all, channel, lambda: bool(channel._incoming))
+        except _Silence:
+            for other in self._all:
+                other._post(_WAITING, str(channel.peer).encode())
+            try:
+                wait(self._all, channel, lambda: bool(channel._incoming), _FAREWELL_SECONDS)
+            except _Silence:
+                raise _Silence(channel.waits_for or str(channel.peer), channel.timeout) from None
+        return channel._incoming.popleft()
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the session; with an error, tell the others first."""
+        for channel in self._all:
+            if error is None:
+                channel.close()
+            else:
+                channel.fail(error)
+
+
+def dial(
+    host: str, port: int, context: ssl.SSLContext, name: Name, *, timeout: float, limit: int, patience: float = 5.0
+) -> Channel:
+    """Connect to a server and check that its certificate carries its name; try again while nobody listens."""
+    until = time.monotonic() + patience
+    while True:
+        plain = None
+        try:
+            plain = socket.create_connection((host, port), timeout=_HANDSHAKE_SECONDS)
+            return Channel(context.wrap_socket(plain, server_hostname=name.dns), name, timeout, limit)
+        except ssl.SSLError as error:
+            if plain is not None:
+                plain.close()
+            if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):  # nothing was said about certificates
+                if time.monotonic() > until:
+                    raise LostError(
+                        f"{name} at {host}:{port} closed the connection before it said who it is: it is full, or "
+                        "stopping. Hint: try again later.",
+                        party=str(name),
+                    ) from None
+                time.sleep(0.1)
+                continue
+            raise PartyError(
+                f"whoever listens at {host}:{port} is not {name}: {reason(error)}. Hint: compare the certificates.",
+                party=str(name),
+            ) from None
+        except OSError as error:
+            if plain is not None:
+                plain.close()
+            if time.monotonic() > until:
+                raise LostError(
+                    f"{name} cannot be reached at {host}:{port}: {reason(error)}.", party=str(name)
+                ) from None
+            time.sleep(0.1)
+
+
+def reason(error: BaseException) -> str:
+    """Why a connection failed, in few words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is refused ({error.verify_message})"
+    if isinstance(error, ssl.SSLError):
+        return f"refused in the TLS handshake ({(error.reason or 'closed').lower().replace('_', ' ')})"
+    if isinstance(error, PartyError):
+        return str(error)
+    return getattr(error, "strerror", None) or type(error).__name__
+
+
+HANDSHAKE_SECONDS: Final = 10.0
+"""How long somebody has to prove who it is, all in all."""
+MOST_STRANGERS: Final = 64  # connections at once of which nobody knows yet whose they are
+MOST_CONNECTIONS: Final = 128  # in common; each may bring two links: select stays below its 1024 descriptors
+OWN_CONNECTIONS: Final = 2  # that a party always gets, however many others have
+MOST_OF_ONE: Final = 16  # connections of one party at once
+MOST_BYTES: Final = 1 << 28  # of messages that are being received from people, all together
+_MOST_OWN: Final = 150  # connections beyond those in common
+
+
+class _Strangers:
+    """Connections before their certificate is checked: if too many, the host with the most loses its oldest."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._waiting: dict[socket.socket, str] = {}  # oldest first
+
+    def add(self, connection: socket.socket, host: str) -> None:
+        with self._lock:
+            self._waiting[connection] = host
+            if len(self._waiting) <= self._most:
+                return
+            (crowd, _), *_ = Counter(self._waiting.values()).most_common(1)
+            oldest = next(one for one, where in self._waiting.items() if where == crowd)
+            del self._waiting[oldest]
+        log.warning("gave up a silent connection from %s: %d others wait to prove who they are", crowd, self._most)
+        with suppress(OSError):
+            socket.socket.shutdown(oldest, socket.SHUT_RDWR)  # its thread wakes up and closes it
+
+    def remove(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._waiting.pop(connection, None)
+
+
+class _Guests:
+    """Connections by party: so many for each, so many in common, and some for each whatever the others do."""
+
+    def __init__(self, most: int, of_one: int) -> None:
+        self._most, self._of_one = most, of_one
+        self._lock = threading.Lock()
+        self._open: Counter[Name] = Counter()
+
+    def enter(self, who: Name) -> None:
+        with self._lock:
+            if self._open[who] >= self._of_one:
+                raise PartyError(
+                    f"{who} has {self._of_one} connections open, and none may have more. Hint: close some, or wait.",
+                    party=str(who),
+                )
+            common = sum(max(count - OWN_CONNECTIONS, 0) for count in self._open.values())
+            own = sum(min(count, OWN_CONNECTIONS) for count in self._open.values())
+            if common >= self._most if self._open[who] >= OWN_CONNECTIONS else own >= _MOST_OWN:
+                raise PartyError("this server is full: others have too many connections open. Hint: try again later.")
+            self._open[who] += 1
+
+    def leave(self, who: Name) -> None:
+        with self._lock:
+            self._open[who] -= 1
+            if not self._open[who]:
+                del self._open[who]
+
+    def count(self) -> int:
+        with self._lock:
+            return self._open.total()
+
+
+class Listener:
+    """Accepts connections on one address and hands each, its certificate checked, to a thread of its own.
+
+    Parameters
+    ----------
+    host, port
+        Where to listen.
+    context : ssl.SSLContext
+        Which certificates are accepted.
+    timeout : float
+        Seconds after which a silent party counts as lost.
+    handle : callable
+        What to do with a connection; it is closed by whoever gets it.
+    of_one : int
+        How many connections one party may have at once.
+    most_bytes : int, optional
+        How many bytes of messages may be on their way in at once, from all parties together.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        context: ssl.SSLContext,
+        timeout: float,
+        handle: Callable[[Channel], None],
+        *,
+        of_one: int = MOST_OF_ONE,
+        most_bytes: int | None = None,
+    ) -> None:
+        self._context, self._timeout, self._handle = context, timeout, handle
+        self._strangers, self._guests = _Strangers(MOST_STRANGERS), _Guests(MOST_CONNECTIONS, of_one)
+        self._room = None if most_bytes is None else Room(most_bytes)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, port), family=family, backlog=MOST_CONNECTIONS)
+        self.port = int(self._socket.getsockname()[1])
+        threading.Thread(target=self._accept, name=f"listen-{self.port}", daemon=True).start()
+
+    @property
+    def connections(self) -> int:
+        """How many connections of known parties are open."""
+        return self._guests.count()
+
+    def close(self) -> None:
+        """Stop listening; what is connected stays so."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, address = self._socket.accept()
+                connection.setblocking(False)
+                secured = self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+            except OSError:
+                if self._socket.fileno() < 0:
+                    return
+                time.sleep(0.02)  # no descriptors are left, or the caller has gone: others will come
+                continue
+            self._strangers.add(secured, address[0])
+            threading.Thread(target=self._greet, args=(secured, address[0]), daemon=True).start()
+
+    def _greet(self, connection: ssl.SSLSocket, host: str) -> None:
+        try:
+            _shake_hands(connection)
+            who = peer_name(connection)
+        except Exception as error:  # whatever arrives, the server goes on
+            log.warning("refused a connection from %s: %s", host, reason(error))
+            connection.close()
+            return
+        finally:
+            self._strangers.remove(connection)
+        channel = Channel(connection, who, self._timeout, room=self._room)
+        try:
+            self._guests.enter(who)
+            channel.on_close = lambda: self._guests.leave(who)
+            self._handle(channel)
+        except Exception as error:
+            log.warning("%s at %s: %s", who, host, reason(error))
+            channel.fail(error)
+
+
+def _shake_hands(connection: ssl.SSLSocket) -> None:
+    """Check a certificate; somebody that sends byte after byte gets no more time than somebody that is silent."""
+    until = time.monotonic() + HANDSHAKE_SECONDS
+    while True:
+        left = max(until - time.monotonic(), 0)
+        try:
+            return connection.do_handshake()
+        except ssl.SSLWantReadError:
+            ready = select.select([connection], [], [], left)[0]
+        except ssl.SSLWantWriteError:
+            ready = select.select([], [connection], [], left)[1]
+        if not ready:
+            raise PartyError(f"it has not proved who it is for {HANDSHAKE_SECONDS:g} seconds")

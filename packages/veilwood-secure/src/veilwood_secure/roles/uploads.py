@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An owner's rows on their way: cut into pieces, of which two shares are seeds and one is sent, kept on disk.
+
+How the pieces travel is in ``client`` and ``server``; where they are kept is in ``checkpoints``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood.errors import UseError
+from veilwood.privacy import entropy
+from veilwood_secure.mpc.engine import as_words
+from veilwood_secure.mpc.replicated import KeyStream
+from veilwood_secure.mpc.shares import Pair
+from veilwood_secure.roles.registry import Program, Shapes
+
+__all__ = ["Piece", "Pieces", "joined", "order_key", "seeded_shares", "size_of_shares", "unseeded"]
+
+PIECE_BYTES: Final = 1 << 22
+"""How large one share of a piece is, about."""
+_ROWS: Final = 64  # pieces hold whole words of packed rows
+_SEED: Final = 32
+
+Ring = type[np.unsignedinteger[Any]]
+
+
+class Piece(NamedTuple):
+    """A piece that is due: of which part, what is kept of it, in which session, its number and its shapes."""
+
+    part: str
+    kept: dict[str, Any]
+    session: str
+    number: int
+    shapes: Shapes
+
+
+def rows_of_piece(program: Program, owner: str) -> int | None:
+    """How many rows a piece has, by the public schema; None where an owner sends sums, whatever its rows."""
+    few, more = program.shapes_of_rows(owner, _ROWS), program.shapes_of_rows(owner, 2 * _ROWS)
+    if few == more:
+        return None
+    size = sum(map(math.prod, few.values())) * np.dtype(program.ring).itemsize
+    return _ROWS * max(1, PIECE_BYTES // size)
+
+
+def piece_rows(program: Program, owner: str, rows: int) -> list[int]:
+    """How many rows each piece of an upload has."""
+    most = rows_of_piece(program, owner)
+    if most is None or rows <= most:
+        return [rows]
+    return [min(most, rows - start) for start in range(0, rows, most)]
+
+
+class Pieces:
+    """An owner's table in pieces; each is encoded when it is needed.
+
+    Parameters
+    ----------
+    program : Program
+        Of the task.
+    owner : str
+        Whose rows they are.
+    X, y
+        The rows.
+    pad_to : int or None
+        How many rows servers see.
+    order : bytes or None
+        The key of the order in which rows, and those that fill up, are sent; None for the order of the table.
+
+    Notes
+    -----
+    Guarantee
+
+    Under a key that servers do not have, the place of a row says nothing of the rows before it: to take a row out has
+    the law of putting padding in its place (proofs/secure.md, attacked by
+    packages/veilwood-secure/tests/roles/test_order_of_rows.py).
+    """
+
+    def __init__(
+        self, program: Program, owner: str, X: Any, y: Any, pad_to: int | None, order: bytes | None = None
+    ) -> None:
+        self._program, self._owner, self._tables = program, owner, (X, y)
+        self._pad_to, self._most = pad_to, rows_of_piece(program, owner)
+        there = len(X) if hasattr(X, "__len__") else None
+        self._whole = self._most is None or there is None or max(there, pad_to or 0) <= self._most
+        if self._whole:
+            self._encoded, self.rows = program.encode_rows(owner, X, y, pad_to)
+            self._order = _permutation(order, self.rows)
+            return
+        assert there is not None
+        if y is not None and len(y) != there:
+            raise UseError(f"X and y have {there} and {len(y)} rows. Hint: as many, and some.")
+        if pad_to is not None and pad_to < there:
+            raise UseError(f"{there} rows cannot be padded to {pad_to}. Hint: a larger public number.")
+        self._there, self.rows = there, pad_to or there
+        self._order = _permutation(order, self.rows)
+
+    @property
+    def counts(self) -> list[int]:
+        """How many rows each piece has."""
+        return [self.rows] if self._whole else piece_rows(self._program, self._owner, self.rows)
+
+    def __iter__(self) -> Iterator[dict[str, NDArray[Any]]]:
+        return (self.encoded(number) for number in range(len(self.counts)))
+
+    def encoded(self, number: int) -> dict[str, NDArray[Any]]:
+        """Return the arrays of a piece, as they are sent."""
+        if self._order is None:
+            return self._in_order(number)
+        if self._whole:
+            return {name: array[..., self._order] for name, array in self._encoded.items()}
+        assert self._most is not None
+        return self._mixed(self._order[number * self._most : number * self._most + self.counts[number]])
+
+    def _in_order(self, number: int) -> dict[str, NDArray[Any]]:
+        """Return the arrays of a piece, in the order of the table."""
+        if self._whole:
+            return self._encoded
+        assert self._most is not None
+        start, count = number * self._most, self.counts[number]
+        if start < self._there:
+            X, y = (_rows(table, slice(start, start + count)) for table in self._tables)
+            return self._program.encode_rows(self._owner, X, y, count if self._pad_to else None)[0]
+        return self._padding(count)
+
+    def _mixed(self, places: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Return a piece of rows from all over the table; places behind its end are padding."""
+        real = places < self._there
+        if not real.any():
+            return self._padding(len(places))
+        X, y = (_rows(table, places[real]) for table in self._tables)
+        encoded = self._program.encode_rows(self._owner, X, y, len(places))[0]  # padding comes last
+        back = np.argsort(np.argsort(~real, kind="stable"))
+        return {name: array[..., back] for name, array in encoded.items()}
+
+    def _padding(self, count: int) -> dict[str, NDArray[Any]]:
+        """Return rows that count nowhere."""
+        shapes = self._program.shapes_of_rows(self._owner, count)
+        if all(shape[-1] == count for shape in shapes.values()):
+            X, y = (_rows(table, slice(0, 1)) for table in self._tables)
+            one = self._program.encode_rows(self._owner, X, y, count + 1)[0]
+            return {name: array[..., 1:] for name, array in one.items()}
+        some = self._in_order(0)
+        return {name: np.zeros(shape, some[name].dtype) for name, shape in shapes.items()}
+
+    def token(self, secret: bytes, about: str) -> str:
+        """Return a name of this upload: the same for the same rows, and of no use to whoever lacks the secret."""
+        digest = hmac.new(secret, about.encode(), hashlib.sha256)
+        for number in range(len(self.counts)):
+            for name, array in self._in_order(number).items():
+                digest.update(f"{name} {array.dtype} {array.shape}".encode())
+                digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()[:32]
+
+
+def order_key(secret: bytes, about: str) -> bytes:
+    """Return the key of an order: the same whatever the rows, so that an upload can go on."""
+    return hmac.new(secret, f"order of rows: {about}".encode(), hashlib.sha256).digest()
+
+
+def _permutation(key: bytes | None, count: int) -> NDArray[np.int64] | None:
+    if key is None:
+        return None
+    return np.argsort(KeyStream(key).words((count,), np.dtype(np.uint64)), kind="stable")
+
+
+def _rows(table: Any, places: slice | NDArray[np.int64]) -> Any:
+    if table is None:
+        return None
+    if hasattr(table, "iloc"):
+        return table.iloc[places]
+    if isinstance(places, slice) or isinstance(table, np.ndarray):
+        return table[places]
+    if isinstance(table, Sequence):
+        return [table[place] for place in places]
+    return table.take(places) if hasattr(table, "take") else table[places]
+
+
+def seeded_shares(array: NDArray[Any], ring: Ring) -> list[bytes]:
+    """Split an array for three servers: parts 0 and 1 are drawn from seeds, and only part 2 is sent.
+
+    Examples
+    --------
+    >>> shares = seeded_shares(np.array([5, 7]), np.uint32)
+    >>> [len(share) for share in shares]
+    [64, 40, 40]
+    >>> pairs = [unseeded(party, share, (2,), np.uint32) for party, share in enumerate(shares)]
+    >>> from veilwood_secure.mpc.shares import reconstruct
+    >>> reconstruct(pairs)
+    array([5, 7])
+    """
+    words = as_words(array, np.dtype(ring))
+    seeds = [entropy.secret_key() for _ in range(2)]
+    first, second = (_drawn(seed, words.shape, ring) for seed in seeds)
+    third = np.ascontiguousarray(words - first - second, np.dtype(ring).newbyteorder("<")).tobytes()
+    return [seeds[0] + seeds[1], seeds[1] + third, seeds[0] + third]
+
+
+def size_of_shares(party: int, shape: tuple[int, ...], ring: Ring) -> int:
+    """How many bytes a server gets of an array."""
+    return 2 * _SEED if party == 0 else _SEED + math.prod(shape) * np.dtype(ring).itemsize
+
+
+def unseeded(party: int, data: bytes | bytearray | memoryview, shape: tuple[int, ...], ring: Ring) -> Pair:
+    """Return the pair of a server."""
+    seed = bytes(data[:_SEED])
+    if party == 0:
+        return _drawn(seed, shape, ring), _drawn(bytes(data[_SEED:]), shape, ring)
+    third = np.frombuffer(data, np.dtype(ring).newbyteorder("<"), offset=_SEED).astype(ring, copy=False).reshape(shape)
+    drawn = _drawn(seed, shape, ring)
+    return (drawn, third) if party == 1 else (third, drawn)
+
+
+def _drawn(seed: bytes, shape: tuple[int, ...], ring: Ring) -> NDArray[Any]:
+    return KeyStream(seed).words(shape, np.dtype(ring))
+
+
+def cut(party: int, data: bytes, shapes: Shapes, ring: Ring) -> dict[str, Pair]:
+    """Return the pairs of all arrays of a piece, as a server keeps them."""
+    out, start = {}, 0
+    for name, shape in shapes.items():
+        end = start + size_of_shares(party, shape, ring)
+        out[name] = unseeded(party, memoryview(data)[start:end], shape, ring)
+        start = end
+    return out
+
+
+def joined(pieces: Sequence[Mapping[str, Pair]], adds_up: bool) -> dict[str, Pair]:
+    """Return the shares of all of an owner's rows: one piece after the other, or the sum of sums."""
+    if len(pieces) == 1:
+        return dict(pieces[0])
+    out = {}
+    for name in pieces[0]:
+        halves = [[piece[name][half] for piece in pieces] for half in range(2)]
+        first, second = (sum(half[1:], half[0]) if adds_up else np.concatenate(half, axis=-1) for half in halves)
+        out[name] = (first, second)
+    return out

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A user of a trained model: sends questions as shares, and puts the shares of the answers together.
+
+No server sees a question or an answer; what the servers compute is in ``programs``.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+
+from veilwood.data.encoding import class_labels
+from veilwood.errors import PartyError, PlanError, UseError
+from veilwood.privacy.certificate import PrivacyStatement
+from veilwood.privacy.plan import Plan
+from veilwood_secure.mpc.shares import from_bytes, reconstruct
+from veilwood_secure.protocols.joint_forest import Parties, joint_plan
+from veilwood_secure.roles.config import Config
+from veilwood_secure.roles.owner import Call, wait_until_trained
+from veilwood_secure.roles.registry import HiddenForest, JointForest, PublicTrees, program_of
+
+__all__ = ["User"]
+
+
+class User:
+    """Somebody who may ask a model that stays in shares at the three servers.
+
+    A session with the servers is opened by the first question and kept for the next; ``close``, or leaving the
+    ``with`` block, ends it.
+
+    Parameters
+    ----------
+    config, task
+        As in ``Client``: the configuration of this user or its folder, and the name of the task.
+    """
+
+    def __init__(self, config: Config | str | os.PathLike[str], task: str | None = None) -> None:
+        self.config = Config.of_role("user", config)
+        self.task = self.config.task(task)
+        self._program = program_of(self.task)
+        self._call: Call | None = None
+        self._model: Any = None
+
+    def wait(self, seconds: float | None = None) -> PrivacyStatement:
+        """Wait until the model is trained; return its certificate."""
+        return wait_until_trained(self.config, self._program, seconds)
+
+    @property
+    def privacy_(self) -> PrivacyStatement:
+        """The certificate of the model, on which all three servers agree."""
+        return self.wait(0)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the predicted class, or number, of each row; only this process learns rows and answers.
+
+        Parameters
+        ----------
+        X : dataframe or array
+            Rows with the feature columns of the schema.
+        """
+        if not isinstance(self._program, HiddenForest):
+            return np.asarray(self.model().predict(X))
+        arrays, rows = self._program.encode_queries(X)
+        if self._call is not None:
+            try:
+                return self._ask(self._call, arrays, rows)
+            except PartyError:  # the session has ended meanwhile: asked anew, unless that may cost twice
+                self.close()
+                if self._program.cost_of_queries(rows) is not None:
+                    raise
+        self._call = self._open()
+        try:
+            return self._ask(self._call, arrays, rows)
+        except BaseException:
+            self.close()
+            raise
+
+    def model(self) -> Any:
+        """The fitted estimator, or trees, where the task makes a model that is public: what it predicts is free."""
+        if self._model is None:
+            if isinstance(self._program, JointForest):
+                self._model = clone(self._program.estimator).fit(self.parties())
+            elif isinstance(self._program, PublicTrees):
+                self._model = self._program.model(self._released())
+            else:
+                raise UseError(f"the model of task {self.task.name!r} is hidden. Hint: ask it with predict.")
+        return self._model
+
+    def parties(self) -> Parties:
+        """What an estimator of public structure is fitted to: ``PrivateForestClassifier(...).fit(user.parties())``."""
+        if not isinstance(self._program, JointForest):
+            raise UseError(f"the model of task {self.task.name!r} is hidden. Hint: ask it with predict.")
+        return _Released(self, self._program)
+
+    def _released(self) -> NDArray[np.int64]:
+        """What the servers released, on which all three agree."""
+        self.wait()
+        with Call(self.config, self.task, "fetch") as call:
+            call.hear("statement", "training", "released")
+            found = [bytes(data) for data in call.receive()]
+        for party in range(3):
+            if found.count(found[party]) == 1:
+                raise PartyError(f"server {party} sent another result than the others.", party=f"server {party}")
+        return np.frombuffer(found[0], "<i8").astype(np.int64)
+
+    def _open(self) -> Call:
+        call = Call(self.config, self.task, "ask")
+        try:
+            self._program.certificate([server["statement"] for server in call.hear("statement", "training")])
+            call.go()
+        except BaseException:
+            call.close()
+            raise
+        return call
+
+    def _ask(self, call: Call, arrays: Any, rows: int) -> NDArray[Any]:
+        call.say(rows=rows)
+        call.send_shares(arrays, self._program.ring)
+        pairs = [from_bytes(bytes(data), (rows,), self._program.ring) for data in call.receive()]
+        return class_labels(self.task.public)[reconstruct(pairs)]
+
+    def close(self) -> None:
+        """End the session with the servers."""
+        if self._call is not None:
+            call, self._call = self._call, None
+            with suppress(PartyError):
+                call.say(rows=0)
+            call.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class _Released(Parties):
+    """Owners and servers of a task, as the estimator of a user sees them."""
+
+    def __init__(self, user: User, program: JointForest) -> None:
+        super().__init__(program.law)
+        self._user, self._program = user, program
+
+    def release(self, estimator: Any, plan: Plan) -> NDArray[np.int64]:
+        """Return what the servers released, if the estimator is the one that the task names."""
+        if joint_plan(estimator, self.law_of(estimator)) != self._program.plan:
+            raise PlanError(
+                f"the estimator plans another release than task {self._user.task.name!r}. Hint: give it the "
+                "parameters of the task."
+            )
+        return self._user._released()

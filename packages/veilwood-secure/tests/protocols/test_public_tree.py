@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trees whose structure is opened level by level, as the paper prints them: equal to their plaintext twins."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from veilwood_papers.mpc import plain as plaintext
+from veilwood_secure.protocols import public_trees as id3
+from veilwood_secure.protocols.records import Domain
+from veilwood_testing.hidden_trees import loaded, random_rows
+from veilwood_testing.mpc_oracle import PlainEngine
+
+
+def test_public_trees_equal_their_twins() -> None:
+    rng = np.random.default_rng(5)
+    zero = Fraction(1, 50)  # noise of this scale is 0, but with probability exp(-50)
+    for u in (2, 3):
+        domain = Domain((3, 2, 4, 2), u)
+        codes, target = random_rows(rng, domain, 80)
+        engine = PlainEngine()
+        records = loaded(engine, codes, target, domain)
+        twin = plaintext.grow(
+            codes, target, sizes=domain.sizes, n_classes=u, depth=3,
+            split=plaintext.first_largest, label=plaintext.first_largest,
+        )  # fmt: skip
+        for select, label in [
+            (id3.best_feature, id3.best_class),
+            (id3.noisy_feature(zero), id3.class_of_noisy_counts(zero)),
+            (id3.noisy_feature(zero), id3.noisy_class(zero)),
+        ]:
+            tree = id3.grow_public(engine, records, domain, 3, select, label)
+            assert all((a == b).all() for a, b in zip(tree.splits, twin.splits, strict=True))
+            assert (tree.leaves == twin.leaves).all()
+            assert (tree.predict(codes) == twin.predict(codes)).all()
+
+
+def test_a_feature_is_used_once_on_a_path_and_random_features_need_no_data() -> None:
+    domain = Domain((2, 2, 2), 2)
+    engine = PlainEngine()
+    codes, target = random_rows(np.random.default_rng(6), domain, 30)
+    trees = [
+        id3.grow_public(
+            engine, loaded(engine, codes[rows], target[rows], domain), domain, 3,
+            id3.random_feature(np.random.default_rng(0)), id3.best_class,
+        )
+        for rows in (slice(None), slice(0, 3))
+    ]  # fmt: skip
+    assert all((a == b).all() for a, b in zip(trees[0].splits, trees[1].splits, strict=True))
+    root, middle, last = trees[0].splits
+    for leaf in range(4):
+        assert {int(root[0]), int(middle[leaf // 2]), int(last[leaf])} == {0, 1, 2}

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledgers of a server: of all tasks, of one task and of one owner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from veilwood.errors import PartyError
+from veilwood.privacy.ledger_stores import SQLiteLedger
+from veilwood_secure.roles.sessions import BUDGETS, what
+from veilwood_testing.budgets_cases import ledger_of
+from veilwood_testing.places import TASK, Place, contribute
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
+    pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning"),
+]
+
+
+@pytest.mark.parametrize("file", ["ledger.db", f"{BUDGETS}/task-scale.db", f"{BUDGETS}/owner-south.db"])
+def test_a_server_keeps_budgets_of_all_tasks_one_task_and_one_owner(tmp_path: Path, file: str) -> None:
+    here = Place(tmp_path)
+    kept = here.folder / "server-1" / file
+    SQLiteLedger(kept, epsilon=3, delta="1e-6")
+    here.start()
+    contribute(here)
+    assert here.client("north").wait(60).epsilon == 2
+    here.settle()
+    assert SQLiteLedger(kept).spent.epsilon == 2
+    here.client("north").retire()
+    contribute(here)
+    with pytest.raises(PartyError, match="insufficient privacy budget"):
+        here.client("north").wait(60)
+    here.settle()
+    assert SQLiteLedger(kept).spent.epsilon == 2
+    for party in range(3):
+        assert ledger_of(here, f"server-{party}").spent.epsilon == 2  # the others have taken theirs back
+    here.stop()
+
+
+def test_halves_that_a_crash_left_in_narrower_ledgers_are_taken_back(here: Place) -> None:
+    server = here.servers[0]
+    study = server._study("scale", TASK.fingerprint())
+    narrow = SQLiteLedger(here.folder / "server-0" / BUDGETS / "task-scale.db", epsilon=5, delta="1e-6")
+    books = server._books(study)
+    plan = study.program.plan
+    narrow.reserve(plan.loss, what=what(TASK), neighbours=str(plan.neighbours), plan="p", key="cut short")
+    books.reserve("whole")
+    books.drop_halves()
+    assert [str(entry.state) for entry in narrow.entries()] == ["cancelled", "reserved"]

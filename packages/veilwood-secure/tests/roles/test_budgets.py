@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every owner's own ledger: charged before a row leaves, once for what is opened once, and its budget is the last word.
+
+What servers charge, and what they take back, is in test_refunds.py and test_server_crashes.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from veilwood.errors import BudgetExceededError, NotPrivateError, PartyError, VeilwoodError
+from veilwood.privacy.ledger_stores import SQLiteLedger
+from veilwood_secure.mpc.engine import Ints
+from veilwood_secure.roles import uploads
+from veilwood_secure.roles.checkpoints import Checkpoint
+from veilwood_secure.roles.owner import Call, Client
+from veilwood_secure.roles.sessions import BUDGETS
+from veilwood_secure.roles.transport import Channel, LostError
+from veilwood_testing.budgets_cases import ledger_of
+from veilwood_testing.places import ROWS, TASK, Place, X, Y, contribute, place
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
+    pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning"),
+]
+
+SHARED = replace(TASK, protocol="forest-on-shares", epsilon="4", settings={})
+PRESENT = replace(TASK, protocol="public-forest", epsilon="4", settings={})
+
+
+class Killed(BaseException):
+    """The end of an owner's process, which nothing in it can catch."""
+
+
+@pytest.fixture
+def forest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.setattr("veilwood_secure.roles.training.PAUSES", (0.05,))
+    with place(tmp_path, SHARED, timeout=60.0) as made:
+        yield made
+
+
+def states(here: Place, role: str = "client-north") -> list[str]:
+    return [str(entry.state) for entry in ledger_of(here, role).entries()]
+
+
+# -- charged once ------------------------------------------------------------------------------------------------------
+
+
+def test_owners_are_charged_when_they_contribute_and_again_when_it_is_trained_again(here: Place) -> None:
+    contribute(here, "north")
+    assert states(here) == ["reserved"]
+    here.client("north").contribute(X[:30], Y[:30])  # other rows, for the same training
+    assert states(here) == ["reserved"]
+    contribute(here, "south")
+    assert here.client("north").wait(60).epsilon == 2
+    assert states(here) == ["committed"]
+    here.settle()
+    with pytest.raises(VeilwoodError, match="trained already"):
+        contribute(here, "north")
+    assert states(here) == ["committed"]  # what was refused is not charged
+    here.client("south").retire()
+    contribute(here)
+    here.client("north").wait(60)
+    assert states(here) == ["committed", "committed"]
+    assert ledger_of(here, "client-north").spent.epsilon == 4
+    assert states(here, "client-south") == ["reserved", "reserved"]  # it has not asked how it ended
+
+
+def test_rows_that_were_taken_back_before_anything_was_opened_cost_nothing(here: Place) -> None:
+    contribute(here, "north")
+    here.client("north").retire()
+    assert states(here) == ["cancelled"]
+    contribute(here, "north")
+    assert states(here) == ["cancelled", "reserved"]
+
+
+@pytest.mark.parametrize("moment", ["before the call", "between two pieces", "before the last word"])
+def test_an_owner_killed_on_the_way_is_charged_once(here: Place, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "PIECE_BYTES", 1 << 13)
+    sent: list[int] = []
+
+    def killed(*words: Any, **more: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as dying:
+        if moment == "before the call":
+            dying.setattr(Client, "_send", lambda own, *words: (own.consent(), killed()))
+        elif moment == "between two pieces":
+            send = Call.send_parts
+
+            def one_piece(call: Call, parts: Any) -> None:
+                if len(sent) == 2:  # a piece has two arrays
+                    raise Killed
+                sent.append(1)
+                send(call, parts)
+
+            dying.setattr(Call, "send_parts", one_piece)
+        else:
+            hear = Call.hear
+
+            def deaf(call: Call, *keys: str) -> Any:
+                return killed() if keys == ("accepted",) else hear(call, *keys)
+
+            dying.setattr(Call, "hear", deaf)
+        with pytest.raises(Killed):
+            contribute(here, "north")
+    assert states(here) == ["reserved"]
+    contribute(here)
+    here.client("north").wait(60)
+    assert states(here) == ["committed"]
+
+
+def test_a_training_that_goes_on_is_charged_once_at_every_owner(forest: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost: list[int] = []
+    about_to_open = Checkpoint.about_to_open
+    state = forest.servers[1]._study("scale", SHARED.fingerprint()).state
+
+    def interrupted(own: Checkpoint, number: int) -> None:
+        if own is state and number == 3 and not lost:
+            lost.append(number)
+            raise LostError("server 1 is lost.", party="server 1")
+        about_to_open(own, number)
+
+    monkeypatch.setattr(Checkpoint, "about_to_open", interrupted)
+    contribute(forest)
+    for owner in ROWS:
+        forest.client(owner).wait(60)
+        assert states(forest, f"client-{owner}") == ["committed"]
+    assert lost
+
+
+# -- charged again, if the owners agree ----------------------------------------------------------------------------
+
+
+def lose_an_opening(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All three servers were about to open a number, and were lost before any of them kept it; once."""
+    keep, lost = Checkpoint.has_opened, set()
+
+    def nobody_keeps(own: Checkpoint, values: Ints) -> None:
+        if len(own.opened) == 1 and id(own) not in lost:
+            lost.add(id(own))
+            raise LostError("server 1 is lost.", party="server 1")
+        keep(own, values)
+
+    monkeypatch.setattr(Checkpoint, "has_opened", nobody_keeps)
+
+
+def test_what_must_be_charged_again_waits_for_owners_whose_ledgers_refuse(
+    forest: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    SQLiteLedger(forest.folder / "client-north" / "ledger.db", epsilon=5, delta="1e-6")
+    lose_an_opening(monkeypatch)
+    contribute(forest)
+    with pytest.raises(BudgetExceededError, match="requested epsilon=4"):
+        forest.client("north").wait(60)
+    assert states(forest) == ["reserved"]
+    assert forest.client("south").status()[0]["disagree"] == ["north", "south"]
+    assert [states(forest, f"server-{party}") for party in range(3)] == [["reserved"]] * 3
+    monkeypatch.undo()
+    # With another ledger that allows it, nobody sends rows again.
+    monkeypatch.setattr(Client, "contribute", None)
+    forest.client("south")._agree()
+    generous = Client(
+        forest.folder / "client-north", ledger=SQLiteLedger(forest.folder / "other.db", epsilon=9, delta="1e-6")
+    )
+    assert generous.wait(60).epsilon == 4
+    assert forest.client("south").wait(60).epsilon == 4
+    assert states(forest, "client-south") == ["committed", "committed"]
+    forest.settle()
+    assert [states(forest, f"server-{party}") for party in range(3)] == [["reserved", "committed"]] * 3
+
+
+# -- refused ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file", ["ledger.db", f"{BUDGETS}/task-scale.db"])
+@pytest.mark.parametrize("task", [TASK, SHARED, PRESENT], ids=["hidden", "on shares", "present"])
+def test_an_owner_whose_budget_is_used_up_sends_nothing(
+    tmp_path: Path, file: str, task: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with place(tmp_path, task) as here:
+        SQLiteLedger(tmp_path / "client-north" / file, epsilon=1, delta="1e-6")
+        said: list[Any] = []
+        say = Channel.say
+
+        def noted(channel: Channel, **words: Any) -> None:
+            if channel.peer.role == "server":
+                said.append(words)
+            say(channel, **words)
+
+        monkeypatch.setattr(Channel, "say", noted)
+        north = here.client("north")
+        with pytest.raises(BudgetExceededError, match="insufficient privacy budget"):
+            (north.attend if north.attends else north.contribute)(X[:50], Y[:50])
+        assert {words.get("do") for words in said} == {"status", None}  # and "no more"
+        assert not any("rows" in words or "upload" in words for words in said)
+        assert here.client("south").status()[1]["missing"] == ["north", "south"]
+        assert ledger_of(here, "client-north").spent.epsilon == 0
+
+
+def test_what_is_not_private_is_refused_by_an_owners_budget(tmp_path: Path) -> None:
+    with place(tmp_path, replace(TASK, protocol="mpc-id3")) as here:
+        SQLiteLedger(tmp_path / "client-north" / "ledger.db", epsilon=100)
+        with pytest.raises(NotPrivateError):
+            contribute(here, "north")
+
+
+def test_a_training_begins_though_the_last_owner_was_gone_before_it_heard_so(
+    here: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contribute(here, "north")
+    say = Channel.say
+
+    def gone(channel: Channel, **words: Any) -> None:
+        if "accepted" in words:
+            raise LostError("client south is lost.", party="client south")
+        say(channel, **words)
+
+    monkeypatch.setattr(Channel, "say", gone)
+    with pytest.raises(PartyError):
+        here.client("south").contribute(X[ROWS["south"]], Y[ROWS["south"]], patience=0)
+    monkeypatch.undo()
+    assert here.client("north").wait(60).epsilon == 2

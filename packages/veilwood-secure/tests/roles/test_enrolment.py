@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Roles that draw their own keys: requests, certificates, renewal and revocation while the servers run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from veilwood.cli.main import main
+from veilwood.errors import VeilwoodError
+from veilwood_secure.roles.config import Address, authority_of, set_up
+from veilwood_secure.roles.identity import Authority, Name, install_certificate, request_certificate, sign_request
+from veilwood_testing.places import TASK, Place, X, Y, assert_nothing_in_clear
+from veilwood_testing.ports import free_ports
+
+
+def enrol(folder: Path, role: str, *, days: int = 365) -> None:
+    """Let a role ask for a certificate, and get it."""
+    kind, _, name = role.partition("-")
+    place, who = folder / role, Name(kind, name)  # type: ignore[arg-type]
+    known = (place / "secret").read_bytes().strip() if (place / "secret").exists() else None
+    request = request_certificate(place, who, known)
+    servers = kind == "server"
+    signer = authority_of(folder, "servers" if servers else "people", ("server",) if servers else ("client", "user"))
+    install_certificate(place, sign_request(signer, request, who, days=days), who)
+
+
+@pytest.fixture
+def enrolled(tmp_path: Path) -> Place:
+    made = Place.__new__(Place)
+    made.folder, made.servers = tmp_path, []
+    ports = iter(free_ports(6))
+    addresses = [Address("127.0.0.1", next(ports), next(ports)) for _ in range(3)]
+    for config in set_up(tmp_path, TASK, addresses=addresses, timeout=10.0, keys=False):
+        assert {file.name for file in config.folder.iterdir() if file.is_file()} == {
+            "config.json",
+            "servers.pem",
+            "people.pem",
+        }
+        enrol(tmp_path, config.folder.name)
+    assert not list((tmp_path / "secrets").glob("client-*"))
+    return made
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_roles_that_enrolled_themselves_train_renew_and_are_revoked(enrolled: Place) -> None:
+    here, folder = enrolled, enrolled.folder
+    here.start()
+    try:
+        here.client("north").contribute(X[:250], Y[:250])
+        before = [server._certified_at for server in here.servers]
+        for role in ("server-0", "server-1", "server-2", "client-south"):
+            enrol(folder, role)  # renewal, while all run and rows are there
+        wait_until(lambda: all(server._certified_at != old for server, old in zip(here.servers, before, strict=True)))
+        here.client("south").contribute(X[250:], Y[250:])
+        assert here.client("north").wait(60).epsilon == 2
+        fingerprint = _fingerprint(folder / "user-analyst" / "certificate.pem")
+        with here.user("analyst") as stolen:  # the certificate that a thief has, and asks with
+            assert len(stolen.predict(X[:1])) == 1
+            replace(here.config("server-1"), refused=(fingerprint,)).save()
+            with pytest.raises(VeilwoodError, match="the certificate of user analyst was revoked"):
+                stolen.predict(X[:1])
+        with pytest.raises(VeilwoodError, match="the certificate of user analyst was revoked"):
+            here.user("analyst").predict(X[:1])
+        enrol(folder, "user-analyst")
+        assert len(here.user("analyst").predict(X[:1])) == 1  # the same name with another certificate
+    finally:
+        here.stop()
+    for secret in folder.glob("*/secret"):
+        secret.rename(folder / "secrets" / f"{secret.parent.name}.secret")
+    assert_nothing_in_clear(folder)
+
+
+def _fingerprint(certificate: Path) -> str:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+
+    return x509.load_pem_x509_certificate(certificate.read_bytes()).fingerprint(hashes.SHA256()).hex()
+
+
+def test_requests_are_signed_for_whom_they_are_and_certificates_fit_their_key(tmp_path: Path) -> None:
+    people, north = Authority.create(("client", "user")), Name("client", "north")
+    request = request_certificate(tmp_path / "north", north)
+    with pytest.raises(VeilwoodError, match="the request is not for client south"):
+        sign_request(people, request, Name("client", "south"))
+    with pytest.raises(VeilwoodError, match="does not sign for a server"):
+        sign_request(people, request_certificate(tmp_path / "0", Name("server", "0")), Name("server", "0"))
+    with pytest.raises(VeilwoodError, match="not a request"):
+        sign_request(people, b"hello", north)
+    other = sign_request(people, request_certificate(tmp_path / "other", north), north)
+    with pytest.raises(VeilwoodError, match="not the one that client north asked for"):
+        install_certificate(tmp_path / "north", other, north)
+    install_certificate(tmp_path / "north", sign_request(people, request, north), north)
+    with pytest.raises(VeilwoodError, match="waits for no certificate"):
+        install_certificate(tmp_path / "north", sign_request(people, request, north), north)
+
+
+def test_the_commands_of_enrolment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    set_up(tmp_path / "roles", TASK, addresses=[Address("127.0.0.1", 1, 2)] * 3, keys=False)
+    for _ in range(2):  # once more is a renewal
+        assert main(["secure", "request", "roles/client-north"]) == 0
+        signing = ["secure", "sign", "roles", "roles/client-north/request.pem", "client north", "-o", "signed.pem"]
+        assert main([*signing, "--force"]) == 0
+        assert main(["secure", "install", "roles/client-north", "signed.pem"]) == 0
+    assert main(["secure", "request", "roles/client-north"]) == 0
+    assert main([*signing[:4], "client south", "-o", "other.pem"]) != 0

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program says about itself, and what it costs when it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from veilwood_secure.mpc.engine import Ints, Shared
+from veilwood_secure.roles.config import Task
+from veilwood_secure.roles.registry import PROTOCOLS, JointForest, Trained, program_of
+from veilwood_testing.mpc_oracle import PlainEngine
+from veilwood_testing.places import ROWS, TASK, Place, X, Y, place
+from veilwood_testing.refunds_cases import PUBLIC, assert_spent, train_until
+
+
+@pytest.fixture
+def public(tmp_path: Path) -> Iterator[Place]:
+    with place(tmp_path, PUBLIC) as made:
+        yield made
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_a_training_that_fails_while_it_opens_stays_spent(
+    public: Place, failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One server has its result, and says that it failed: the others cannot know what it has seen."""
+    program: Any = public.servers[failing]._study("scale", PUBLIC.fingerprint()).program
+    train = program.train
+
+    def opened_and_lost(engine: Any, rows: Any, present: Any) -> Trained:
+        train(engine, rows, present)
+        raise ArithmeticError("lost")
+
+    monkeypatch.setattr(program, "train", opened_and_lost)
+    train_until(public, "was not trained")
+    assert_spent(public)
+
+
+class Open(PlainEngine):
+    """An engine that keeps what is opened."""
+
+    def __init__(self, ring: Any) -> None:
+        super().__init__(ring)
+        self.opened: list[Ints] = []
+
+    def open(self, x: Shared) -> Ints:
+        self.opened.append(super().open(x))
+        return self.opened[-1]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_protocol_says_whether_its_training_opens_anything(protocol: str) -> None:
+    """A refund depends on it. The key by which rows get their trees is drawn without them, and may be opened."""
+    settings = {} if issubclass(PROTOCOLS[protocol], JointForest) else {"n_trees": 2}  # type: ignore[arg-type]
+    task: Task = PUBLIC if protocol == "public-forest" else replace(TASK, protocol=protocol, settings=settings)
+    program = program_of(task)
+    engine = Open(program.ring)
+    rows = {
+        owner: {key: engine.load((array,)) for key, array in program.encode_rows(owner, X[part], Y[part])[0].items()}
+        for owner, part in ROWS.items()
+    }
+    program.train(engine, rows)
+    key = (8,)
+    assert any(opened.shape != key for opened in engine.opened) == program.reveals

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of all roles, and the documentation of secure training, which is true."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from veilwood.cli.main import main
+from veilwood_secure.roles import registry as programs_module
+from veilwood_secure.roles.config import Config
+from veilwood_secure.roles.server import Server
+from veilwood_testing.places import SCHEMA, X, Y
+from veilwood_testing.ports import free_ports
+
+
+def test_the_command_line_from_setup_to_retirement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    SCHEMA.save("scale.json")
+    table = X.assign(**{SCHEMA.target.name: Y})
+    table[:300].to_csv("north.csv", index=False)
+    table[300:].to_csv("south.csv", index=False)
+    X[:9].to_csv("questions.csv", index=False)
+    port = str(free_ports(6)[0])
+    words = "secure setup roles --schema scale.json --epsilon 2 --owner north --owner south --user analyst"
+    assert main([*words.split(), "--name", "scale", "--port", port, "--param", "max_depth=2"]) == 0
+    servers = [Server(Config.load(f"roles/server-{party}")) for party in range(3)]
+    for server in servers:
+        server.start()
+    try:
+        assert main(["secure", "client", "roles/client-north", "north.csv", "--no-wait"]) == 0
+        assert main(["secure", "client", "roles/client-north"]) == 0
+        assert "server 2: waiting for south" in capsys.readouterr().out
+        assert main(["secure", "client", "roles/client-south", "south.csv", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["epsilon"] == 2
+        assert main(["secure", "user", "roles/user-analyst", "questions.csv", "-o", "answers.csv"]) == 0
+        assert len(Path("answers.csv").read_text().splitlines()) == 10
+        assert main(["secure", "user", "roles/user-analyst", "questions.csv", "--json"]) == 0
+        printed = capsys.readouterr().out
+        assert len(json.loads(printed[printed.index("{") :])["labels"]) == 9
+        assert main(["secure", "client", "roles/client-north", "--retire"]) == 0
+        assert main(["secure", "user", "roles/user-analyst", "questions.csv"]) == 2
+        assert "no model" in capsys.readouterr().err
+        assert main(["secure", "server", "roles/client-north"]) == 2
+        assert "Hint: give the folder of a server" in capsys.readouterr().err
+    finally:
+        for server in servers:
+            server.close()
+
+
+ROOT = Path(__file__).parents[3]
+
+DOCS = (ROOT / "docs" / "secure.md").read_text(encoding="utf-8")
+
+
+def test_the_documentation_is_true(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("heart.json").write_text(json.dumps(SCHEMA.to_dict()))
+    (line,) = re.findall(r"^```sh\n(.*?)\n```$", DOCS, flags=re.M | re.S)
+    assert main(shlex.split(line)[1:]) == 0
+    assert {path.name for path in Path("clinics").iterdir()} == {
+        "authorities", "secrets", "server-0", "server-1", "server-2", "client-north", "client-south", "user-analyst",
+    }  # fmt: skip
+    assert {path.name for path in Path("clinics/server-0").iterdir()} == {
+        "config.json", "certificate.pem", "key.pem", "servers.pem", "people.pem", "budgets",
+    }  # fmt: skip
+    rows = re.findall(r"^\| `([a-z][\w-]+)`", DOCS, flags=re.M)
+    assert set(rows) == set(programs_module.PROTOCOLS)
+    for path in re.findall(r"\]\(([^)]+)\)", DOCS):
+        assert (ROOT / "docs" / path).resolve().exists(), path
+    for command in re.findall(r"^veilwood (secure \w+)", DOCS, flags=re.M):
+        assert main([*command.split(), "--help"]) == 0
+    capsys.readouterr()
+    for option in set(re.findall(r"`(--[\w-]+)", DOCS)) - {"--epsilon"}:
+        for command in ("setup", "client", "server"):
+            main(["secure", command, "--help"])
+        assert option in capsys.readouterr().out, option

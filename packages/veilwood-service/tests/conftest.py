@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A service for each test, and one place where all of them log, which is searched when all tests are over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from veilwood_service.accounts import Accounts
+    from veilwood_service.budgets import Book
+    from veilwood_testing.logbook import Logbook
+    from veilwood_testing.serving import Running
+
+
+@pytest.fixture(scope="session")
+def logbook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logbook]:
+    """Fail the run if a secret, a private value or a path was logged by any service, however it came to be."""
+    pytest.importorskip("fastapi")
+    from veilwood_testing.logbook import Logbook
+    from veilwood_testing.serving import PASSWORD
+
+    book = Logbook(tmp_path_factory.mktemp("logs"))
+    book.secrets |= {PASSWORD, str(tmp_path_factory.getbasetemp())}
+    yield book
+    assert book.leaks() == []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _written(logbook: Logbook) -> Iterator[None]:
+    """Write it while tests of the service run, and not what others in this process may log."""
+    with logbook.written():
+        yield
+
+
+@pytest.fixture(scope="session")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One service with one table, for tests that disturb nobody."""
+    pytest.importorskip("fastapi")
+    from veilwood_testing.serving import serving
+
+    with serving(tmp_path_factory.mktemp("lasting")) as found:
+        found.add_cars()
+        yield found
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    """A fresh service with one table."""
+    from veilwood_testing.serving import serving
+
+    with serving(tmp_path) as found:
+        found.add_cars()
+        yield found
+
+
+@pytest.fixture
+def accounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Accounts:
+    """The accounts of a service, with passwords that are hashed quickly; the real way is in test_access."""
+    pytest.importorskip("sqlalchemy")
+    from veilwood_service import accounts as module
+    from veilwood_service.migrations import make_tables
+    from veilwood_service.settings import Settings
+    from veilwood_service.store import Store
+
+    monkeypatch.setattr(module, "_SCRYPT", {"n": 16, "r": 1, "p": 1})
+    records = Store(Settings(tmp_path))
+    make_tables(records)
+    make_tables(records)  # a second start finds everything there
+    return module.Accounts(records)
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Book:
+    """The ledgers of one table."""
+    pytest.importorskip("fastapi")
+    from veilwood_service.budgets import book_of
+    from veilwood_service.settings import Settings
+
+    settings = Settings(tmp_path)
+    settings.make_folders()
+    return book_of(settings, "data_cars", 1)

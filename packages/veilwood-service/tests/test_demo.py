@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demonstration: a service with a data set and a model, made once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from veilwood_service.commands import prepare
+from veilwood_testing.serving import CAR, serving
+
+
+def test_the_demonstration_is_ready_and_made_once(tmp_path: Path) -> None:
+    with serving(tmp_path) as running:
+        prepare(running.service)
+        prepare(running.service)
+        (model,) = running.get("analyst", "/v1/models")
+        (dataset,) = running.get("analyst", "/v1/datasets")
+        assert (dataset["name"], dataset["remaining"], dataset["has_schema"]) == ("cars", "epsilon=4", True)
+        rows = {"rows": CAR.X[:2].to_dict("records")}
+        assert len(running.post("analyst", f"/v1/models/{model['id']}/predict", rows)["predictions"]) == 2

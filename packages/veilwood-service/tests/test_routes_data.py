@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables over HTTP: where they may come from, and what they may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi")
+from veilwood_service.settings import Limits
+from veilwood_testing.access_cases import upload
+from veilwood_testing.serving import CSV, Running, serving
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with serving(tmp_path_factory.mktemp("service"), limits=Limits(upload_bytes=200_000)) as found:
+        found.add_cars()
+        yield found
+
+
+@pytest.mark.parametrize("source", ["/etc/passwd", "../../etc/passwd", "allowed/../secret.csv", "allowed/link.csv", ""])
+def test_tables_are_registered_from_allowed_folders_alone(tmp_path: Path, source: str) -> None:
+    allowed = tmp_path / "allowed"
+    allowed.mkdir()
+    (tmp_path / "secret.csv").write_bytes(CSV)
+    (allowed / "link.csv").symlink_to(tmp_path / "secret.csv")
+    (allowed / "good.csv").write_bytes(CSV)
+    with serving(tmp_path / "service", allowed=(str(allowed),)) as running:
+        asked = {"name": "a", "people": "x", "epsilon": 1, "source": str(tmp_path / source)}
+        refused = running.ask("custodian", "POST", "/v1/datasets", json=asked)
+        assert refused.status_code == 422
+        assert str(tmp_path) not in refused.text
+        asked["source"] = str(allowed / "good.csv")
+        assert running.ask("custodian", "POST", "/v1/datasets", json=asked).status_code == 201
+
+
+def test_hostile_uploads_are_refused_and_leave_nothing(running: Running) -> None:
+    folder = running.service.settings.tables
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    parquet = "application/vnd.apache.parquet"
+    secret = b"name,diagnosis\nOtto,secret\n"
+    found = [
+        upload(running, secret * 20_000, "text/csv"),  # too long
+        upload(running, b"", "text/csv"),
+        upload(running, secret, "application/zip"),
+        upload(running, secret, parquet),
+        upload(running, b"PAR1" + b"\0" * 100 + b"PAR1", parquet),
+        upload(running, b"\x1f\x8b" + secret, "text/csv", **{"Content-Encoding": "gzip"}),
+    ]
+    assert [answer.status_code for answer in found] == [413, 422, 422, 422, 422, 415]
+    assert not any("Otto" in answer.text or "secret" in answer.text for answer in found)
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    assert all(path.stat().st_mode & 0o077 == 0 for path in folder.iterdir())

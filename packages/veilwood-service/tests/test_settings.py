@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings given as words."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("fastapi")
+from veilwood_service.settings import Limits
+
+
+def test_limits_are_given_as_words() -> None:
+    assert Limits.named(["jobs_at_once=2", "body_bytes=1000"]) == Limits(jobs_at_once=2, body_bytes=1000)
+    for word in ("jobs=2", "jobs_at_once", "jobs_at_once=-1", "jobs_at_once=1e9", "jobs_at_once=" + "9" * 20):
+        with pytest.raises(ValueError, match="is not a limit"):
+            Limits.named([word])

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demonstration: a private forest on embedded public data, beside two baselines, and what it leaves behind.
+
+Nothing here is needed by the library; the data is in ``datasets``, the pictures are in ``plots``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from sklearn.compose import make_column_selector, make_column_transformer
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.model_selection import StratifiedShuffleSplit
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
+
+from veilwood import datasets
+from veilwood.datasets import Dataset
+from veilwood.errors import UtilityWarning
+from veilwood.estimators import PrivateForestClassifier
+from veilwood.models.file import save
+from veilwood.plots import Comparison, accuracy_vs_epsilon
+from veilwood.privacy.ledger_stores import MemoryLedger
+from veilwood.progress import track
+
+__all__ = ["DemoResult", "run"]
+
+EPSILONS = (0.1, 0.5, 1.0, 2.0, 5.0)
+N_RUNS = 5
+TEST_SHARE = 0.2
+DATA = ("iris", "balance_scale", "car")
+SHOWN = "balance_scale"  # whose model and certificate are written
+SHOWN_EPSILON = 2.0
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What the demonstration measured, and the files it wrote."""
+
+    comparisons: tuple[Comparison, ...]
+    files: dict[str, Path]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return {
+            "estimator": PrivateForestClassifier.__name__,
+            "runs": N_RUNS,
+            "accuracy": {
+                data.name: {
+                    "private": dict(zip(map(str, data.epsilons), data.private.mean(axis=0).round(4), strict=True)),
+                    "non_private": round(data.non_private, 4),
+                    "majority": round(data.majority, 4),
+                }
+                for data in self.comparisons
+            },
+            "files": {name: str(path) for name, path in self.files.items()},
+        }
+
+    def show(self) -> None:
+        """Print a table for people, and where the files are."""
+        console = Console(soft_wrap=True, highlight=False)
+        title = f"Accuracy on rows held out, mean of {N_RUNS} splits (smaller epsilon: more privacy)"
+        table = Table("data", "rows", "majority", title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for epsilon in EPSILONS:
+            table.add_column(f"ε={epsilon:g}", justify="right", style="bold")
+        table.add_column("ordinary", justify="right")
+        for data in self.comparisons:
+            private = [f"{mean:.2f}" for mean in data.private.mean(axis=0)]
+            rows = str(len(getattr(datasets, data.name)().X))
+            table.add_row(data.name, rows, f"{data.majority:.2f}", *private, f"{data.non_private:.2f}")
+        console.print(table)
+        console.print("majority: the most frequent class. ordinary: scikit-learn's RandomForestClassifier, no privacy.")
+        console.print("ε: PrivateForestClassifier, as it is: a schema and an epsilon, and nothing else to set.")
+        console.print("More rows allow a smaller epsilon.")
+        console.print("\nWritten:")
+        for name, path in self.files.items():
+            console.print(f"  {name:<11} {path}")
+        console.print("\nThe same in a browser: veilwood serve --demo")
+
+
+def run(folder: Path) -> DemoResult:
+    """Measure, and write picture, model and certificate into an existing folder."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UtilityWarning)  # small epsilons are meant to fail here
+        comparisons = tuple(track((_compare(name) for name in DATA), "training on embedded data"))
+        data: Dataset = getattr(datasets, SHOWN)()
+        forest = _forest(data, SHOWN_EPSILON, random_state=0).fit(data.X, data.y)
+    files = {
+        "picture": folder / "accuracy.png",
+        "model": folder / f"{SHOWN}.veilwood",
+        "certificate": folder / "certificate.md",
+        "as JSON": folder / "certificate.json",
+    }
+    accuracy_vs_epsilon(comparisons).savefig(files["picture"], dpi=150)
+    save(forest, files["model"])
+    files["certificate"].write_text(forest.privacy_.to_markdown(), encoding="utf-8")
+    files["as JSON"].write_text(forest.privacy_.to_json() + "\n", encoding="utf-8")
+    return DemoResult(comparisons, files)
+
+
+def _forest(data: Dataset, epsilon: float, random_state: int) -> PrivateForestClassifier:
+    # A ledger of its own: the data is public and meant to be trained on again and again.
+    return PrivateForestClassifier(data.schema, epsilon=epsilon, random_state=random_state, ledger=MemoryLedger())
+
+
+def _compare(name: str) -> Comparison:
+    data: Dataset = getattr(datasets, name)()
+    private, ordinary, trivial = [], [], []
+    for seed, (train, test) in enumerate(_splits(data)):
+        X, y, held_out, truth = data.X.iloc[train], data.y.iloc[train], data.X.iloc[test], data.y.iloc[test]
+        forests = [_forest(data, epsilon, seed).fit(X, y) for epsilon in EPSILONS]
+        private.append([float(np.mean(forest.predict(held_out) == truth)) for forest in forests])
+        ordinary.append(_ordinary_forest(seed).fit(X, y).score(held_out, truth))
+        trivial.append(float(np.mean(truth == y.mode()[0])))
+    return Comparison(name, EPSILONS, np.array(private), float(np.mean(ordinary)), float(np.mean(trivial)))
+
+
+def _splits(data: Dataset) -> Iterator[tuple[Any, Any]]:
+    splitter = StratifiedShuffleSplit(N_RUNS, test_size=TEST_SHARE, random_state=0)
+    yield from splitter.split(data.X, data.y)
+
+
+def _ordinary_forest(seed: int) -> Any:
+    texts = make_column_selector(dtype_include=object)
+    coded = make_column_transformer((OneHotEncoder(), texts), remainder="passthrough")
+    return make_pipeline(coded, RandomForestClassifier(n_estimators=100, random_state=seed))

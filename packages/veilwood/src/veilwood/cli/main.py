@@ -1,0 +1,476 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: words in, one line per error out, an exit code for each kind of ending; no computation of its own.
+
+What a command does is in the library; the demo is in ``demo``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from veilwood import estimators
+from veilwood._version import __version__
+from veilwood.cli.doctor import doctor
+from veilwood.cli.fit import evaluate_model, predict, quality_file, tune_settings
+from veilwood.cli.ledger import existing_ledger, ledgers, left_of
+from veilwood.cli.models import explain, export, report_model, sign, verify
+from veilwood.cli.options import (
+    ASKED_FIRST,
+    UNSAID,
+    AsJson,
+    Care,
+    Csv,
+    Delta,
+    Epsilon,
+    Force,
+    LedgerPath,
+    Params,
+    check_output,
+    confirm_spend,
+    option_groups,
+    read_params,
+    say,
+    set_level,
+    take_level,
+    tell,
+    typed,
+)
+from veilwood.cli.schema import SchemaPath, TableArgument, schemas
+from veilwood.data.columns import closest
+from veilwood.data.problems import showing_values
+from veilwood.data.schema import Schema, TaskKind
+from veilwood.engines.sql.preview import statements_of
+from veilwood.engines.sql.session import is_database
+from veilwood.errors import (
+    BudgetExceededError,
+    FileError,
+    LedgerError,
+    PrivacyWarning,
+    SchemaError,
+    UseError,
+    UtilityWarning,
+    VeilwoodError,
+)
+from veilwood.estimators.parameters import from_plan
+from veilwood.models import file as model_file
+from veilwood.privacy.ledger_stores import Ledger, open_ledger
+from veilwood.privacy.plan import Plan
+from veilwood.progress import silent
+from veilwood.safe_io import write_file
+from veilwood.tune import SEARCHED, tune
+from veilwood_audit.commands import audits, certificate
+from veilwood_papers.commands import bench, papers
+from veilwood_secure.commands import secure
+from veilwood_service.commands import remote, serve, service_commands
+
+__all__ = ["FAMILIES", "main"]
+
+
+def _families() -> dict[str, dict[TaskKind, type]]:
+    """Name the estimators that make a model as one types them."""
+    found: dict[str, dict[TaskKind, type]] = {}
+    for name in estimators.__all__:
+        if not name.endswith("Predictor"):
+            kind = getattr(estimators, name)
+            found.setdefault(estimators.family_of(name), {})[kind.task] = kind
+    return found
+
+
+FAMILIES = _families()
+"""The estimators by their name on the command line; the schema's task picks the one of a family."""
+
+DEFAULT = "private-forest"
+"""The one that most people should use."""
+
+# Both click, and the copy of it inside newer typers, derive every complaint about the words typed from this one.
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+app = typer.Typer(
+    name="veilwood",
+    help="Differentially private tree ensembles. Start with: veilwood demo",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(schemas, name="schema")
+app.add_typer(ledgers, name="ledger")
+app.add_typer(audits, name="audit")
+app.add_typer(secure, name="secure")
+app.add_typer(remote, name="remote")
+app.add_typer(service_commands, name="service")
+app.add_typer(bench, name="bench")
+app.add_typer(papers, name="papers")
+app.command()(certificate)
+app.command()(doctor)
+app.command()(explain)
+app.command()(export)
+app.command("evaluate")(evaluate_model)
+app.command("report")(report_model)
+app.command("tune")(tune_settings)
+app.command()(predict)
+app.command()(serve)
+app.command()(sign)
+app.command()(verify)
+
+
+# -- how a run ends ------------------------------------------------------------------------------------------
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code.
+
+    | code | meaning |
+    |---|---|
+    | 0 | done |
+    | 1 | unexpected: please report it |
+    | 2 | bad input: words, parameters, schema or table |
+    | 3 | the budget does not allow it; nothing was spent |
+    | 4 | a file or ledger is damaged, missing or cannot be written |
+    | 5 | an audit refuted a claim |
+    | 130 | interrupted |
+
+    With ``--json`` an error is printed as JSON too, on stderr.
+
+    Examples
+    --------
+    >>> main(["--version"])
+    veilwood 0.1.0
+    0
+    """
+    if argv is None and "_VEILWOOD_COMPLETE" in os.environ:  # a shell asks what could come next
+        app(prog_name="veilwood")
+    words = list(sys.argv[1:] if argv is None else argv)
+    level, rest = take_level(words)  # anywhere on the line, whatever the command
+    debug = level == "debug"
+    command = typer.main.get_command(app)
+    with warnings.catch_warnings(), silent() if level == "error" else nullcontext():
+        _plain_warnings(level)
+        try:
+            set_level(level)
+            with command.make_context("veilwood", rest or ["--help"]) as run:
+                command.invoke(run)
+            sys.stdout.flush()
+            return 0
+        except typer.Exit as ending:
+            return int(ending.exit_code)
+        except BrokenPipeError:  # the reader, such as head, has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        except (Exception, KeyboardInterrupt) as error:
+            if debug:
+                traceback.print_exc()
+            code, text = _explained(error)
+            for note in getattr(error, "__notes__", ()):
+                text += f" {note}" if text.endswith((".", "?", ")")) else f". {note}"
+            text = " ".join(text.split())
+            if "--json" in words:
+                print(json.dumps({"error": type(error).__name__, "message": text, "exit_code": code}), file=sys.stderr)
+            else:
+                print(f"error: {text}", file=sys.stderr)
+            return code
+
+
+def _explained(error: BaseException) -> tuple[int, str]:
+    """Exit code and message of an error."""
+    match error:
+        case KeyboardInterrupt() | typer.Abort():
+            return 130, "interrupted."
+        case BudgetExceededError():
+            return 3, str(error)
+        case FileError() | LedgerError():
+            return 4, str(error)
+        case VeilwoodError():
+            return 2, str(error)
+        case UsageError():
+            return 2, f"{error.format_message()} Hint: see --help."  # type: ignore[attr-defined]
+        case OSError():
+            return 4, f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
+        case _:
+            return 1, f"unexpected {type(error).__name__}: {error}. Hint: run again with --debug for the traceback."
+
+
+def _plain_warnings(level: str) -> None:
+    """Show our own warnings as one line each, those of privacy always; others' only to those who debug."""
+
+    def show(message: Warning | str, *place: Any, **more: Any) -> None:
+        print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+    warnings.simplefilter("default" if level == "debug" else "ignore")
+    warnings.simplefilter("always", PrivacyWarning)
+    warnings.simplefilter("ignore" if level == "error" else "always", UtilityWarning)
+    warnings.showwarning = show
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"veilwood {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Tell only results, errors and what is NOT PRIVATE; stands anywhere.")
+    ] = False,
+    log_level: Annotated[
+        str, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error; stands anywhere.")
+    ] = "info",
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks; stands anywhere.")] = False,
+) -> None:
+    pass
+
+
+# -- demo ----------------------------------------------------------------------------------------
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Where files go.")] = Path("veilwood-demo"),
+    as_json: AsJson = False,
+) -> None:
+    """See it work on embedded data, in seconds.
+
+    Trains at several epsilons beside an ordinary forest; writes a picture, a model and its certificate.
+
+    \b
+    Example:
+      veilwood demo --out veilwood-demo
+    """
+    from veilwood.cli import demo as demonstration  # matplotlib would double the start of every other command
+
+    if out.exists() and not out.is_dir():
+        raise UseError(f"{out} is a file. Hint: give the path of a folder with --out.")
+    out.mkdir(parents=True, exist_ok=True)
+    result = demonstration.run(out)
+    if as_json:
+        print(json.dumps(result.to_dict(), indent=2))
+    else:
+        result.show()
+
+
+# -- plan, fit, predict ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Described:
+    """The estimator that a command line describes: by its family, or by the name of its class."""
+
+    estimator: Annotated[
+        str, typer.Option("--estimator", metavar="NAME", help=f"One of: {', '.join(FAMILIES)}; or a class.")
+    ] = DEFAULT
+    epsilon: Epsilon = 1.0
+    delta: Delta = 0.0
+    param: Params = None
+
+    def made(self, schema: Schema, ledger: Ledger | None = None) -> Any:
+        """Make it for a schema."""
+        family = self.estimator
+        if family in estimators.__all__:
+            family = estimators.family_of(family)
+        if family not in FAMILIES:
+            raise UseError(
+                f"there is no estimator {family!r}.{closest(family, FAMILIES)} Hint: one of {', '.join(FAMILIES)}."
+            )
+        kind = FAMILIES[family].get(schema.task)
+        if kind is None:
+            raise SchemaError(f"{family} does not do {schema.task}, the task of schema {schema.name!r}.")
+        own = {"schema", "epsilon", "delta", "ledger"}  # these have options of their own
+        known = [name for name in inspect.signature(kind).parameters if name not in own]
+        given: dict[str, Any] = {"random_state": 0}  # public; fixed, so that the plan shown is the plan carried out
+        if schema.privacy_unit is not None:
+            given["privacy_unit"] = schema.privacy_unit
+        for key, value in read_params(self.param).items():
+            if key not in known:
+                slip = f"--{key} has an option of its own" if key in own else f"keys are {', '.join(known)}"
+                raise UseError(f"--param {key!r} is not understood.{closest(key, known)} Hint: {slip}.")
+            given[key] = value
+        return kind(schema, epsilon=self.epsilon, delta=self.delta, ledger=ledger, **given)
+
+
+BY_DEFAULT: Final = Described()
+
+SqlOption = Annotated[
+    str | None,
+    typer.Option("--sql", metavar="ENGINE|ADDRESS", help="Show the statements that a database would get."),
+]
+
+
+@app.command()
+@option_groups
+def plan(
+    schema: SchemaPath,
+    table: Annotated[str | None, typer.Argument(metavar="TABLE", help="Never opened: for symmetry with fit.")] = None,
+    described: Described = BY_DEFAULT,
+    search: Annotated[bool, typer.Option("--search", help="Plan many settings and rank them; needs --rows.")] = False,
+    rows: Annotated[int | None, typer.Option(metavar="N", help="For --search: how many rows, if public.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="PLAN.json", help="Save it, for fit --plan.")
+    ] = None,
+    sql: SqlOption = None,
+    csv: Csv = UNSAID,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what fit would cost; no data is read.
+
+    Prints what would be released, the loss, the sensitivity and how large the noise would be. A saved plan can be
+    signed, and is carried out as it stands by fit --plan.
+
+    \b
+    Example:
+      veilwood plan --schema visits.json --epsilon 0.5 -o plan.json
+      veilwood plan --schema visits.json --epsilon 0.5 --estimator random-trees --search --rows 2000
+      veilwood plan --schema visits.json --sql postgres
+    """
+    declared = csv.declared(_load_schema(schema))
+    forest = described.made(declared)
+    if search != (rows is not None):
+        raise UseError(
+            "--search and --rows go together. Hint: --search --rows N, with N public or noisy; the number of rows for "
+            "a private-forest is --param n_rows=N."
+        )
+    if out is not None:
+        check_output(out, force)
+    if rows is None:
+        made = forest.plan()
+        if out is not None:
+            made.save(out)
+    else:
+        given = read_params(described.param)
+        grid = {key: v if isinstance(v, list) else [v] for key, v in given.items() if key in SEARCHED}
+        made = tune(forest.schema, forest, n=rows, epsilon=described.epsilon, delta=described.delta, grid=grid)
+    saved = f"\nPlan: {out}, sha256 {made.fingerprint()}" if isinstance(made, Plan) and out is not None else ""
+    told = made.to_dict()
+    if sql is not None:
+        statements = statements_of(forest, sql)
+        told["statements"] = statements
+        saved += "\n\n-- What the database would get. KEY stands for a secret key; later rounds have other constants.\n"
+        saved += "\n".join(f"{statement};" for statement in statements)
+    say(as_json, told, f"{made}{saved}", short=None if out is None else str(out))
+
+
+@app.command()
+@option_groups
+def fit(
+    context: typer.Context,
+    table: TableArgument,
+    schema: SchemaPath,
+    described: Described = BY_DEFAULT,
+    ledger: LedgerPath = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="MODEL", help="Default: TABLE's name with .veilwood.")
+    ] = None,
+    plan: Annotated[
+        Path | None, typer.Option("--plan", metavar="PLAN.json", help="Carry out exactly this; it names the rest.")
+    ] = None,
+    csv: Csv = UNSAID,
+    evaluate_share: Annotated[
+        float | None,
+        typer.Option("--evaluate-share", metavar="S", help="Set this share of the units aside and evaluate on them."),
+    ] = None,
+    evaluate_epsilon: Annotated[
+        float | None,
+        typer.Option("--evaluate-epsilon", metavar="E", help="Its price, where it costs something of its own."),
+    ] = None,
+    care: Care = ASKED_FIRST,
+) -> None:
+    """Train a private model on a table.
+
+    Prints the plan, charges the ledger once, writes the model with its certificate inside. With --plan, estimator,
+    budget and parameters are those of the plan, and the certificate shows its hash.
+
+    \b
+    Example:
+      veilwood fit visits.csv --schema visits.json --epsilon 1 --ledger visits.db -o visits.veilwood
+      veilwood fit visits.csv --schema visits.json --plan plan.json --ledger visits.db
+    """
+    out = Path(re.split(r"[.*?\[]", Path(table).name)[0] or "model").with_suffix(".veilwood") if out is None else out
+    check_output(out, care.force)
+    if evaluate_share is not None:
+        check_output(quality_file(out), care.force)
+    if is_database(table):
+        check_output(statements_file(out), care.force)
+    book = open_ledger(None) if ledger is None else existing_ledger(ledger)
+    declared = csv.declared(_load_schema(schema))
+    if plan is None:
+        forest = described.made(declared, book)
+        planned = forest.plan()
+    else:
+        planned = Plan.load(plan)
+        if named := typed(context, inspect.signature(Described).parameters):
+            raise UseError(f"--plan names its own {named[0]}. Hint: leave --{named[0]} out, or make a new plan.")
+        forest = from_plan(declared, planned, book)
+    if not care.as_json:
+        tell(planned.explain())
+    beside = "" if evaluate_epsilon is None else f" and epsilon={evaluate_epsilon:g} of the evaluation"
+    if evaluate_share is not None and not beside:
+        beside = " (training and evaluation together: nobody is in both)"
+    confirm_spend(f"{planned.loss}{beside}", None if ledger is None else book, care.yes)
+    with _spend_noted(book, planned), showing_values(care.show_values):
+        forest.fit(table, plan=planned, evaluate_share=evaluate_share, evaluate_epsilon=evaluate_epsilon)
+        model_file.save(forest, out)
+        if hasattr(forest, "statements_"):
+            write_file(statements_file(out), "".join(f"{one}\n" for one in forest.statements_).encode())
+        if evaluate_share is not None:
+            forest.evaluation_.save(quality_file(out))
+    if not care.as_json and (learned := forest.plan_.choices.get("learned")):
+        tell(f"Chosen on the way, from what had been released: {learned}.")
+    data = {"model": str(out), "certificate": forest.privacy_.to_dict(), "plan": forest.plan_.to_dict()}
+    if evaluate_share is not None:
+        data["evaluation"] = forest.evaluation_.to_dict()
+        told = f"\nOn the units set aside:\n{forest.evaluation_.quality}\nWritten to {quality_file(out)}"
+        if not care.as_json:
+            tell(told)
+    where = "not recorded: no --ledger was given" if ledger is None else f"recorded in {book.name}, {left_of(book)}"
+    record = f"\nStatements, by their SHA-256: {statements_file(out)}" if hasattr(forest, "statements_") else ""
+    told = f"\nCertificate: {forest.privacy_}\nSpend: {where}\nModel: {out}{record}"
+    say(care.as_json, data, told, short=str(out))
+
+
+def statements_file(model: Path) -> Path:
+    """Where the hashes of the statements that a database got are written."""
+    return model.with_suffix(".statements.txt")
+
+
+# -- helpers ---------------------------------------------------------------------------------------------------
+
+
+def _load_schema(path: Path) -> Schema:
+    schema = Schema.load(path)
+    if schema.inferred:
+        warnings.warn(
+            f"{path} is an unreviewed draft: its bounds and categories were read off the data, so the result is NOT "
+            'PRIVATE. Hint: replace them by public knowledge and delete the marks "bounds", "notes" and "inferred".',
+            PrivacyWarning,
+            stacklevel=2,
+        )
+    return schema
+
+
+@contextmanager
+def _spend_noted(book: Ledger, planned: Plan) -> Iterator[None]:
+    """Add to whatever goes wrong inside, Ctrl-C too, whether the budget was spent."""
+    before = {entry.id for entry in book.entries()}
+    try:
+        yield
+    except BaseException as error:
+        if getattr(error, "__notes__", ()):  # the door has said it
+            raise
+        mine = [e for e in book.entries() if e.id not in before and e.plan == planned.fingerprint()]
+        spent = any(entry.state != "cancelled" for entry in mine)
+        error.add_note(f"{planned.loss} counts as spent ({book.name})." if spent else "Nothing was spent.")
+        raise

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One column of a schema: what is public about its values, checked when it is made.
+
+The table of columns, with its target and its JSON form, is in ``schema``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from veilwood.data.canonical import PARTS, Nothing, text_of
+from veilwood.data.frames import Floats
+from veilwood.errors import SchemaError, shown
+
+__all__ = ["COLUMN_KEYS", "MAX_CATEGORIES", "TRANSFORMS", "Column", "closest"]
+
+ColumnKind = Literal["categorical", "numeric"]
+Label: TypeAlias = str | int | float | bool
+LabelType = Literal["text", "int", "float", "bool"]
+
+MAX_CATEGORIES: Final = 65535  # category codes are uint16, and one code is kept for missing values
+
+
+class _Transform(NamedTuple):
+    forward: Callable[[Floats], Floats]
+    inverse: Callable[[Floats], Floats]
+    valid_from: float
+
+
+TRANSFORMS: Final[dict[str, _Transform]] = {
+    "log1p": _Transform(np.log1p, np.expm1, math.nextafter(-1.0, 0.0)),
+    "sqrt": _Transform(np.sqrt, np.square, 0.0),
+    "asinh": _Transform(np.arcsinh, np.sinh, -math.inf),
+}
+
+
+def closest(word: str, words: Iterable[str]) -> str:
+    """Return `` Did you mean 'x'?`` for the nearest of ``words``, or nothing."""
+    small = {one.lower(): one for one in words}
+    near = difflib.get_close_matches(word.lower(), list(small), n=1)
+    return f" Did you mean {small[near[0]]!r}?" if near else ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column, as far as it is public.
+
+    Parameters
+    ----------
+    name : str
+        The name in the table.
+    kind : {"categorical", "numeric"}
+        Whether the values are labels or numbers.
+    values : sequence, categorical only
+        Every category that can occur: texts, numbers or booleans. They are kept as the text by which categories are
+        compared (``veilwood.data.canonical`` has the rule): 1, 1.0, "1" and "1.0" are all the category "1".
+    lower, upper : float, numeric only
+        Public bounds. Numbers outside are clamped to them.
+    nullable : bool, default False
+        Missing values are allowed and are treated as a value of their own. Otherwise they are refused.
+    bins : int, optional, numeric only
+        Into how many bins of equal width (after ``transform``) a method that needs categories cuts the range.
+    cutoffs : sequence of float, numeric only
+        Where such a method cuts instead; a value equal to a cutoff falls to its right.
+    transform : {"log1p", "sqrt", "asinh"}, optional, numeric only
+        Scale on which the range is divided evenly.
+    other : str, optional, categorical only
+        The category that stands for every value not in ``values``; itself one of ``values``.
+    prefix : int, optional, categorical only
+        Only so many characters at the beginning of a cell count: the first two of a postcode, say.
+    part : {"year", "month", "weekday", "hour"}, optional
+        Cells are dates, written as 2026-01-31 or 31.1.2026, and this part of them counts: a number, or a category. Days
+        of the week are 1 (Monday) to 7.
+    of : str, optional
+        The column of the table to read, where it has another name: so one date can give a year and a month.
+
+    Attributes
+    ----------
+    labels : tuple
+        The values as they were declared; what predictions of this column say.
+    label_type : {"text", "int", "float", "bool"}
+        Their type: whole numbers, numbers or booleans where all of them are, otherwise text.
+
+    Examples
+    --------
+    >>> Column("age", "numeric", lower=0, upper=120, nullable=True)
+    Column('age', numeric, 0 to 120, nullable)
+    >>> smoker = Column("smoker", "categorical", values=[True, False])
+    >>> smoker.values, smoker.labels, smoker.label_type
+    (('True', 'False'), (True, False), 'bool')
+    """
+
+    name: str
+    kind: ColumnKind
+    values: tuple[str, ...] = ()
+    lower: float | None = None
+    upper: float | None = None
+    nullable: bool = False
+    bins: int | None = None
+    cutoffs: tuple[float, ...] = ()
+    transform: str | None = None
+    other: str | None = None
+    prefix: int | None = None
+    part: str | None = None
+    of: str | None = None
+    labels: tuple[Label, ...] = field(init=False, default=())
+    label_type: LabelType = field(init=False, default="text")
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise SchemaError(f"a column name must be a non-empty text, not {shown(self.name)}.")
+        if not isinstance(self.nullable, bool):
+            raise self._error(f"'nullable' is {shown(self.nullable)}", "use true or false")
+        if self.of is not None and (not isinstance(self.of, str) or not self.of):
+            raise self._error(f"'of' is {shown(self.of)}", "name the column of the table to read")
+        if self.part is not None and (not isinstance(self.part, str) or self.part not in PARTS):
+            raise self._error(f"unknown part {shown(self.part)}", f"use one of {list(PARTS)}")
+        if self.prefix is not None and (self.part is not None or type(self.prefix) is not int or self.prefix < 1):
+            raise self._error(f"prefix={shown(self.prefix)}", "use a whole number of 1 or more, and no part")
+        if self.kind == "categorical":
+            self._check_categorical()
+        elif self.kind == "numeric":
+            self._check_numeric()
+        else:
+            raise self._error(f"unknown kind {shown(self.kind)}", "use 'categorical' or 'numeric'")
+
+    @cached_property
+    def source(self) -> str:
+        """Name of the table's column that is read."""
+        return self.name if self.of is None else self.of
+
+    @cached_property
+    def bounds(self) -> tuple[float, float]:
+        """Lower and upper bound of a numeric column."""
+        if self.lower is None or self.upper is None:
+            raise self._error("a categorical column has no bounds", "ask a numeric column")
+        return self.lower, self.upper
+
+    def _error(self, problem: str, hint: str) -> SchemaError:
+        return SchemaError(f"column {shown(self.name)}: {problem}. Hint: {hint}.")
+
+    def _check_categorical(self) -> None:
+        for key in ("lower", "upper", "bins", "cutoffs", "transform"):
+            if getattr(self, key) not in (None, ()):
+                raise self._error(f"{key!r} belongs to numeric columns", "remove it, or set kind to 'numeric'")
+        if isinstance(self.values, str) or not isinstance(self.values, Iterable):
+            raise self._error(f"'values' is {shown(self.values)}, not a list", 'write ["a", "b", ...]')
+        values = list(self.values)
+        if len(values) > MAX_CATEGORIES:
+            raise self._error(f"{len(values)} values, more than {MAX_CATEGORIES}", "group rare ones under an 'other'")
+        if any(not isinstance(v, str | int | float | np.generic) for v in values):
+            raise self._error(
+                "'values' holds something that is neither text nor number", "for missing values set nullable"
+            )
+        if any(isinstance(v, str) and not v for v in values):
+            raise self._error("an empty text is not a category", "it means a missing value: set nullable to true")
+        texts = tuple(text for text in map(text_of, values) if isinstance(text, str))
+        if len(texts) < len(values) or any(isinstance(v, float | np.floating) and math.isinf(v) for v in values):
+            raise self._error("'values' holds something that is not finite", "for missing values set nullable")
+        if not texts:
+            raise self._error("no values", "list every category that can occur, whether or not the data has it")
+        self._check_distinct(values, texts)
+        object.__setattr__(self, "values", texts)
+        label_type, labels = _labels(values, texts)
+        object.__setattr__(self, "label_type", label_type)
+        object.__setattr__(self, "labels", labels)
+        if self.other is not None:
+            other = text_of(self.other)
+            if isinstance(other, Nothing) or other not in texts:
+                raise self._error(f"other={shown(self.other)} is not one of its values", "add it to 'values'")
+            object.__setattr__(self, "other", other)
+
+    def _check_distinct(self, values: list[Any], texts: tuple[str, ...]) -> None:
+        first: dict[str, int] = {}
+        for place, text in enumerate(texts):
+            one = first.setdefault(text, place)
+            if one != place:
+                pair = f"{shown(values[one])} and {shown(values[place])}"
+                same = "value " + shown(text) if values[one] == values[place] else f"{pair} are one category, which"
+                raise self._error(
+                    f"{same} appears twice",
+                    "list each category once; texts that are the same number are one, so put a letter before codes",
+                )
+
+    def _check_numeric(self) -> None:
+        if self.values != () or self.other is not None or self.prefix is not None:
+            key = "other" if self.other is not None else "values" if self.values != () else "prefix"
+            raise self._error(f"{key!r} belongs to categorical columns", "remove it, or set kind to 'categorical'")
+        lower, upper = self._number("lower", self.lower), self._number("upper", self.upper)
+        if lower >= upper:
+            raise self._error(f"lower={lower:g} is not below upper={upper:g}", "swap or widen the bounds")
+        if not 1e-300 < upper - lower < math.inf:
+            raise self._error(f"the range {lower:g} to {upper:g} cannot be divided", "choose other bounds")
+        object.__setattr__(self, "lower", lower)
+        object.__setattr__(self, "upper", upper)
+        if self.bins is not None and (type(self.bins) is not int or not 1 <= self.bins < MAX_CATEGORIES):
+            raise self._error(f"bins={shown(self.bins)}", "use a whole number of 1 or more")
+        if self.transform is not None:
+            if not isinstance(self.transform, str) or self.transform not in TRANSFORMS:
+                raise self._error(f"unknown transform {shown(self.transform)}", f"use one of {sorted(TRANSFORMS)}")
+            if lower < TRANSFORMS[self.transform].valid_from:
+                raise self._error(f"{self.transform} is not defined at lower={lower:g}", "use 'asinh', or raise lower")
+        if isinstance(self.cutoffs, str) or not isinstance(self.cutoffs, Iterable):
+            raise self._error(f"cutoffs={shown(self.cutoffs)}", "write a list of numbers")
+        cutoffs = tuple(self._number("cutoffs", c) for c in self.cutoffs)
+        if len(cutoffs) >= MAX_CATEGORIES - 1:
+            raise self._error(f"{len(cutoffs)} cutoffs, {MAX_CATEGORIES - 1} or more", "keep the most useful ones")
+        object.__setattr__(self, "cutoffs", cutoffs)
+        if any(a >= b for a, b in zip((lower, *cutoffs), (*cutoffs, upper), strict=True)):
+            raise self._error(
+                f"cutoffs {shown(list(cutoffs))} do not increase strictly between {lower:g} and {upper:g}",
+                "sort them and drop those at or outside the bounds",
+            )
+        if cutoffs and self.bins is not None:
+            raise self._error("both 'bins' and 'cutoffs' are given", "keep one")
+
+    def _number(self, key: str, value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+            raise self._error(f"{key} is {shown(value)}, not a number", "numeric columns need lower and upper")
+        try:
+            number = float(value)
+        except OverflowError:  # a whole number beyond all floats
+            number = math.inf
+        if not math.isfinite(number):
+            raise self._error(f"{key} is {shown(value)}", "bounds and cutoffs must be finite")
+        return number
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form; keys at their defaults are left out."""
+        out: dict[str, Any] = {}
+        for key in COLUMN_KEYS:
+            value = getattr(self, key)
+            if value is None or value is False or value == ():
+                continue
+            out[key] = list(value) if isinstance(value, tuple) else value
+        if self.labels:
+            out["values"] = list(self.labels)
+        if self.other is not None:
+            out["other"] = self.labels[self.values.index(self.other)]
+        return out
+
+    def describe(self) -> str:
+        """Say in a few words what values the column takes."""
+        words: list[str] = []
+        if self.kind == "categorical":
+            words.append(", ".join(self.values[:8]))
+            words += [f"... ({len(self.values)})"] * (len(self.values) > 8)
+            words += [f"unknown is {self.other!r}"] * (self.other is not None)
+            words += [f"first {self.prefix} characters"] if self.prefix else []
+        else:
+            words.append(f"{self.lower:g} to {self.upper:g}")
+            words += [self.transform] if self.transform else []
+            words += [f"{self.bins} bins"] if self.bins else []
+            words += ["cut at " + ", ".join(f"{c:g}" for c in self.cutoffs)] if self.cutoffs else []
+        words += [f"{self.part} of {self.source!r}" if self.part else f"in {self.of!r}"] * bool(self.part or self.of)
+        return ", ".join(words + ["nullable"] * self.nullable)
+
+    def __repr__(self) -> str:
+        return f"Column({self.name!r}, {self.kind}, {self.describe()})"
+
+
+def _labels(values: list[Any], texts: tuple[str, ...]) -> tuple[LabelType, tuple[Label, ...]]:
+    """Return declared values in the one type that all of them have, or as texts."""
+    if all(isinstance(value, bool | np.bool_) for value in values):
+        return "bool", tuple(map(bool, values))
+    numbers = [value for value in values if isinstance(value, int | float | np.integer | np.floating)]
+    if len(numbers) == len(values) and not any(isinstance(value, bool | np.timedelta64) for value in values):
+        if not any(isinstance(value, float | np.floating) for value in values):
+            if all(-(2**63) <= int(value) < 2**63 for value in values):
+                return "int", tuple(map(int, values))
+        elif all(text_of(float(text)) == text for text in texts):
+            return "float", tuple(map(float, texts))
+    return "text", tuple(_printable(v) if isinstance(v, str) else text for v, text in zip(values, texts, strict=True))
+
+
+def _printable(text: str) -> str:
+    return str.__str__(text).encode(errors="backslashreplace").decode()  # half a surrogate pair cannot be saved
+
+
+COLUMN_KEYS: Final = tuple(entry.name for entry in fields(Column) if entry.init)

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""At most k rows of an id: whose row it is, and which rows of a person are kept. The one rule for every source.
+
+When two ids are the same is decided in ``canonical``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numpy.typing import NDArray
+
+from veilwood.data.canonical import ColumnCells, Nothing, category_codes, id_of
+from veilwood.data.frames import target_cells
+from veilwood.data.numbers import numbers_of
+from veilwood.data.problems import Invalid, Problem
+from veilwood.errors import OutOfSchemaError, ParameterError, UseError
+from veilwood.privacy import entropy
+from veilwood.privacy.entropy import words
+from veilwood.privacy.neighbours import Rows, RowsOf, Unit
+from veilwood.safe_io import is_whole
+
+__all__ = [
+    "MOST_WEIGHT",
+    "NOBODY",
+    "Keeps",
+    "Weights",
+    "check_weight",
+    "choose_rows",
+    "first_rows",
+    "id_codes",
+    "no_id",
+    "nobody",
+    "scrambled",
+    "weighed",
+]
+
+
+Keeps = Callable[[str], bool]
+"""Whether an id, by its canonical text, is in a part of the units."""
+NOBODY = -1  # whose row cannot be told: never kept
+
+
+def first_rows(person: npt.NDArray[np.int64], order: npt.NDArray[np.uint64], at_most: int) -> npt.NDArray[np.intp]:
+    """Return the first ``at_most`` rows of each person in the given order, sorted by person and order.
+
+    Which rows of a person are kept depends on the order of that person's rows alone: taking someone away leaves the
+    others' rows as they were, so that all rows of a person change at most ``at_most`` kept rows.
+
+    Examples
+    --------
+    >>> first_rows(np.array([5, 8, 5, 5]), np.array([3, 1, 1, 2], np.uint64), 2)
+    array([2, 3, 1])
+    """
+    rows = np.lexsort((order, person))
+    grouped = person[rows]
+    rank = np.arange(len(grouped)) - np.searchsorted(grouped, grouped, side="left")
+    kept: npt.NDArray[np.intp] = rows[(rank < at_most) & (grouped != NOBODY)]
+    return kept
+
+
+def choose_rows(
+    partitions: Iterable[Iterable[ColumnCells]], cap: RowsOf, invalid: Invalid, keeps: Keeps | None = None
+) -> list[npt.NDArray[np.bool_]]:
+    """Choose at random which rows of each id to keep, given the id columns of all partitions.
+
+    ``keeps`` says which ids are there at all, where a part of them was set aside.
+    """
+    numbering: dict[str, int] = {}  # exact, as two ids that share a number would disturb each other
+    columns: list[npt.NDArray[np.int64]] = []
+    for partition in partitions:
+        pieces = [np.empty(0, np.int64)]
+        for values in partition:
+            codes, texts = id_codes(values, cap, invalid)
+            here = [keeps is None or keeps(text) for text in texts]
+            ids = [
+                numbering.setdefault(text, len(numbering)) if kept else NOBODY
+                for text, kept in zip(texts, here, strict=True)
+            ]
+            pieces.append(np.array([*ids, NOBODY], np.int64)[codes])
+        columns.append(np.concatenate(pieces))
+    everyone = np.concatenate(columns)
+    kept = np.zeros(len(everyone), dtype=bool)
+    kept[first_rows(everyone, entropy.words(len(everyone)), cap.at_most)] = True
+    return np.split(kept, np.cumsum([len(column) for column in columns])[:-1])
+
+
+def id_codes(values: ColumnCells, cap: RowsOf, invalid: Invalid) -> tuple[npt.NDArray[np.intp], list[str]]:
+    """Number the ids of a column; rows of which it cannot be told whose they are get ``NOBODY``, or are refused."""
+    codes, texts = category_codes(values, id_of)
+    worst = codes.min(initial=0)
+    if worst < 0 and invalid == "refuse":
+        raise nobody(cap, missing=worst == Nothing.MISSING.value)
+    return np.maximum(codes, NOBODY), texts
+
+
+def nobody(cap: RowsOf, *, missing: bool) -> OutOfSchemaError:
+    """Say that it cannot be told whose row one is."""
+    problem = "a missing value" if missing else "an id that is neither text nor a whole number"
+    rounded = "" if missing else " (floats beyond 2^53 are rounded)"
+    kind = Problem.MISSING if missing else Problem.UNUSABLE
+    return OutOfSchemaError(
+        f"column {cap.id!r} has {problem}{rounded}, so whose row it is cannot be told. "
+        "Hint: drop such rows, or give each an id of its own.",
+        column=cap.id,
+        problems=((cap.id, kind.in_short),),
+    )
+
+
+def no_id(cap: RowsOf) -> OutOfSchemaError:
+    """Say that the column of ids is not there."""
+    return OutOfSchemaError(
+        f"the table has no column {cap.id!r}, which the privacy unit names. Hint: pass a table that has it, or the "
+        "file itself: fit(path).",
+        column=cap.id,
+    )
+
+
+def scrambled(values: NDArray[np.integer[Any]], seed: int) -> NDArray[np.uint64]:
+    """Return a 64-bit number for each row (splitmix64, one column after the other); equal rows get equal numbers.
+
+    >>> one, other, again = scrambled(np.array([[1, 2], [2, 1], [1, 2]]), 7).tolist()
+    >>> one == again != other
+    True
+    """
+    state = np.full(len(values), seed % 2**64, np.uint64)
+    for column in values.T:
+        state += column.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        state ^= state >> np.uint64(31)
+    return state
+
+
+MOST_WEIGHT = 10_000
+
+
+class Weights(NamedTuple):
+    """The weight of each row, as it was given, and the largest one that counts."""
+
+    given: Any
+    most: int
+
+    @classmethod
+    def asked(cls, given: Any, most: object) -> Weights:
+        """Return weights with their declared maximum."""
+        if most is None:
+            raise UseError(
+                "sample_weight needs a public bound on what one row can do. Hint: max_weight=10, the largest weight "
+                "that counts, as a parameter of the estimator; noise grows with it."
+            )
+        return cls(given, check_weight(most))
+
+    def copies(self, n_rows: int, invalid: Invalid) -> NDArray[np.int64]:
+        """Say how often each row counts: its weight between 0 and the maximum, rounded up or down at random.
+
+        Each weight is read by itself, as a number of the table is; with "drop" a row without one does not count.
+
+        Notes
+        -----
+        Guarantee
+
+        A row counts at most ``most`` times, whatever its weight and the coins, and how often depends on no other row
+        (proofs/neighbours.md, attacked by packages/veilwood/tests/data/test_weights.py).
+        """
+        try:
+            numbers, _ = numbers_of(target_cells(self.given, total=invalid == "drop"), parse=invalid == "drop")
+        except OutOfSchemaError:
+            numbers = np.empty(0)
+        if numbers.shape != (n_rows,):
+            raise OutOfSchemaError("sample_weight has not one number for each row. Hint: an array as long as y.")
+        fits = numbers >= 0
+        if not fits.all() and invalid == "refuse":
+            raise OutOfSchemaError(
+                "sample_weight has entries that are below 0, missing or no number. Hint: mend them, or invalid='drop'."
+            )
+        kept = np.clip(np.where(fits, numbers, 0.0), 0.0, self.most)
+        whole = np.floor(kept)
+        coins = (words(n_rows) >> np.uint64(11)) / 2.0**53
+        copies: NDArray[np.int64] = np.minimum(whole + (coins < kept - whole), self.most).astype(np.int64)
+        return copies
+
+
+def check_weight(most: object) -> int:
+    """Return the declared maximum of weights."""
+    if not is_whole(most, 1, MOST_WEIGHT):
+        raise ParameterError("max_weight", most, f"must be a whole number from 1 to {MOST_WEIGHT:,}", "max_weight=10")
+    return int(most)  # type: ignore[call-overload, no-any-return]
+
+
+def weighed(unit: Unit, most: int) -> Unit:
+    """Return the unit that protects rows of weights up to ``most``: as many more rows.
+
+    >>> weighed(Rows(1), 3)
+    Rows(k=3)
+    """
+    if isinstance(unit, RowsOf):
+        return RowsOf(unit.id, unit.at_most * most)
+    return Rows(unit.k * most)

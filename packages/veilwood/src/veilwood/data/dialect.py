@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a CSV file is written: separator, encoding, decimal sign, thousands and the words for nothing.
+
+A dialect is public and stands in the schema. ``fit`` never guesses it, since one row could flip a guess; a draft
+does, for a person to review.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cache, cached_property
+from itertools import zip_longest
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from veilwood.errors import OutOfSchemaError, SchemaError, shown
+
+__all__ = ["DIALECT", "Dialect", "detect", "header_of"]
+
+ENCODINGS: Final = ("utf-8", "latin-1", "iso-8859-2", "iso-8859-15", "cp1250", "cp1251", "cp1252", "cp437", "cp850")
+SEPARATORS: Final = (",", ";", "\t", "|")
+_THOUSANDS: Final = ("", ".", ",", "'", " ")
+_MONEY: Final = "€$£¥"
+_CURRENCIES: Final = "EUR|USD|GBP|CHF|JPY|SEK|NOK|DKK|PLN|CZK"
+_SPACES: Final = " \t\u00a0\u2009\u202f"
+_NULL_WORDS: Final = (
+    "NA",
+    "N/A",
+    "n/a",
+    "NULL",
+    "null",
+    "NaN",
+    "nan",
+    "None",
+    "-",
+    "--",
+    "?",
+    "k.A.",
+    "k. A.",
+    "missing",
+)
+_PREVIEW: Final = 1 << 20  # bytes from which a dialect is guessed
+
+
+_LONGEST_NUMBER: Final = 400  # letters, blanks included
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How cells of a CSV file are written.
+
+    Parameters
+    ----------
+    sep : str, default ","
+        What separates cells: one character.
+    decimal : {".", ","}, default "."
+        The decimal sign of numbers.
+    thousands : {"", ".", ",", "'", " "}, default ""
+        What may stand between groups of three digits.
+    encoding : str, default "utf-8"
+        How characters are written, such as "latin-1" or "cp1252".
+    nulls : sequence of str
+        Words that mean a missing value, beside the empty cell; in every column.
+    money : bool, default False
+        Whether numbers may have a currency sign before or after them.
+    decimals : mapping
+        Columns that have a decimal sign of their own, with it: one export often mixes two programs.
+
+    Examples
+    --------
+    >>> german = Dialect(sep=";", decimal=",", thousands=".", money=True)
+    >>> german.number("1.234,50 €"), german.number("12,5"), german.number("1.5")
+    ('1234.50', '12.5', None)
+    >>> Dialect(sep=";", decimals={"dose": ","}).of("dose").number("12,5")
+    '12.5'
+    """
+
+    sep: str = ","
+    decimal: str = "."
+    thousands: str = ""
+    encoding: str = "utf-8"
+    nulls: tuple[str, ...] = ()
+    money: bool = False
+    decimals: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.sep, str) or len(self.sep) != 1 or not self.sep.isascii() or self.sep in '"\r\n':
+            raise _error("sep", self.sep, "one character, such as ';'")
+        if self.decimal not in (".", ","):
+            raise _error("decimal", self.decimal, "'.' or ','")
+        if self.thousands not in _THOUSANDS or self.thousands == self.decimal:
+            raise _error("thousands", self.thousands, "'', '.', ',', an apostrophe or a space; not the decimal sign")
+        if not isinstance(self.encoding, str) or _same_encoding(self.encoding) is None:
+            raise _error("encoding", self.encoding, f"one of {', '.join(ENCODINGS)}; convert other files to UTF-8")
+        words = self.nulls
+        if isinstance(words, str) or not isinstance(words, list | tuple) or not all(isinstance(w, str) for w in words):
+            raise _error("nulls", words, "a list of words")
+        if not isinstance(self.money, bool):
+            raise _error("money", self.money, "true or false")
+        signs = self.decimals
+        if not isinstance(signs, Mapping) or not all(isinstance(name, str) for name in signs):
+            raise _error("decimals", signs, 'columns and their decimal signs, such as {"dose": ","}')
+        for name, sign in signs.items():
+            if sign not in (".", ","):
+                raise _error(f"decimals of {name}", sign, "'.' or ','")
+        object.__setattr__(self, "decimals", _Signs(signs))
+        object.__setattr__(self, "nulls", tuple(word for word in dict.fromkeys(words) if word))
+        object.__setattr__(self, "encoding", _same_encoding(self.encoding))
+
+    @classmethod
+    def from_dict(cls, data: object) -> Dialect:
+        """Build a dialect from its JSON form; other keys are refused, as they would change how rows are read."""
+        if isinstance(data, Dialect):
+            return data
+        known = {entry.name for entry in fields(cls)}
+        if not isinstance(data, Mapping) or not known.issuperset(data):
+            raise SchemaError(
+                f"the schema's 'dialect' is not understood. Hint: its keys are {', '.join(sorted(known))}."
+            )
+        return cls(**data)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form; keys at their defaults are left out."""
+        given = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return {
+            key: list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
+            for key, value in given.items()
+            if value != getattr(DIALECT, key)
+        }
+
+    @cached_property
+    def plain_numbers(self) -> bool:
+        """Whether numbers are written as programs write them."""
+        return self.decimal == "." and not self.thousands and not self.money and not self.decimals
+
+    def of(self, column: str) -> Dialect:
+        """Return how a column is written, which may have a decimal sign of its own."""
+        sign = self.decimals.get(column, self.decimal)
+        return replace(self, decimal=sign, thousands="" if self.thousands == sign else self.thousands, decimals={})
+
+    @cached_property
+    def codec(self) -> str:
+        """The name by which Python decodes the file, whatever its bytes: one cell must not stop the others."""
+        return _total_codec(self.encoding)
+
+    def number(self, text: str) -> str | None:
+        """Return a number as programs write it, or None where the text is none in this dialect."""
+        if len(text) > _LONGEST_NUMBER:  # matching takes time with the square of the length
+            return None
+        found = _pattern(self.decimal, self.thousands, self.money).fullmatch(text)
+        if found is None or not (found["whole"] or found["rest"]):
+            return None
+        whole = re.sub("[^0-9]", "", found["whole"] or "")
+        return f"{found['sign']}{whole}{'.' + found['rest'] if found['rest'] else ''}{found['exponent']}"
+
+    def numbers(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Write the numbers of a column of text as programs do, each cell by itself; what is none stays none."""
+        if self.plain_numbers:
+            return values
+        # Most cells have digits and perhaps a decimal sign: these all at once, with the same result.
+        plain = pc.match_substring_regex(values, f"^-?[0-9]+({re.escape(self.decimal)}[0-9]+)?$")
+        usual = pc.fill_null(plain, False).combine_chunks()
+        cells = values.combine_chunks()
+        out = pc.if_else(usual, pc.replace_substring(cells, self.decimal, "."), None).cast(pa.string())
+        odd = pc.invert(usual)
+        rest = [self._rewritten(cell) for cell in cells.filter(odd).to_pylist()]
+        return pa.chunked_array([pc.replace_with_mask(out, odd, pa.array(rest, pa.string()))])
+
+    def _rewritten(self, cell: str | bytes | None) -> str | None:
+        if not cell:
+            return None
+        text = cell if isinstance(cell, str) else cell.decode("utf-8", "backslashreplace")
+        number = self.number(text)
+        return f"{text} (not as the dialect writes numbers)" if number is None else number
+
+
+class _Signs(dict[str, str]):
+    """Decimal signs by column, in a dialect that is compared and hashed, and so never changes."""
+
+    def _refuse(self, *_: object, **__: object) -> Any:
+        raise TypeError("a dialect does not change. Hint: make another one.")
+
+    __setitem__ = __delitem__ = __ior__ = update = pop = popitem = setdefault = clear = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Signs, (dict(self),)
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+
+def _error(key: str, value: object, hint: str) -> SchemaError:
+    return SchemaError(f"the dialect's {key!r} is {shown(value)}. Hint: {hint}.")
+
+
+def _same_encoding(name: str) -> str | None:
+    """Find a supported encoding by any of its names."""
+    try:
+        wanted = codecs.lookup(name.replace("-sig", "")).name
+    except LookupError:
+        return None
+    return next((known for known in ENCODINGS if codecs.lookup(known).name == wanted), None)
+
+
+@cache
+def _total_codec(encoding: str) -> str:
+    """Register a twin of a one-byte encoding that decodes every byte; Python's own stops at one without a sign."""
+    if encoding in ("utf-8", "latin-1"):
+        return encoding
+    table = "".join(bytes([byte]).decode(encoding, "replace").replace("\ufffd", chr(byte)) for byte in range(256))
+    name = f"veilwood_{encoding.replace('-', '_')}"
+
+    def decode(data: Any, errors: str = "strict") -> tuple[str, int]:
+        return codecs.charmap_decode(bytes(data), errors, table)
+
+    class Decoder(codecs.IncrementalDecoder):
+        def decode(self, data: Any, final: bool = False) -> str:
+            return decode(data)[0]
+
+    def encode(text: str, errors: str = "strict") -> tuple[bytes, int]:
+        return codecs.charmap_encode(text, errors, codecs.charmap_build(table))
+
+    info = codecs.CodecInfo(encode, decode, incrementaldecoder=Decoder, name=name)
+    codecs.register(lambda asked: info if asked == name else None)
+    return name
+
+
+@cache
+def _pattern(decimal: str, thousands: str, money: bool) -> re.Pattern[str]:
+    space = f"[{_SPACES}]"
+    sign = f"(?:{space}*(?:[{_MONEY}]|{_CURRENCIES}){space}*)?" if money else ""
+    digits = "[0-9]+"
+    if thousands:
+        group = f"[{_SPACES}]" if thousands == " " else re.escape(thousands)
+        digits = f"(?:[0-9]{{1,3}}(?:{group}[0-9]{{3}})+|[0-9]+)"
+    return re.compile(
+        f"{space}*(?P<sign>[+-]?){sign}(?P<whole>{digits})?(?:{re.escape(decimal)}(?P<rest>[0-9]*))?"
+        f"(?P<exponent>(?:[eE][+-]?[0-9]+)?){sign}{space}*"
+    )
+
+
+DIALECT: Final = Dialect()
+"""How programs write CSV: commas, points, UTF-8, and nothing where nothing is."""
+
+
+def header_of(opened: Callable[[], Any], where: str, dialect: Dialect = DIALECT) -> list[str]:
+    """Return the names in the first line of a CSV file that is not empty; it is opened for that."""
+    codec = "utf-8-sig" if dialect.encoding == "utf-8" else dialect.codec
+    with opened() as stream:
+        text = io.TextIOWrapper(stream, encoding=codec, errors="replace", newline="")
+        try:
+            names = next(filter(None, csv.reader(text, delimiter=dialect.sep)), [])
+        except csv.Error:  # a name without an end
+            names = ["\n"]
+    if any("\n" in name or "\r" in name for name in names):  # it may hold rows, which no message may show
+        raise OutOfSchemaError(
+            f"cannot read {where!r}: a name in its first line is too long or goes on in the next line. "
+            "Hint: close its quotation mark."
+        )
+    return names
+
+
+# -- guessing, for drafts ----------------------------------------------------------------------------------------------
+
+
+def detect(opened: Callable[[], Any], **given: Any) -> Dialect:
+    """Guess the dialect of a file from its first megabyte, except for what is given.
+
+    The result depends on rows. It is for a draft that a person reviews, and for nothing else.
+    """
+    with opened() as stream:
+        raw = bytes(stream.read(_PREVIEW))
+    known = {key: value for key, value in given.items() if value is not None}
+    encoding = known.get("encoding") or _guess_encoding(raw)
+    text = raw.decode(Dialect(encoding=encoding).codec, "replace").removeprefix("\ufeff")
+    lines = text.splitlines()
+    sep = known.get("sep") or _guess_separator(lines)
+    rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=sep) if row]
+    rows = rows[1:-1] if len(raw) == _PREVIEW else rows[1:]  # the last one may be cut
+    cells = [cell.strip() for row in rows for cell in row]
+    if "decimal" not in known or "thousands" not in known:
+        decimal, thousands = _guess_numbers(cells, sep, known.get("decimal"))
+        known = {"thousands": thousands, "decimal": decimal} | known
+    sign = rf"(?:[{_MONEY}]|\b(?:{_CURRENCIES})\b)"
+    known.setdefault("money", any(re.search(f"[0-9].*{sign}|{sign}.*[0-9]", cell) for cell in cells))
+    known.setdefault("nulls", _guess_nulls(rows))
+    found: dict[str, Any] = {"sep": sep, "encoding": encoding} | known
+    return Dialect(**found)
+
+
+def _guess_nulls(rows: list[list[str]]) -> tuple[str, ...]:
+    """Take words that usually mean nothing, unless a column has hardly anything else: there they are categories."""
+    columns = [Counter(cell for cell in column if cell) for column in zip_longest(*rows, fillvalue="")]
+    words = {word for column in columns for word in _NULL_WORDS if column[word]}
+    for column in columns:
+        found = words.intersection(column)
+        if sum(column[word] for word in found) > 0.5 * column.total():
+            words -= found
+    return tuple(word for word in _NULL_WORDS if word in words)
+
+
+def _guess_encoding(raw: bytes) -> str:
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(raw)  # a character cut at the end is no error
+        return "utf-8"
+    except UnicodeDecodeError:
+        return "cp1252" if any(0x80 <= byte < 0xA0 for byte in raw) else "latin-1"
+
+
+def _guess_separator(lines: list[str]) -> str:
+    """Take the separator that cuts the first lines into the same number of cells, as many as can be."""
+    some = lines[:50]
+
+    def quality(sep: str) -> tuple[float, int]:
+        widths = [len(row) for row in csv.reader(some, delimiter=sep)]
+        width = widths[0] if widths else 1
+        return (sum(w == width for w in widths) / max(len(widths), 1) if width > 1 else 0.0, width)
+
+    return max(SEPARATORS, key=quality) if some else ","
+
+
+def _guess_numbers(cells: list[str], sep: str, decimal: str | None) -> tuple[str, str]:
+    """Count by which rule more cells are numbers: 1.234,5 or 1,234.5."""
+    looks = [re.sub(f"[{_SPACES}{_MONEY}]|{_CURRENCIES}", "", cell) for cell in cells if re.search("[0-9]", cell)]
+    comma = sum(bool(re.fullmatch(r"[+-]?([0-9]{1,3}(\.[0-9]{3})*|[0-9]+),[0-9]+", cell)) for cell in looks)
+    point = sum(bool(re.fullmatch(r"[+-]?([0-9]{1,3}(,[0-9]{3})*|[0-9]+)\.[0-9]+", cell)) for cell in looks)
+    if decimal is None:
+        decimal = "," if sep != "," and comma > point else "."
+    other = "." if decimal == "," else ","
+    grouped = re.compile(rf"[+-]?[0-9]{{1,3}}(?:{re.escape(other)}[0-9]{{3}})+(?:{re.escape(decimal)}[0-9]+)?")
+    # A point before three digits may be a fraction of another column: it takes a decimal sign after it to be sure.
+    sure = any(grouped.fullmatch(cell) and (decimal in cell or cell.count(other) > 1) for cell in looks)
+    return decimal, other if sure else ""

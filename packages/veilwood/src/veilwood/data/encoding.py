@@ -1,0 +1,500 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From rows to small integers: every cell becomes a uint16 code, by the public schema alone.
+
+Each row is encoded by itself, as the guarantees need, and reading never fails: what is wrong with a cell is noted, and
+whoever asked refuses the table or drops the row. Where rows come from is in ``open_rows``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final, Literal, overload
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from veilwood.data.canonical import (
+    Categories,
+    ColumnCells,
+    Nothing,
+    ReadText,
+    category_codes,
+    part_reader,
+    prefix_reader,
+    text_of,
+    write_categories,
+)
+from veilwood.data.columns import TRANSFORMS, Column, closest
+from veilwood.data.frames import Floats, Table, target_cells
+from veilwood.data.numbers import numbers_of
+from veilwood.data.problems import Kinds, Problem, Problems
+from veilwood.data.schema import Schema
+from veilwood.errors import OutOfSchemaError, VeilwoodError
+
+__all__ = ["DEFAULT_BINS", "GRID_CELLS", "TARGET_LEVELS", "EncodedColumn", "Encoding", "class_labels"]
+
+Codes = npt.NDArray[np.uint16]
+_Texts = tuple[str, Categories, ColumnCells, npt.NDArray[Any]]  # name, categories and cells; where the codes go
+
+GRID_CELLS: Final = 65535
+"""Cells of equal width into which a numeric range is divided; one uint16 code is left for missing values."""
+DEFAULT_BINS: Final = 5
+"""Bins of a numeric column whose schema gives neither ``bins`` nor ``cutoffs``, where a method needs few."""
+TARGET_LEVELS: Final = 65535
+"""A regression target is rounded to the integers 0 (its lower bound) to TARGET_LEVELS (its upper bound)."""
+
+_LABEL_TYPES: Final[dict[str, Any]] = {"text": object, "int": np.int64, "float": np.float64, "bool": np.bool_}
+
+HAVE_NUMBA: Final = importlib.util.find_spec("numba") is not None
+_BLOCK_ROWS: Final = 8192  # a block of an array with a few dozen columns stays in the cache
+
+
+@dataclass(frozen=True)
+class EncodedColumn:
+    """What the codes of one column mean."""
+
+    name: str
+    """The name of the column."""
+    ordered: bool
+    """Whether the order of codes means something (numeric columns)."""
+    n_codes: int
+    """Codes are ``0 .. n_codes - 1``, the code of missing values included."""
+    missing_code: int | None
+    """The code of a missing value, always the last; None where missing values are refused."""
+
+
+class _Coder:
+    """Gives the values of one column their codes."""
+
+    def __init__(self, column: Column, numeric: Literal["grid", "bins"]) -> None:
+        self.column = column
+        # Raw values where the code goes up by one. None: cells of equal width, found by arithmetic.
+        self.edges: Floats | None = None
+        self.n_cells = len(column.values)
+        self.categories = _categories(column) if column.kind == "categorical" else None
+        if column.kind == "numeric":
+            self.n_cells = GRID_CELLS if numeric == "grid" else (column.bins or DEFAULT_BINS)
+            if numeric == "bins" and column.cutoffs:
+                self.edges = np.array(column.cutoffs)
+                self.n_cells = len(self.edges) + 1
+            elif numeric == "bins" or column.transform is not None:
+                self.edges = _equal_edges(column, self.n_cells)
+
+    @property
+    def meaning(self) -> EncodedColumn:
+        name, nullable = self.column.name, self.column.nullable
+        missing_code = self.n_cells if nullable else None
+        return EncodedColumn(name, self.column.kind == "numeric", self.n_cells + nullable, missing_code)
+
+    def read(self, values: ColumnCells, codes: Codes, parse: bool) -> Kinds | None:
+        """Write the codes of one column of numbers; return what is wrong with it, if anything is."""
+        if self.column.part is not None:
+            found, kinds = _parts(self.column, values)
+            codes[:] = self.encode_numbers(found)
+            return self.mark_missing(found, codes, kinds)
+        if isinstance(values, pa.ChunkedArray) and self.edges is None and HAVE_NUMBA and _is_plain_number(values.type):
+            from veilwood.kernels import grid_codes
+
+            array = _one_chunk(values).to_numpy(zero_copy_only=False)  # nulls are NaN
+            missing = grid_codes(array, *self.grid, float(GRID_CELLS - 1), codes)
+            return self.mark_missing(array, codes, None) if missing else None
+        found, kinds = numbers_of(values, parse)
+        codes[:] = self.encode_numbers(found)
+        return self.mark_missing(found, codes, kinds)
+
+    @property
+    def grid(self) -> tuple[float, float]:
+        """The lower bound, and the number of cells in a unit, where all cells have the same width."""
+        lower, upper = self.column.bounds
+        return lower, GRID_CELLS / (upper - lower)
+
+    def mark_missing(self, values: Any, codes: Codes, kinds: Kinds | None = None) -> Kinds | None:
+        """Give missing numbers their code, or say that none may be missing."""
+        missing = np.isnan(values)
+        if not missing.any():
+            return kinds
+        if self.column.nullable:
+            codes[missing] = self.n_cells
+            return kinds
+        kinds = np.zeros(len(codes), np.uint8) if kinds is None else kinds
+        kinds[missing & (kinds == 0)] = Problem.MISSING
+        return kinds
+
+    def encode_numbers(self, values: Floats) -> Codes:
+        """Encode numbers; infinities are clamped like everything outside the bounds, and NaN gets any code."""
+        if self.edges is not None:
+            return np.searchsorted(self.edges, values, side="right").astype(np.uint16)
+        return _grid_codes(values, *self.grid)
+
+    def thresholds(self, wanted: npt.NDArray[np.integer[Any]]) -> Floats:
+        """Return, for each code, the smallest float64 that gets this code or a higher one (-inf for 0)."""
+        if self.column.kind != "numeric" or wanted.min(initial=0) < 0 or wanted.max(initial=0) >= self.n_cells:
+            raise ValueError(f"{self.column.name!r} has no such threshold: give codes of numbers, 0 to the last")
+        if self.edges is not None:
+            return np.asarray(np.concatenate([[-np.inf], self.edges])[wanted])
+        # Bisection over all float64 between the bounds, in their own order: at most 64 steps, exact.
+        lower, upper = self.column.bounds
+        ends = _flip(np.array([np.nextafter(lower, -np.inf), upper]).view(np.int64))
+        below, reached = np.full(wanted.shape, ends[0]), np.full(wanted.shape, ends[1])
+        while np.any(reached > below + 1):
+            middle = (below >> 1) + (reached >> 1) + (below & reached & 1)  # no overflow
+            enough = self.encode_numbers(_flip(middle).view(np.float64)) >= wanted
+            reached, below = np.where(enough, middle, reached), np.where(enough, below, middle)
+        exact = _flip(reached).view(np.float64) + 0.0  # + 0.0: no negative zero
+        return np.where(wanted == 0, -np.inf, exact)
+
+
+def _grid_codes(values: Floats, lower: float | Floats, scale: float | Floats) -> Codes:
+    """Encode numbers on a grid of equal cells, or a column of them for each pair of ``lower`` and ``scale``."""
+    # Each step is monotone after rounding, so the code never falls as the number grows.
+    with np.errstate(over="ignore", invalid="ignore"):
+        cells = values - lower
+        cells *= scale
+        np.clip(cells, 0, GRID_CELLS - 1, out=cells)
+        return cells.astype(np.uint16)
+
+
+def _equal_edges(column: Column, cells: int) -> Floats:
+    """Cut the range into cells of equal width on the column's scale, and return the inner edges."""
+    return _edges(*column.bounds, column.transform, cells)
+
+
+@lru_cache(maxsize=64)  # half a megabyte each; encodings of one schema are made again and again
+def _edges(lower: float, upper: float, transform: str | None, cells: int) -> Floats:
+    share = np.arange(1, cells) / cells
+    edges = np.asarray(lower + (upper - lower) * share)
+    if transform is not None:
+        scale = TRANSFORMS[transform]
+        low, high = scale.forward(np.array([lower, upper]))
+        # Above lower, so that numbers clamped to it keep code 0.
+        edges = np.sort(np.clip(scale.inverse(low + (high - low) * share), np.nextafter(lower, upper), upper))
+    edges.setflags(write=False)
+    return edges
+
+
+def _flip(bits: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Map the bits of a float64 to its rank among all float64s, and back."""
+    return np.where(bits < 0, bits ^ np.int64(2**63 - 1), bits)
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """The codes of every column of a schema.
+
+    Parameters
+    ----------
+    schema : Schema
+        The public facts; nothing else decides a code.
+    numeric : {"grid", "bins"}
+        Numbers go to a fine grid of ``GRID_CELLS`` cells, for threshold splits, or to the few bins that
+        the schema's ``bins`` or ``cutoffs`` give (``DEFAULT_BINS`` otherwise), for multiway splits.
+
+    Examples
+    --------
+    >>> schema = Schema.from_dict({
+    ...     "name": "clinic", "task": "classification", "target": "ill",
+    ...     "columns": [
+    ...         {"name": "age", "kind": "numeric", "lower": 0, "upper": 100, "nullable": True},
+    ...         {"name": "ward", "kind": "categorical", "values": ["A", "B", "C"]},
+    ...         {"name": "ill", "kind": "categorical", "values": ["no", "yes"]},
+    ...     ],
+    ... })
+    >>> encoding = Encoding(schema, numeric="bins")
+    >>> import pandas as pd
+    >>> encoding.encode(pd.DataFrame({"ward": ["C", "A"], "age": [35.0, None]}))
+    array([[1, 2],
+           [5, 0]], dtype=uint16)
+    >>> encoding.threshold(0, 1)
+    20.0
+    """
+
+    schema: Schema
+    numeric: Literal["grid", "bins"] = "grid"
+    columns: tuple[EncodedColumn, ...] = field(init=False, repr=False, compare=False)
+    labels: npt.NDArray[Any] = field(init=False, repr=False, compare=False)
+    _coders: tuple[_Coder, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.numeric not in ("grid", "bins"):
+            raise ValueError(f"numeric={self.numeric!r}. Hint: use 'grid' or 'bins'.")
+        coders = tuple(_Coder(column, self.numeric) for column in self.schema.features)
+        object.__setattr__(self, "_coders", coders)
+        object.__setattr__(self, "columns", tuple(coder.meaning for coder in coders))
+        object.__setattr__(self, "labels", class_labels(self.schema))
+
+    def __reduce__(self) -> tuple[type[Encoding], tuple[Schema, str]]:
+        """Copies are made from the schema again: edges of 65,535 cells a column would fill every pickle."""
+        return Encoding, (self.schema, self.numeric)
+
+    @property
+    def n_codes(self) -> tuple[int, ...]:
+        """Number of codes of each column."""
+        return tuple(column.n_codes for column in self.columns)
+
+    def encode(self, X: Any, *, allowed_extra: Collection[str] = (), estimator: str = "the schema") -> Codes:
+        """Encode a table.
+
+        Parameters
+        ----------
+        X : dataframe, 2-D array or list of rows
+            Columns of a dataframe are matched by name, in any order, and the target is skipped if it is
+            there; columns of an array are matched by position.
+        allowed_extra : collection of str
+            Further columns that may be there, and are skipped.
+        estimator : str
+            Who is asking, for the error message.
+
+        Returns
+        -------
+        ndarray of uint16, shape (rows, features)
+            In Fortran order: each column is contiguous.
+        """
+        table = _viewed(X)
+        codes, problems = self.read(table, allowed_extra=allowed_extra, estimator=estimator)
+        problems.refuse(lambda name: self.cells(table, name))
+        return codes
+
+    def read(
+        self,
+        table: Table,
+        *,
+        parse: bool = False,
+        allowed_extra: Collection[str] = (),
+        estimator: str = "the schema",
+    ) -> tuple[Codes, Problems]:
+        """Encode a table as far as it can be, and say what is wrong with its rows; ``parse`` reads texts as numbers."""
+        return self._read(table, parse, allowed_extra, estimator, [])
+
+    def _read(
+        self, table: Table, parse: bool, allowed_extra: Collection[str], estimator: str, texts: list[_Texts]
+    ) -> tuple[Codes, Problems]:
+        """Encode a table, and with it further columns of categories."""
+        places = self.places(table, allowed_extra=allowed_extra, estimator=estimator)
+        codes = np.zeros((len(self.columns), table.n_rows), dtype=np.uint16).T
+        problems = Problems(self.schema.features, self.schema.target)
+        for feature, (coder, place) in enumerate(zip(self._coders, places, strict=True)):
+            if coder.categories is not None:
+                texts.append((coder.column.name, coder.categories, _cells_at(table, place), codes[:, feature]))
+            elif table.array is None or coder.column.part is not None:
+                kinds = coder.read(_cells_at(table, place), codes[:, feature], parse)
+                if kinds is not None:
+                    problems.add(coder.column.name, kinds)
+        for (name, *_), kinds in zip(texts, write_categories([column[1:] for column in texts]), strict=True):
+            if kinds is not None:
+                problems.add(name, kinds)
+        if table.array is not None:
+            in_order = table.array if table.names is None else table.array[:, places]
+            self._read_array(in_order, codes, problems)
+        return codes, problems
+
+    def read_rows(
+        self,
+        table: Table,
+        y: Any = None,
+        *,
+        parse: bool = False,
+        allowed_extra: Collection[str] = (),
+        estimator: str = "the schema",
+    ) -> tuple[Codes, npt.NDArray[np.int32], Problems]:
+        """Encode features and target as ``read`` does; where ``y`` is None, the table has the target."""
+        column, names = self.schema.target, table.names or ()
+        if y is None and column.source not in names:
+            raise OutOfSchemaError(
+                "fit requires y to be passed, but the target y is None. "
+                f"Hint: pass y, or a table with the target column {column.name!r}.",
+                column=column.name,
+            )
+        cells = _cells_at(table, names.index(column.source)) if y is None else target_cells(y, total=parse)
+        target = np.empty(len(cells), np.int32)
+        texts: list[_Texts] = [(column.name, _categories(column), cells, target)] if column.values else []
+        codes, problems = self._read(table, parse, allowed_extra, estimator, texts)
+        if not column.values:
+            target, kinds = self.read_target(cells, parse=parse)
+            problems.add(column.name, kinds)
+        return codes, target, problems
+
+    def _read_array(self, array: npt.NDArray[Any], codes: Codes, problems: Problems) -> None:
+        numeric = [i for i, each in enumerate(self._coders) if each.column.kind == "numeric" and not each.column.part]
+        grid = [i for i in numeric if self._coders[i].edges is None]
+        lower, scale = np.array([self._coders[i].grid for i in grid]).reshape(-1, 2).T
+        kinds: dict[int, Kinds] = {}
+        for start in range(0, len(array), _BLOCK_ROWS):
+            rows = slice(start, start + _BLOCK_ROWS)
+            with np.errstate(over="ignore"):
+                values = array[rows][:, numeric].astype(np.float64)
+            if grid:
+                inside = values if len(grid) == len(numeric) else values[:, [numeric.index(i) for i in grid]]
+                codes[rows, grid] = _grid_codes(inside, lower, scale)
+            missing = np.asarray(np.isnan(values).any(axis=0))
+            for place, feature in enumerate(numeric):
+                coder = self._coders[feature]
+                if coder.edges is not None:
+                    codes[rows, feature] = coder.encode_numbers(values[:, place])
+                found = coder.mark_missing(values[:, place], codes[rows, feature]) if missing[place] else None
+                if found is not None:
+                    kinds.setdefault(feature, np.zeros(len(array), np.uint8))[rows] = found
+        for feature, wrong in kinds.items():
+            problems.add(self.columns[feature].name, wrong)
+
+    def encode_numbers(self, feature: int, values: Floats) -> Codes:
+        """Encode numbers of one numeric column, of which none is missing."""
+        return self._coders[feature].encode_numbers(values)
+
+    def cells(self, table: Table, name: str) -> ColumnCells:
+        """Return the column of a feature or of the target."""
+        if table.names is None:
+            return table.column(self.schema.feature_names.index(name))
+        (column,) = (column for column in (*self.schema.features, self.schema.target) if column.name == name)
+        found = table.named(column.source)
+        assert found is not None  # places() has seen it
+        return found
+
+    def places(self, table: Table, *, allowed_extra: Collection[str] = (), estimator: str = "the schema") -> list[int]:
+        """Find each feature's column in a table; raise where columns are missing or unknown."""
+        names = self.schema.feature_names
+        if table.names is None:
+            if table.n_columns != len(names):
+                raise OutOfSchemaError(
+                    f"X has {table.n_columns} features, but {estimator} is expecting {len(names)} features as input."
+                    f" Hint: the columns are {', '.join(names[:20])}."
+                )
+            return list(range(len(names)))
+        check_names(self.schema, table.names, allowed_extra=allowed_extra)
+        return [table.names.index(column.source) for column in self.schema.features]
+
+    def encode_target(self, y: Any) -> npt.NDArray[np.int32]:
+        """Encode the target: class numbers, or integers 0 to ``TARGET_LEVELS`` for regression."""
+        values = target_cells(y)
+        target, kinds = self.read_target(values)
+        problems = Problems(self.schema.features, self.schema.target)
+        problems.add(self.schema.target.name, kinds)
+        problems.refuse(lambda name: values)
+        return target
+
+    def read_target(self, values: ColumnCells, *, parse: bool = False) -> tuple[npt.NDArray[np.int32], Kinds | None]:
+        """Encode the target as far as it can be, and say what is wrong with it."""
+        column = self.schema.target
+        if column.kind == "categorical":
+            places = np.empty(len(values), np.int32)
+            (kinds,) = write_categories([(_categories(column), values, places)])
+            return places, kinds
+        found, kinds = numbers_of(values, parse)
+        finite = np.isfinite(found)
+        if not finite.all():
+            kinds = np.zeros(len(found), np.uint8) if kinds is None else kinds
+            kinds[np.isnan(found) & (kinds == 0)] = Problem.MISSING
+            kinds[np.isinf(found)] = Problem.INFINITE
+            found = np.where(finite, found, 0.0)
+        lower, upper = column.bounds
+        with np.errstate(over="ignore"):
+            levels = np.rint((found - lower) * (TARGET_LEVELS / (upper - lower)))
+        return np.clip(levels, 0, TARGET_LEVELS).astype(np.int32), kinds
+
+    def decode_target(self, levels: npt.ArrayLike) -> Floats:
+        """Turn levels of a regression target (whole or not) back into values."""
+        lower, upper = self.schema.target.bounds
+        return np.asarray(lower + np.asarray(levels, dtype=np.float64) * ((upper - lower) / TARGET_LEVELS))
+
+    @overload
+    def threshold(self, feature: int, code: int) -> float: ...
+    @overload
+    def threshold(self, feature: int, code: npt.NDArray[np.integer[Any]]) -> Floats: ...
+    def threshold(self, feature: int, code: int | npt.NDArray[np.integer[Any]]) -> float | Floats:
+        """Return the smallest number of a numeric column that gets this code or a higher one.
+
+        So ``codes[:, feature] >= code`` exactly where ``x >= threshold(feature, code)``, missing values
+        apart. Code 0 gives minus infinity; an array of codes gives an array.
+        """
+        out = self._coders[feature].thresholds(np.atleast_1d(code))
+        return out if isinstance(code, np.ndarray) else float(out[0])
+
+
+def _viewed(X: Any) -> Table:
+    """View a table; whatever else is raised on the way becomes a refusal that tells no cell."""
+    try:
+        return Table.of(X)
+    except VeilwoodError:
+        raise
+    except Exception:
+        raise OutOfSchemaError("the table cannot be read. Hint: pass a dataframe, a 2-D array or a file.") from None
+
+
+def check_names(
+    schema: Schema, names: Collection[str], *, allowed_extra: Collection[str] = (), target: bool = False
+) -> None:
+    """Refuse a table that lacks a feature (or the target), or has a column the schema does not know; name all."""
+    wanted = [column.source for column in schema.features] + [schema.target.source] * target
+    allowed = {*schema.sources, *allowed_extra}
+    unknown = [name for name in names if name not in allowed and not schema.allows(name)]
+    lacking = [name for name in dict.fromkeys(wanted) if name not in names]
+    told = []
+    if lacking:
+        more = f" and {len(schema.feature_names) - 20} more" * (len(schema.feature_names) > 20)
+        told.append(
+            f"the table has no {_columns(lacking)}.{closest(lacking[0], unknown)} Hint: columns are matched by name; "
+            f"the schema has {', '.join(schema.feature_names[:20])}{more}."
+        )
+    if unknown:
+        told.append(
+            f"the table has {'a ' * (len(unknown) == 1)}{_columns(unknown)} that the schema does not. "
+            'Hint: list what is not used in the schema, "ignore": [...], or add it to its columns.'
+        )
+    if told:
+        raise OutOfSchemaError(" ".join(told), column=[*lacking, *unknown][0])
+
+
+def _columns(names: list[str]) -> str:
+    more = f" and {len(names) - 20} more" * (len(names) > 20)
+    return f"column{'s' * (len(names) > 1)} {', '.join(repr(name) for name in names[:20])}{more}"
+
+
+def class_labels(schema: Schema) -> npt.NDArray[Any]:
+    """Return the classes as the schema declares them, in the type that it declares: no row has a say.
+
+    Examples
+    --------
+    >>> class_labels(Schema.numeric((0, 1), classes=[0, 1], n_features=1))
+    array([0, 1])
+    >>> class_labels(Schema.numeric((0, 1), classes=["0", "1"], n_features=1))
+    array(['0', '1'], dtype=object)
+    """
+    return np.array(schema.target.labels, dtype=_LABEL_TYPES[schema.target.label_type])
+
+
+def _reader(column: Column) -> ReadText:
+    """Return what turns a cell into the text that is compared: all of it, its beginning, or a part of a date."""
+    if column.part is not None:
+        return part_reader(column.part)
+    return text_of if column.prefix is None else prefix_reader(column.prefix)
+
+
+def _categories(column: Column) -> Categories:
+    """Return the places of a column's categories; missing values come after the last."""
+    known = {text: place for place, text in enumerate(column.values)}
+    unknown = -Problem.UNKNOWN if column.other is None else known[column.other]
+    missing = len(known) if column.nullable else -Problem.MISSING
+    return Categories(_reader(column), known, unknown, -Problem.UNUSABLE, missing)
+
+
+def _cells_at(table: Table, place: int) -> ColumnCells:
+    return table.column(place) if table.arrow is None else table.arrow.column(place)
+
+
+def _parts(column: Column, values: ColumnCells) -> tuple[Floats, Kinds | None]:
+    """Return the part of each date as a number, NaN where there is none, and what is wrong where it is not missing."""
+    codes, texts = category_codes(values, _reader(column))
+    numbers = np.array([*map(float, texts), np.nan, np.nan])  # the last two serve the codes -2 and -1
+    unusable = codes == Nothing.UNUSABLE.value
+    return numbers[codes], unusable.astype(np.uint8) * np.uint8(Problem.UNUSABLE) if unusable.any() else None
+
+
+def _one_chunk(values: pa.ChunkedArray) -> Any:
+    return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
+
+
+def _is_plain_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_float32(kind) or pa.types.is_float64(kind))

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be wrong with a cell, where it is in a table, and the words of a refusal.
+
+A refusal tells every column and every kind of problem at once, and nothing else: tables with different bad cells of the
+same kind are refused in the same words. Finding problems is in ``encoding`` and ``numbers``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import partial
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from veilwood.data.columns import Column, closest
+from veilwood.errors import OutOfSchemaError, UnreadableError, VeilwoodError, shorten, shown
+
+__all__ = [
+    "Invalid",
+    "Kinds",
+    "Problem",
+    "Problems",
+    "ToldProblem",
+    "failed",
+    "may_show_values",
+    "refuse",
+    "showing_values",
+    "without_words_of",
+]
+
+
+_SHOWN: ContextVar[bool] = ContextVar("veilwood_shows_private_values", default=False)
+
+
+@contextmanager
+def showing_values(show: bool = True) -> Iterator[None]:
+    """Let messages show rows and values of the data, within this context and on this computer only.
+
+    Examples
+    --------
+    >>> with showing_values():
+    ...     may_show_values()
+    True
+    >>> may_show_values()
+    False
+    """
+    before = _SHOWN.set(show)
+    try:
+        yield
+    finally:
+        _SHOWN.reset(before)
+
+
+@contextmanager
+def without_words_of(
+    program: str, problem: str = "could not be read", hint: str = "read it by itself"
+) -> Iterator[None]:
+    """Tell the error of another program without its words, which may hold rows; the library's own errors pass."""
+    try:
+        yield
+    except VeilwoodError:
+        raise
+    except Exception as error:
+        raise failed(program, error, problem, hint) from None
+
+
+def failed(
+    program: str, error: Exception, problem: str = "could not be read", hint: str = "read it by itself"
+) -> UnreadableError:
+    """Say that another program failed, without its words."""
+    if may_show_values():
+        raise error
+    return UnreadableError(
+        f"{program} {problem} ({type(error).__name__}). Its own words are left out, as they may hold rows. "
+        f"Hint: {hint}, or fit within veilwood.data.problems.showing_values."
+    )
+
+
+def may_show_values() -> bool:
+    """Whether the data holder has asked to see values."""
+    return _SHOWN.get()
+
+
+Invalid: TypeAlias = Literal["refuse", "drop"]
+"""What becomes of rows that do not fit the schema."""
+Kinds: TypeAlias = npt.NDArray[np.uint8]
+"""A problem for each row of a column, 0 where there is none."""
+
+_MOST_SHOWN: Final = 5  # values of a column and kind, where they are shown at all
+
+
+class Problem(IntEnum):
+    """What can be wrong with a cell."""
+
+    MISSING = 1
+    UNKNOWN = 2
+    NO_NUMBER = 3
+    TOO_LARGE = 4
+    UNUSABLE = 5
+    INFINITE = 6
+
+    @property
+    def in_short(self) -> str:
+        """Name the kind in a few words."""
+        return _IN_SHORT[self]
+
+
+_IN_SHORT: Final = {
+    Problem.MISSING: "missing value",
+    Problem.UNKNOWN: "unknown category",
+    Problem.NO_NUMBER: "not a number",
+    Problem.TOO_LARGE: "number too large",
+    Problem.UNUSABLE: "unusable cell",
+    Problem.INFINITE: "infinite number",
+}
+
+
+@dataclass(frozen=True, repr=False)  # it is as private as the rows
+class Problems:
+    """What is wrong with the rows of one table: the columns that have problems, and the kind in each row."""
+
+    features: tuple[Column, ...]
+    target: Column
+    found: dict[str, Kinds] = field(default_factory=dict)
+
+    def add(self, name: str, kinds: Kinds | None) -> None:
+        """Note what is wrong with a column, if anything is."""
+        if kinds is not None and kinds.any():
+            self.found[name] = kinds
+
+    def kept(self, n_rows: int) -> npt.NDArray[np.bool_] | None:
+        """Mark the rows that nothing is wrong with; None where that is all of them."""
+        if not self.found:
+            return None
+        good = np.ones(n_rows, dtype=bool)
+        for kinds in self.found.values():
+            good &= kinds == 0
+        return good
+
+    def each(self) -> Iterator[tuple[Column, Problem, npt.NDArray[np.intp]]]:
+        """Give every column and kind of problem, with the rows that have it."""
+        for column in (*self.features, self.target):
+            kinds = self.found.get(column.name)
+            for kind in () if kinds is None else Problem:
+                rows = np.flatnonzero(kinds == kind)
+                if rows.size:
+                    yield column, kind, rows
+
+    def refuse(self, cells: Callable[[str], Any], first_row: int = 0) -> None:
+        """Raise if anything is wrong; ``cells`` gives a column by name, for the case that values may be shown."""
+        refuse(self.told(cells, first_row))
+
+    def told(self, cells: Callable[[str], Any], first_row: int = 0) -> list[ToldProblem]:
+        """Put in words what is wrong."""
+        return [
+            ToldProblem.of(
+                column, kind, (rows + first_row).tolist(), partial(_values, cells, column.name, rows), self.target
+            )
+            for column, kind, rows in self.each()
+        ]
+
+
+class ToldProblem(NamedTuple):
+    """One column and kind of problem, in words; and a value, where values may be shown."""
+
+    column: str
+    kind: Problem
+    words: str
+    hint: str
+    value: Any = None
+
+    @classmethod
+    def of(
+        cls, column: Column, kind: Problem, rows: list[int], values: Callable[[], list[Any]], target: Column
+    ) -> ToldProblem:
+        """Say what is wrong with some rows of a column."""
+        words, hint = _words(column, kind, is_target=column is target)
+        if not may_show_values():
+            return cls(column.name, kind, words, hint)
+        found = values()
+        return cls(column.name, kind, f"{words} ({examples(column, found, rows)})", hint, found[0])
+
+    @classmethod
+    def of_kind(cls, column: Column, kind: Problem, target: Column) -> ToldProblem:
+        """Say what is wrong with some rows of a column that are not at hand."""
+        return cls(column.name, kind, *_words(column, kind, is_target=column is target))
+
+
+def refuse(told: Sequence[ToldProblem]) -> None:
+    """Raise if anything is wrong, and name every column and kind of problem."""
+    if told:
+        raise OutOfSchemaError(
+            f"{'; '.join(each.words for each in told)}. Hint: {'; '.join(dict.fromkeys(each.hint for each in told))}.",
+            column=told[0].column,
+            value=next((each.value for each in told if each.value is not None), None),
+            problems=tuple((each.column, each.kind.in_short) for each in told),
+        )
+
+
+def _values(cells: Callable[[str], Any], name: str, rows: npt.NDArray[np.intp]) -> list[Any]:
+    return [cell_of(cells(name), int(row)) for row in rows[:_MOST_SHOWN]]
+
+
+def cell_of(column: Any, row: int) -> Any:
+    """Return one cell of a pandas, Arrow or plain column."""
+    if hasattr(column, "iloc"):
+        return column.iloc[row]
+    cell = column[row]
+    return cell.as_py() if hasattr(cell, "as_py") else cell
+
+
+def examples(column: Column, values: list[Any], rows: list[int]) -> str:
+    """Write some values and their rows, for the data holder."""
+    texts = [value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value for value in values]
+    shown_rows = [f"row {row + 1}: {shown(text)}" for row, text in zip(rows, texts, strict=False)]
+    more = f", and {len(rows) - len(values)} more" if len(rows) > len(values) else ""
+    slip = closest(texts[0], column.values) if column.values and isinstance(texts[0], str) else ""
+    return f"{', '.join(shown_rows)}{more}{slip}"
+
+
+def _words(column: Column, kind: Problem, *, is_target: bool) -> tuple[str, str]:
+    """Say what is wrong with a column, and what to do: in words that follow from the schema and the kind alone."""
+    where = f"{'target' if is_target else 'column'} {column.name!r}"
+    match kind:
+        case Problem.MISSING:
+            allow = "" if is_target else 'set "nullable": true for it in the schema, or '
+            return (
+                f"{where} has a missing value (NaN or null), which the schema does not allow",
+                f"{allow}fill or drop such rows",
+            )
+        case Problem.UNKNOWN if is_target:
+            return (
+                f"{where} has a label that is not one of the schema's: {shorten(', '.join(column.values))}",
+                "give labels in the schema's words, or correct its values",
+            )
+        case Problem.UNKNOWN:
+            return (
+                f"{where} has a value that is not one of its {len(column.values)} declared values",
+                "add what is missing to the schema, or let unknown values count as a known one: "
+                f'"other": {shown(column.values[0])}, say (columns of an array are taken by position)',
+            )
+        case Problem.NO_NUMBER:
+            return (
+                f"{where} should hold numbers and has a cell that is not one",
+                "convert it before, for example with pandas.to_numeric, or declare it categorical; decimal commas and "
+                "currency signs of a file belong into the schema's dialect",
+            )
+        case Problem.TOO_LARGE:
+            return f"{where} has a number that no float can hold", "clip it to the bounds of the schema"
+        case Problem.UNUSABLE if column.part is not None:
+            return (
+                f"{where} has a cell that is no date as 2026-01-31 or 31.1.2026",
+                "write such dates as 2026-01-31",
+            )
+        case Problem.UNUSABLE:
+            return (
+                f"{where} has a cell that is neither text nor number nor date, such as a list",
+                "turn the column into texts",
+            )
+        case Problem.INFINITE:
+            return f"{where} holds infinity", "drop such rows"

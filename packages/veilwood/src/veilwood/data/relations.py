@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that another library hands over anew in each pass: DuckDB's relations, polars' lazy frames, scanners, queries.
+
+Each stands where an Arrow dataset could. Their types are the library's own, and their errors are never shown as they
+are, since they may hold cells. That a second pass gives the same rows in the same order is checked by ``watched``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import pandas as pd
+import pyarrow as pa
+
+from veilwood.data.frames import is_scanner
+from veilwood.data.problems import failed, without_words_of
+from veilwood.errors import OutOfSchemaError, UseError, VeilwoodError
+
+__all__ = [
+    "Query",
+    "Relation",
+    "in_batches",
+    "is_relation",
+    "of_delta",
+    "of_iceberg",
+    "reads_texts",
+    "relation_of",
+    "stream_of",
+    "takes_types_from_rows",
+    "types_from_rows",
+]
+
+FramePiece: TypeAlias = "pa.RecordBatch | pa.Table | pd.DataFrame"
+
+_TEXT_READERS: Final = ("CSVStreamingReader", "TextFileReader", "JsonReader")  # of Arrow and pandas
+# How the plans of DuckDB and polars name what reads files of text.
+_TEXTS: Final = re.compile(r"READ_(CSV|JSON|NDJSON|XLSX)|^\W*(Csv|NDJson|LazyJsonLineReader) SCAN", re.M)
+_OBJECTS: Final = "PANDAS_SCAN"  # of numpy's arrays too
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Relation:
+    """Rows with named columns that can be asked for several times; stands where an Arrow dataset could."""
+
+    where: str
+    """What it is called in messages."""
+    names: tuple[str, ...]
+    """The columns."""
+    _start: Callable[[list[str], int], Iterable[FramePiece]]  # some columns, about so many rows at a time
+
+    def __post_init__(self) -> None:
+        if len(set(self.names)) < len(self.names):
+            raise OutOfSchemaError(f"two columns of {self.where} have the same name. Hint: rename one.")
+
+    def to_batches(self, columns: list[str], batch_size: int, **scanning: Any) -> Iterator[FramePiece]:
+        """Ask for some columns, about so many rows at a time."""
+        yield from _typed(self.where, self._start(columns, batch_size))
+
+    def to_table(self, columns: list[str]) -> Any:
+        """Ask for some columns at once."""
+        pieces = list(self.to_batches(columns, 1 << 16))
+        return _joined(pieces) if pieces else pa.table({name: [] for name in columns})
+
+
+def _typed(where: str, pieces: Iterable[FramePiece]) -> Iterator[FramePiece]:
+    """Pass pieces on; what another library raises is told without its words."""
+    with without_words_of(where):
+        yield from pieces
+
+
+def in_batches(pieces: Iterable[FramePiece], batch_rows: int) -> Iterator[FramePiece]:
+    """Cut and join pieces so that every batch but the last has as many rows: then a row's batch follows from its place.
+
+    >>> [len(batch) for batch in in_batches([pa.table({"a": range(5)}), pa.table({"a": range(2)})], 3)]
+    [3, 3, 1]
+    """
+    held: list[Any] = []
+    rows = 0
+    for piece in pieces:
+        start = 0
+        while start < len(piece):
+            part = piece[start : start + batch_rows - rows] if isinstance(piece, pd.DataFrame) else piece.slice(
+                start, batch_rows - rows
+            )  # fmt: skip
+            held.append(part)
+            start += len(part)
+            rows += len(part)
+            if rows == batch_rows:
+                yield _joined(held)
+                held, rows = [], 0
+    if held:
+        yield _joined(held)
+
+
+def _joined(parts: list[Any]) -> FramePiece:
+    if isinstance(parts[0], pd.DataFrame):
+        return parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True)
+    return pa.concat_tables([pa.Table.from_batches([p]) if isinstance(p, pa.RecordBatch) else p for p in parts])
+
+
+# -- whose they are ---------------------------------------------------------------------------------------------------
+
+
+def is_relation(X: Any) -> bool:
+    """Whether rows can be asked for several times of another library, which is not imported for that."""
+    return _maker(X) is not None
+
+
+def relation_of(X: Any) -> Relation:
+    """Open what ``is_relation`` knows."""
+    maker = _maker(X)
+    assert maker is not None
+    try:
+        return maker(X)
+    except VeilwoodError:
+        raise
+    except Exception as error:
+        raise failed(f"the {type(X).__name__}", error) from None
+
+
+def _maker(X: Any) -> Callable[[Any], Relation] | None:
+    if isinstance(X, Query):
+        return _of_query
+    if is_scanner(X):
+        return _of_scanner
+    package, kind = type(X).__module__.split(".")[0], type(X).__name__
+    return {
+        ("duckdb", "DuckDBPyRelation"): _of_duckdb,
+        ("_duckdb", "DuckDBPyRelation"): _of_duckdb,
+        ("polars", "LazyFrame"): _of_lazy,
+        ("deltalake", "DeltaTable"): of_delta,
+        ("pyiceberg", "Table"): of_iceberg,
+        ("pyiceberg", "StaticTable"): of_iceberg,
+    }.get((package, kind))
+
+
+def stream_of(X: Any) -> Iterator[Any] | None:
+    """Return batches of whatever speaks Arrow's stream protocol, to be read once; None where it does not."""
+    if type(X).__name__ in _TEXT_READERS:
+        raise types_from_rows("a reader")
+    if isinstance(X, Iterator):
+        return X
+    if not hasattr(X, "__arrow_c_stream__"):
+        return None
+
+    def read() -> Iterator[Any]:
+        yield from _typed("the stream", pa.RecordBatchReader.from_stream(X))
+
+    return read()
+
+
+def _of_duckdb(relation: Any) -> Relation:
+    plan = relation.explain()
+    if reads_texts(plan):
+        raise types_from_rows("a DuckDB relation")
+    if _OBJECTS in plan:
+        raise OutOfSchemaError(
+            "DuckDB takes the types of a pandas frame's objects from some of its rows. Hint: pass the frame itself, or "
+            "a relation of an Arrow table."
+        )
+    running: list[Any] = []
+
+    def start(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
+        while running:  # a pass that was given up; a connection has one at a time
+            running.pop().close()
+        quoted = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
+        chosen = relation.project(quoted)
+        reader = chosen.to_arrow_reader if hasattr(chosen, "to_arrow_reader") else chosen.fetch_arrow_reader
+        running.append(reader(batch_rows))
+        yield from running[-1]
+
+    return Relation("the DuckDB relation", tuple(relation.columns), start)
+
+
+def _of_lazy(frame: Any) -> Relation:
+    if reads_texts(frame.explain(optimized=False)):
+        raise types_from_rows("a lazy frame")
+
+    def start(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
+        chosen = frame.select(columns)
+        if hasattr(chosen, "collect_batches"):
+            pieces = chosen.collect_batches(chunk_size=batch_rows, maintain_order=True)
+        else:
+            pieces = [chosen.collect(engine="streaming")]
+        for piece in pieces:
+            yield piece.to_arrow()
+
+    return Relation("the lazy frame", tuple(frame.collect_schema().names()), start)
+
+
+def _of_scanner(scanner: Any) -> Relation:
+    """Look at the beginning twice: a scanner may be of text files, or of batches that are gone after one look."""
+    for _ in range(2):
+        try:
+            for tagged in scanner.scan_batches():
+                _check_fragment(tagged)
+                break
+        except pa.ArrowInvalid as error:
+            if "already scanned" not in str(error):
+                raise
+            raise UseError(
+                "this scanner's batches can be read once. Hint: pass them as a pyarrow.RecordBatchReader, within "
+                "vw.spool(...) where a forest reads the rows several times."
+            ) from None
+
+    def start(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
+        for tagged in scanner.scan_batches():
+            _check_fragment(tagged)
+            yield tagged.record_batch.select(columns)
+
+    return Relation("the scanner", tuple(scanner.projected_schema.names), start)
+
+
+def _check_fragment(tagged: Any) -> None:
+    if takes_types_from_rows(tagged.fragment):
+        raise types_from_rows("a scanner")
+
+
+def of_delta(table: Any) -> Relation:
+    """Read the version of a ``deltalake.DeltaTable`` that it has now."""
+    try:
+        dataset = table.to_pyarrow_dataset()
+    except Exception:  # such as rows deleted by vectors, which this version of deltalake cannot leave out
+        raise OutOfSchemaError(
+            "this table of Delta Lake needs a feature that deltalake cannot read into Arrow. Hint: pass a Spark frame, "
+            "or write Parquet."
+        ) from None
+
+    def start(columns: list[str], batch_rows: int) -> Iterable[FramePiece]:
+        pieces: Iterable[FramePiece] = dataset.to_batches(columns=columns, batch_size=batch_rows, fragment_readahead=1)
+        return pieces
+
+    return Relation("the table of Delta Lake", tuple(dataset.schema.names), start)
+
+
+def of_iceberg(table: Any) -> Relation:
+    """Read the snapshot of a ``pyiceberg`` table that it has now."""
+    snapshot = table.current_snapshot()
+    number = None if snapshot is None else snapshot.snapshot_id
+
+    def start(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
+        scan = table.scan(selected_fields=tuple(columns), snapshot_id=number)
+        yield from scan.to_arrow_batch_reader()
+
+    return Relation("the table of Iceberg", tuple(field.name for field in table.schema().fields), start)
+
+
+def takes_types_from_rows(files: Any) -> bool:
+    """Whether one row can change how others are read, here or in a part of a union of datasets."""
+    import pyarrow.dataset as known  # slow to load
+
+    texts = (known.CsvFileFormat, getattr(known, "JsonFileFormat", known.CsvFileFormat))
+    own = isinstance(getattr(files, "format", None), texts)
+    return own or any(takes_types_from_rows(child) for child in getattr(files, "children", ()))
+
+
+def reads_texts(plan: str) -> bool:
+    """Whether a plan of DuckDB or polars reads files of text, whose types are guessed from rows and bind the others.
+
+    >>> reads_texts("Csv SCAN [visits.csv]"), reads_texts("Function: READ_CSV_AUTO"), reads_texts("SEQ_SCAN")
+    (True, True, False)
+    """
+    return _TEXTS.search(plan) is not None
+
+
+def types_from_rows(what: str) -> OutOfSchemaError:
+    """Say that one row could change how others are read."""
+    return OutOfSchemaError(
+        f"{what} of CSV or JSON files takes its types from the rows. Hint: pass the path of CSV files, so the schema "
+        "decides, or write Parquet."
+    )
+
+
+# -- queries ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Query:
+    """The rows that a query gives, read over a connection, anew in each pass.
+
+    The rows come here, a batch at a time, and are counted here. Where no row shall leave a database, give ``fit`` the
+    address of a table instead.
+
+    Parameters
+    ----------
+    query : str or SQLAlchemy select
+        Must give the columns of the schema and the target. If a forest reads the rows several times, they must come in
+        the same order each time (ORDER BY); if they do not, the fit is refused before anything more is released.
+    connection : ADBC, SQLAlchemy, DuckDB or other DB-API connection, or SQLAlchemy engine
+        Not closed, and nothing is written.
+
+    Examples
+    --------
+    >>> import sqlite3
+    >>> import veilwood as vw
+    >>> database = sqlite3.connect(":memory:")
+    >>> _ = database.execute("CREATE TABLE visits (age REAL, ill TEXT)")
+    >>> _ = database.executemany("INSERT INTO visits VALUES (?, ?)", [(30, "no"), (70, "yes")] * 500)
+    >>> schema = vw.Schema.from_dict({"name": "visits", "task": "classification", "target": "ill", "columns": [
+    ...     {"name": "age", "kind": "numeric", "lower": 0, "upper": 110},
+    ...     {"name": "ill", "kind": "categorical", "values": ["no", "yes"]}]})
+    >>> forest = vw.PrivateForestClassifier(schema, epsilon=1.0, random_state=0)
+    >>> forest.fit(vw.Query("SELECT age, ill FROM visits ORDER BY rowid", database)).n_features_in_
+    1
+    """
+
+    query: Any
+    connection: Any
+
+
+def _of_query(asked: Query) -> Relation:
+    connection = asked.connection
+    if type(connection).__module__.split(".")[0] in ("duckdb", "_duckdb"):
+        return _of_duckdb(connection.sql(asked.query))
+    if hasattr(connection, "adbc_get_info"):
+        return _of_adbc(asked)
+    if type(connection).__module__.split(".")[0] == "sqlalchemy":
+        return _of_cells(asked, _by_sqlalchemy)
+    if hasattr(connection, "cursor"):
+        return _of_cells(asked, _by_cursor)
+    raise UseError(
+        f"{type(connection).__name__} is no connection. Hint: pass one of ADBC, SQLAlchemy or DuckDB, or any other "
+        "DB-API connection."
+    )
+
+
+def _of_adbc(asked: Query) -> Relation:
+    if "SQLite" in str(asked.connection.adbc_get_info().get("driver_name")):
+        raise OutOfSchemaError(
+            "ADBC's driver of SQLite takes its types from the rows. Hint: pass a connection of sqlite3 or SQLAlchemy."
+        )
+
+    def read(columns: list[str] | None) -> Iterator[FramePiece]:
+        with asked.connection.cursor() as cursor:
+            cursor.execute(asked.query)
+            reader = cursor.fetch_record_batch()
+            if columns is None:
+                yield reader.schema.empty_table()
+                return
+            for batch in reader:
+                yield batch.select(columns)
+
+    (empty,) = read(None)
+    return Relation("the query", tuple(empty.schema.names), lambda columns, batch_rows: read(columns))
+
+
+NamedRows: TypeAlias = tuple[list[str], Iterator[list[Any]]]  # names, and lists of rows
+
+
+def _of_cells(asked: Query, run: Callable[[Query, int], Iterator[NamedRows]]) -> Relation:
+    """Take each cell as the driver gives it: no type is looked for over several rows."""
+
+    def start(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
+        for names, batches in run(asked, batch_rows):
+            places = [names.index(name) for name in columns]
+            for rows in batches:
+                yield pd.DataFrame({
+                    name: pd.Series([row[place] for row in rows], dtype=object)
+                    for name, place in zip(columns, places, strict=True)
+                })  # fmt: skip
+
+    names = next(names for names, _ in run(asked, 1))
+    return Relation("the query", tuple(names), start)
+
+
+def _by_sqlalchemy(asked: Query, batch_rows: int) -> Iterator[NamedRows]:
+    from sqlalchemy import Connection, text
+
+    query = text(asked.query) if isinstance(asked.query, str) else asked.query
+    own = not isinstance(asked.connection, Connection)
+    connection = asked.connection.connect() if own else asked.connection
+    try:
+        with connection.execution_options(yield_per=batch_rows).execute(query) as result:
+            yield list(result.keys()), (list(rows) for rows in result.partitions(batch_rows))
+    finally:
+        if own:
+            connection.close()
+
+
+def _by_cursor(asked: Query, batch_rows: int) -> Iterator[NamedRows]:
+    cursor = asked.connection.cursor()
+    try:
+        cursor.execute(asked.query)
+        yield [column[0] for column in cursor.description], iter(lambda: list(cursor.fetchmany(batch_rows)), [])
+    finally:
+        cursor.close()

@@ -1,0 +1,464 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is public about a table: its columns, bounds, categories and classes, and their JSON form.
+
+Nothing here keeps a number of rows, a count or a row; turning rows into integers is in ``encoding``, and when two
+cells are the same category or the same id is decided in ``canonical``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import pandas as pd
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import column_or_1d
+
+from veilwood.data.canonical import category_codes, texts_of
+from veilwood.data.columns import COLUMN_KEYS, Column, closest
+from veilwood.data.dialect import DIALECT, Dialect
+from veilwood.data.frames import Table
+from veilwood.data.numbers import numbers_of
+from veilwood.errors import SchemaError, UndeclaredSchemaError, VeilwoodError, shown
+from veilwood.privacy.neighbours import RowsOf, Unit, unit_of
+from veilwood.safe_io import read_json, read_text
+
+__all__ = ["UNREVIEWED", "Schema", "TaskKind", "is_unreviewed"]
+
+TaskKind = Literal["classification", "regression"]
+
+UNREVIEWED: Final = "from data: review"
+"""What a draft writes into ``bounds`` of each column; while one is left, the schema counts as read off the data."""
+
+_REQUIRED: Final = {"categorical": ("values",), "numeric": ("lower", "upper")}  # by the kind of a column
+_SCHEMA_KEYS: Final = ("name", "task", "target", "columns", "inferred", "ignore", "privacy_unit", "dialect")
+
+
+@dataclass(frozen=True, repr=False)
+class Schema:
+    """What is public about a data set, declared before any data is seen.
+
+    Parameters
+    ----------
+    name : str
+        What the data set is called.
+    task : {"classification", "regression"}
+        What is learned.
+    target : Column
+        The column to predict: categorical with two or more values, or numeric.
+    features : sequence of Column
+        The columns to predict it from.
+    inferred : bool, default False
+        Whether bounds and categories were read off the data, which voids every guarantee.
+    ignore : sequence of str
+        Columns that may be in the table and are not used: names, or patterns such as "note_*".
+    privacy_unit : optional
+        Whom a guarantee should protect, as in ``Neighbours``. The command line takes it where nothing else is said;
+        the column of its id may be in every table.
+    dialect : Dialect
+        How CSV files of this table are written.
+
+    Notes
+    -----
+    **Categories and ids are compared as text**, by one rule for every format and engine. Numbers are compared as
+    numbers: 7, 7.0, Decimal("7.00") and the texts "7", "7.0" are one category and one person, in CSV as in Parquet;
+    "007" and " 7" are others. Booleans are "True" and "False", an empty text is a missing value, dates are ISO 8601.
+    The whole rule is the table at the top of ``veilwood.data.canonical``.
+
+    **The declared classes decide the type of predictions**, and nothing in the data does: ``"values": [0, 1]`` gives
+    ``classes_`` of int64, ``[0.5, 1.5]`` of float64, ``[false, true]`` of bool, and ``["0", "1"]`` texts as declared.
+    Labels given to ``fit`` and ``score`` may be written in any of these ways.
+
+    Examples
+    --------
+    >>> schema = Schema.from_dict({
+    ...     "name": "clinic", "task": "classification", "target": "ill",
+    ...     "columns": [
+    ...         {"name": "age", "kind": "numeric", "lower": 0, "upper": 120},
+    ...         {"name": "ward", "kind": "categorical", "values": ["A", "B", "C"]},
+    ...         {"name": "ill", "kind": "categorical", "values": ["no", "yes"]},
+    ...     ],
+    ... })
+    >>> schema
+    Schema('clinic', classification of 'ill', 2 features)
+    >>> print(schema)
+    Schema 'clinic': classification of 'ill' (no, yes)
+      age   numeric      0 to 120
+      ward  categorical  A, B, C
+    >>> schema.classes
+    ('no', 'yes')
+    """
+
+    name: str
+    task: TaskKind
+    target: Column
+    features: tuple[Column, ...]
+    inferred: bool = False
+    ignore: tuple[str, ...] = ()
+    privacy_unit: Unit | None = None
+    dialect: Dialect = DIALECT
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise SchemaError(f"the schema's 'name' must be a text, not {shown(self.name)}.")
+        ignored = self.ignore
+        if (
+            isinstance(ignored, str)
+            or not isinstance(ignored, Sequence)
+            or not all(isinstance(n, str) for n in ignored)
+        ):
+            raise SchemaError("the schema's 'ignore' is not a list of names or patterns. Hint: write [\"note_*\"].")
+        object.__setattr__(self, "ignore", tuple(ignored))
+        if self.privacy_unit is not None:
+            object.__setattr__(self, "privacy_unit", unit_of(self.privacy_unit))
+        object.__setattr__(self, "features", tuple(self.features))
+        if not isinstance(self.task, str) or self.task not in ("classification", "regression"):
+            raise SchemaError(f"unknown task {shown(self.task)}. Hint: use 'classification' or 'regression'.")
+        if not self.features:
+            raise SchemaError("the schema has no feature columns. Hint: list them under 'columns'.")
+        names = [column.name for column in (*self.features, self.target)]
+        if len(set(names)) < len(names):
+            twice = Counter(names).most_common(1)[0][0]
+            raise SchemaError(f"column {shown(twice)} appears twice. Hint: give every column a name of its own.")
+        self._check_target()
+
+    def _check_target(self) -> None:
+        target, needed = self.target, "categorical" if self.task == "classification" else "numeric"
+        if target.kind != needed:
+            raise SchemaError(
+                f"target {target.name!r} is {target.kind}, but {self.task} needs a {needed} one. "
+                f"Hint: change the task, or the kind of the target."
+            )
+        if target.kind == "categorical" and len(target.values) < 2:
+            raise SchemaError(
+                f"target {target.name!r} has one class only ({shown(target.values[0])}). "
+                "Hint: list every class that can occur; there must be two or more."
+            )
+        for key in ("nullable", "bins", "cutoffs", "transform", "prefix", "part", "of"):
+            if getattr(target, key):
+                raise SchemaError(f"target {target.name!r}: {key!r} is for features. Hint: remove it.")
+
+    @cached_property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes; empty for regression."""
+        return self.target.values
+
+    @cached_property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the feature columns, in order."""
+        return tuple(column.name for column in self.features)
+
+    @cached_property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the table's columns that are read, the target last."""
+        return tuple(dict.fromkeys(column.source for column in (*self.features, self.target)))
+
+    def allows(self, name: str) -> bool:
+        """Whether a column may be in a table without being read: the id of the privacy unit, or one to ignore."""
+        is_id = isinstance(self.privacy_unit, RowsOf) and self.privacy_unit.id == name
+        return is_id or any(name == pattern or fnmatchcase(name, pattern) for pattern in self.ignore)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Schema:
+        """Build a schema from its JSON form; keys that are not part of the format are dropped."""
+        if not isinstance(data, Mapping):
+            raise SchemaError(f"a schema is a JSON object, not {type(data).__name__}. Hint: see Schema.to_dict.")
+        known = _known_keys(data, _SCHEMA_KEYS, required=("name", "task", "target", "columns"), place="the schema")
+        if isinstance(known["columns"], str) or not isinstance(known["columns"], Sequence):
+            raise SchemaError("the schema's 'columns' is not a list. Hint: one object a column, the target too.")
+        columns = [_column_from(entry, place) for place, entry in enumerate(known["columns"])]
+        target = [column for column in columns if column.name == known["target"]]
+        if not target:
+            hint = closest(shown(known["target"]).strip("'"), [column.name for column in columns])
+            raise SchemaError(
+                f"target {shown(known['target'])} is not among the columns.{hint} "
+                "Hint: the target needs an entry under 'columns' too."
+            )
+        features = [column for column in columns if column is not target[0]]
+        return cls(
+            known["name"],
+            known["task"],
+            target[0],
+            tuple(features),
+            _is_draft(data),
+            known.get("ignore", ()),
+            known.get("privacy_unit"),
+            Dialect.from_dict(known.get("dialect", {})),
+        )
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Schema:
+        """Read a schema from a JSON file."""
+        try:
+            text = read_text(path)
+        except FileNotFoundError:
+            raise SchemaError(
+                f"there is no schema file {shown(str(path))}. Hint: veilwood schema draft TABLE"
+            ) from None
+        except (OSError, VeilwoodError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise SchemaError(f"cannot read schema file {shown(str(path))}: {reason}.") from None
+        try:
+            data = read_json(text)
+        except VeilwoodError as error:
+            raise SchemaError(f"{shown(str(path))} is not valid JSON: {error}") from None
+        return cls.from_dict(data)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form: the features in order, the target last."""
+        out: dict[str, Any] = {"name": self.name, "task": self.task, "target": self.target.name}
+        if self.inferred:
+            out["inferred"] = True
+        if self.ignore:
+            out["ignore"] = list(self.ignore)
+        if self.privacy_unit is not None:
+            unit = self.privacy_unit
+            out["privacy_unit"] = {"id": unit.id, "at_most": unit.at_most} if isinstance(unit, RowsOf) else unit.k
+        if self.dialect != DIALECT:
+            out["dialect"] = self.dialect.to_dict()
+        return out | {"columns": [column.to_dict() for column in (*self.features, self.target)]}
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the schema to a JSON file."""
+        Path(path).write_text(json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def for_labels(self, y: Any) -> Schema:
+        """Return the schema in which classes are numbers, where ``y`` is an array of whole numbers and no class is one.
+
+        So do scikit-learn's VotingClassifier and StackingClassifier number the classes: 0 for the first in the order of
+        the alphabet. The kind of the array decides, no value in it.
+
+        >>> schema = Schema.numeric((0, 1), classes=["yes", "no"], n_features=1)
+        >>> schema.for_labels(np.array([1, 0, 1])).classes, schema.for_labels(np.array(["yes"])).classes
+        (('0', '1'), ('yes', 'no'))
+        """
+        numbered = isinstance(y, np.ndarray) and y.dtype.kind in "iu" and y.ndim == 1
+        if not numbered or not self.classes or any(re.fullmatch(r"[-+.\d]+", text) for text in self.classes):
+            return self
+        return replace(
+            self,
+            target=Column(self.target.name, "categorical", values=tuple(range(len(self.classes)))),  # type: ignore[arg-type]
+        )
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of the canonical JSON form: equal schemas, and only they, share it."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    @classmethod
+    def resolve(cls, schema: Schema | Mapping[str, Any] | str | PathLike[str] | None) -> Schema:
+        """Return the schema given as such, as a dict, or as the path of a JSON file."""
+        if schema is None:
+            raise UndeclaredSchemaError(
+                "no schema was given, and bounds read off the data would leak it. Hint: write one with "
+                "'veilwood schema draft TABLE' and review it; schema='infer' is for experiments, NOT PRIVATE."
+            )
+        if isinstance(schema, Schema):
+            return schema
+        if isinstance(schema, Mapping):
+            return cls.from_dict(schema)
+        if isinstance(schema, str | PathLike):
+            return cls.load(schema)
+        raise SchemaError(
+            f"schema is of type {type(schema).__name__}. Hint: give a Schema, a dict or the path of a JSON file."
+        )
+
+    @classmethod
+    def numeric(
+        cls,
+        bounds: tuple[Any, Any],
+        classes: Sequence[object] | None = None,
+        *,
+        target_bounds: tuple[float, float] | None = None,
+        names: Sequence[str] | None = None,
+        n_features: int | None = None,
+        target: str = "target",
+    ) -> Schema:
+        """Declare numeric features in one line; classes make it classification, target bounds regression.
+
+        Parameters
+        ----------
+        bounds : pair
+            Lower and upper bounds: two numbers for all columns, or two sequences with one number a column.
+        classes : sequence, optional
+            The class labels, for classification.
+        target_bounds : pair of float, optional
+            Bounds of the target, for regression.
+        names : sequence of str, optional
+            Names of the features; ``x0``, ``x1``, ... by default.
+        n_features : int, optional
+            How many features, where neither ``bounds`` nor ``names`` says so.
+        target : str
+            Name of the target column.
+
+        Examples
+        --------
+        >>> print(Schema.numeric(([0, 0], [10, 250]), classes=[0, 1]))
+        Schema 'numeric': classification of 'target' (0, 1)
+          x0  numeric  0 to 10
+          x1  numeric  0 to 250
+        """
+        if (classes is None) == (target_bounds is None):
+            raise SchemaError("give either classes (classification) or target_bounds (regression), and not both.")
+        try:
+            lows, highs = (np.atleast_1d(np.asarray(side, dtype=np.float64)) for side in bounds)
+            width = len(names) if names is not None else (n_features or max(len(lows), len(highs)))
+            lows, highs = np.broadcast_to(lows, width), np.broadcast_to(highs, width)
+        except (TypeError, ValueError):
+            raise SchemaError(
+                f"bounds={shown(bounds)} is not a pair (lower, upper) of numbers, or of one number for each feature."
+            ) from None
+        labels = names if names is not None else [f"x{place}" for place in range(width)]
+        features = [
+            Column(label, "numeric", lower=float(low), upper=float(high))
+            for label, low, high in zip(labels, lows, highs, strict=True)
+        ]
+        if classes is not None:
+            column = Column(target, "categorical", values=tuple(classes))  # type: ignore[arg-type]
+            return cls("numeric", "classification", column, tuple(features))
+        assert target_bounds is not None
+        column = Column(target, "numeric", lower=target_bounds[0], upper=target_bounds[1])
+        return cls("numeric", "regression", column, tuple(features))
+
+    @classmethod
+    def infer(cls, X: Any, y: Any, task: TaskKind, *, target: str = "target") -> Schema:
+        """Read a schema off the data, for experiments: what is made from it is NOT PRIVATE.
+
+        Examples
+        --------
+        >>> Schema.infer([[1.5, "a"], [2.0, "b"]], [0, 1], "classification").inferred
+        True
+        """
+        try:
+            goal, features = _infer(X, y, task, target)
+        except VeilwoodError:
+            raise
+        except (TypeError, ValueError, ArithmeticError, RecursionError):
+            raise SchemaError("no schema can be read off these data. Hint: declare it.") from None
+        return cls("inferred", task, goal, features, inferred=True)
+
+    def __repr__(self) -> str:
+        flag = ", INFERRED: NOT PRIVATE" if self.inferred else ""
+        return f"Schema({self.name!r}, {self.task} of {self.target.name!r}, {len(self.features)} features{flag})"
+
+    def __str__(self) -> str:
+        wide = max(map(len, self.feature_names))
+        kind = max(len(column.kind) for column in self.features)
+        flag = "\n  INFERRED from the data: NOT PRIVATE" if self.inferred else ""
+        head = f"Schema {self.name!r}: {self.task} of {self.target.name!r} ({self.target.describe()}){flag}"
+        rows = [f"  {c.name:<{wide}}  {c.kind:<{kind}}  {c.describe()}" for c in self.features]
+        rows += [f"  not used: {', '.join(self.ignore)}"] if self.ignore else []
+        return "\n".join([head, *rows])
+
+
+def _is_draft(data: Mapping[str, Any]) -> bool:
+    """Whether any mark of a draft is left: on the whole, in its notes, or on a single column."""
+    notes = data.get("notes")
+    noted = isinstance(notes, str) and notes.startswith("DRAFT")
+    marked = any(is_unreviewed(column) for column in data["columns"])
+    return bool(data.get("inferred", False)) or noted or marked
+
+
+def is_unreviewed(column: Mapping[str, Any]) -> bool:
+    """Whether a column, in its JSON form, says that its bounds were read off the data, in whatever words.
+
+    Examples
+    --------
+    >>> is_unreviewed({"bounds": "from data (rounded)"}), is_unreviewed({"bounds": "public: the ward list"})
+    (True, False)
+    """
+    mark = column.get("bounds")
+    words = " ".join(mark.casefold().split()) if isinstance(mark, str) else ""
+    return words.startswith(("from data", "from the data")) or "unreviewed" in words
+
+
+def _known_keys(
+    data: Mapping[str, Any], known: Sequence[str], *, required: Sequence[str], place: str
+) -> dict[str, Any]:
+    """Keep the keys of the format; refuse a missing one, and one that looks like a slip of the pen."""
+    for key in required:
+        if key not in data:
+            near = difflib.get_close_matches(key, sorted(map(str, set(data) - set(known))), n=1)
+            slip = f" It has {near[0]!r}: is that {key!r}?" if near else " Hint: add the key."
+            raise SchemaError(f"{place} has no {key!r}.{slip}")
+    for key in set(data) - set(known):
+        near = difflib.get_close_matches(str(key), set(known) - set(data), n=1, cutoff=0.85)
+        if near:
+            raise SchemaError(f"{place} has an unknown key {shown(key)}. Did you mean {near[0]!r}?")
+    return {key: data[key] for key in known if key in data}
+
+
+def _column_from(entry: object, place: int) -> Column:
+    """Build one column from its JSON form."""
+    if not isinstance(entry, Mapping):
+        raise SchemaError(f"entry {place + 1} of 'columns' is {shown(entry)}. Hint: a column is a JSON object.")
+    where = f"column {shown(entry['name'])}" if "name" in entry else f"entry {place + 1} of 'columns'"
+    kind = entry.get("kind")
+    required = _REQUIRED.get(kind, ()) if isinstance(kind, str) else ()
+    known = _known_keys(entry, COLUMN_KEYS, required=("name", "kind", *required), place=where)
+    return Column(**known)
+
+
+def _infer(X: Any, y: Any, task: TaskKind, target: str) -> tuple[Column, tuple[Column, ...]]:
+    """Read the target and the features off the data."""
+    table = Table.of(X)
+    names = table.names or tuple(f"x{place}" for place in range(table.n_columns))
+    while target in names:
+        target += "_"
+    features = tuple(_infer_column(name, table.column(place)) for place, name in enumerate(names))
+    try:
+        labels = column_or_1d(y, warn=True)
+    except (TypeError, ValueError):
+        raise SchemaError("y should be a 1d array: one value for each row.") from None
+    if task == "regression":
+        return _infer_column(target, pd.Series(labels)), features
+    try:
+        check_classification_targets(labels)
+    except ValueError:
+        raise SchemaError(f"Unknown label type: {type_of_target(labels)}. Hint: classes are few and repeat.") from None
+    found = [label for label in np.unique(labels).tolist() if not pd.isna(label)]
+    if len(found) < 2:
+        raise SchemaError("the target has one class only. Hint: there must be two or more.")
+    values = tuple(dict(zip(texts_of(found), found, strict=True)).values())
+    return _found_column(target, "categorical", values=values), features
+
+
+def _infer_column(name: str, values: pd.Series[Any]) -> Column:
+    """Read one column off the data: the range of numbers, the set of anything else."""
+    missing = values.isna().to_numpy(dtype=bool)
+    kind = pd.api.types.infer_dtype(values, skipna=True)
+    if kind in ("integer", "floating", "mixed-integer-float", "decimal", "empty") or bool(missing.all()):
+        found, _ = numbers_of(values)
+        found = found[np.isfinite(found)]
+        lower, upper = (float(found.min()), float(found.max())) if found.size else (0.0, 1.0)
+        if lower == upper:  # a constant column still needs a range
+            upper = lower + max(1.0, abs(lower))
+        return _found_column(name, "numeric", lower=lower, upper=upper, nullable=bool(missing.any()))
+    _, texts = category_codes(values)
+    return _found_column(name, "categorical", values=tuple(sorted(set(texts))), nullable=bool(missing.any()))
+
+
+def _found_column(name: str, kind: Literal["categorical", "numeric"], **found: Any) -> Column:
+    """Make a column of what was found; where that cannot be, say so without saying what it was."""
+    try:
+        return Column(name, kind, **found)
+    except SchemaError:
+        raise SchemaError(
+            f"column {shown(name)} cannot be read off the data: it has no values that can be used, too many, or such "
+            "that differ in their writing alone. Hint: declare it."
+        ) from None

@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A first schema read off a table, for a person to review: marked as such until every bound is public knowledge.
+
+What a column looks like is guessed in ``guess``, what is usually known of it stands in ``catalogue``; reviewing is in
+``review``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from veilwood.data.canonical import PARTS, ColumnCells, Nothing, category_codes, part_reader
+from veilwood.data.columns import closest
+from veilwood.data.dialect import DIALECT, Dialect, detect
+from veilwood.data.files import find_files, find_places
+from veilwood.data.frames import Table
+from veilwood.data.numbers import Floats, numbers_of
+from veilwood.data.relations import Relation
+from veilwood.data.schema import UNREVIEWED
+from veilwood.drafting.catalogue import usual_numbers, usual_values
+from veilwood.errors import OutOfSchemaError, SchemaError
+
+__all__ = ["DRAFT", "FEWEST_UNITS", "Look", "column_of", "draft", "look_at", "unit_among"]
+
+
+FEWEST_UNITS: Final = 20
+"""A category that fewer people have does not come into a draft."""
+_MOST_VALUES: Final = 100
+_FRACTION: Final = re.compile("[^.,]*[0-9][.,](?![0-9]{3}(?![0-9]))[0-9]+[^.,]*")  # 1,5 or 1,50 EUR, and not 1,500
+_MOST_CLASSES_OF_NUMBERS: Final = 20
+_NEARLY_ALL: Final = 0.95
+_ID_NAMES: Final = re.compile(r"(?:^|[\W_])(?:id|ids|uuid|guid|mrn|nr|no|number|nummer|key|fallnummer|ssn|iban)$", re.I)
+_PEOPLE: Final = re.compile(
+    r"patient|person|people|customer|kunde|client|member|mitglied|user|subject|proband|mrn", re.I
+)
+_NAMED: Final = re.compile(
+    r"(?:^|[\W_])(?:name|vorname|nachname|firstname|lastname|surname|e?mail|phone|telefon|tel|address|adresse|stra(?:ss|ß)e"
+    r"|street|anschrift)(?:$|[\W_])",
+    re.I,
+)
+_DATE: Final = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{1,2}\.[0-9]{1,2}\.[0-9]{4}|[0-9]{1,2}/[0-9]{1,2}/[0-9]{2,4}"
+)
+_TIME: Final = re.compile(r"[0-9]{1,2}:[0-9]{2}(?::[0-9]{2})?")
+
+
+@dataclass(repr=False)  # it is as private as the rows
+class Look:
+    """What was seen of one column."""
+
+    name: str
+    kind: Literal["id", "date", "time", "text", "people", "unique", "number", "category", "nothing", "unnamed"]
+    nullable: bool
+    codes: npt.NDArray[np.intp]  # the category of each row, negative where there is none
+    texts: list[str]
+    numbers: Floats | None = None
+    decimal: str | None = None  # the sign of its numbers, where it is not that of the others
+
+
+def look_at(name: str, table: Table, dialect: Dialect, *, is_target: bool) -> Look:
+    """Decide what a column looks like."""
+    found = table.named(name)
+    assert found is not None  # the name is the table's
+    codes, texts = _distinct(*category_codes(found))
+    there = codes >= 0
+    n_rows, n_values = int(there.sum()), len(texts)
+    nullable = int((codes == Nothing.MISSING.value).sum()) >= FEWEST_UNITS  # missing is a category too
+    numbers, sign = _numbers(found, texts, there, dialect), None
+    if numbers is None and any(_FRACTION.fullmatch(text.strip()) for text in texts[:1000]):
+        sign = "." if dialect.decimal == "," else ","
+        numbers = _numbers(found, texts, there, replace(dialect, decimals={name: sign}).of(name))
+
+    def is_of(kind: Any) -> Look:
+        return Look(name, kind, nullable, codes, texts, numbers, None if numbers is None else sign)
+
+    if not name or not n_rows:
+        return is_of("nothing" if name else "unnamed")
+    if is_target:
+        few = numbers is None or n_values <= _MOST_CLASSES_OF_NUMBERS
+        return is_of("category" if few else "number")
+    shape = _shape(texts)
+    if shape is not None:
+        return is_of(shape)
+    many = n_values > _NEARLY_ALL * n_rows and n_values > FEWEST_UNITS
+    if _ID_NAMES.search(name) and n_values > _MOST_CLASSES_OF_NUMBERS:
+        return is_of("id")
+    if numbers is not None:
+        if many and usual_numbers(name) is None and _counts_up(numbers[there]):
+            return is_of("unique")
+        return is_of("category" if n_values <= 2 and usual_numbers(name) is None else "number")
+    if usual_values(name, texts) is not None:  # postcodes, say
+        return is_of("category")
+    if _NAMED.search(name) and n_values > FEWEST_UNITS:
+        return is_of("people")
+    lengths = [len(text) for text in texts]
+    if n_values > FEWEST_UNITS and np.mean(lengths) > 12 and np.mean([" " in text.strip() for text in texts]) > 0.5:
+        return is_of("text")
+    many = n_values > 0.5 * n_rows and n_values > FEWEST_UNITS
+    return is_of("unique" if many else "category")
+
+
+def _distinct(codes: npt.NDArray[np.intp], texts: list[str]) -> tuple[npt.NDArray[np.intp], list[str]]:
+    """Give every text one code."""
+    known = list(dict.fromkeys(texts))
+    places = {text: place for place, text in enumerate(known)}
+    moved = np.array([*(places[text] for text in texts), Nothing.UNUSABLE.value, Nothing.MISSING.value], np.intp)
+    return moved[codes], known
+
+
+def _numbers(values: ColumnCells, texts: list[str], there: npt.NDArray[np.bool_], dialect: Dialect) -> Floats | None:
+    """Return the numbers of a column, or None where it holds something else, such as codes with leading zeros."""
+    if any(re.match("0[0-9]", text) for text in texts) or {"True", "False"} & set(texts):
+        return None
+    written = isinstance(values, pa.ChunkedArray) and pa.types.is_string(values.type)
+    found, kinds = numbers_of(dialect.numbers(values) if written else values, parse=True)
+    good = np.isfinite(found) & (kinds is None or kinds == 0)
+    return found if good[there].sum() >= _NEARLY_ALL * max(int(there.sum()), 1) and good.any() else None
+
+
+def _counts_up(numbers: Floats) -> bool:
+    """Whether different numbers look like those of rows or cards: whole, and without large gaps or very long."""
+    whole = bool((numbers == np.floor(numbers)).all())
+    low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
+    return whole and (high - low < 3 * len(numbers) or low >= 1e7)
+
+
+def _shape(texts: Sequence[str]) -> Literal["date", "time"] | None:
+    """Whether texts look like dates or times of the day."""
+    some = texts[:1000]
+    dates = [text for text in some if _DATE.match(text)]
+    if len(dates) >= _NEARLY_ALL * len(some):
+        read = part_reader("year")
+        return "date" if sum(isinstance(read(text), str) for text in dates) >= _NEARLY_ALL * len(dates) else "time"
+    return "time" if sum(bool(_TIME.fullmatch(text)) for text in some) >= _NEARLY_ALL * len(some) else None
+
+
+def unit_among(looks: Sequence[Look]) -> Look | None:
+    """Return the id whose rows belong together: that of people, or else the first whose values repeat."""
+    ids = [look for look in looks if look.kind == "id" or (look.kind == "unique" and _PEOPLE.search(look.name))]
+    people = [look for look in ids if _PEOPLE.search(look.name)]
+    repeated = [look for look in ids if len(look.texts) < _NEARLY_ALL * (look.codes >= 0).sum()]
+    return next(iter([*people, *repeated]), None)
+
+
+_REASONS: Final = {
+    "id": "looks like an id",
+    "date": "a date; draft again with --dates month,weekday to use these parts of it",
+    "time": "a date or time, in a form whose parts cannot be used",
+    "text": "free text",
+    "people": "names or addresses of people",
+    "unique": "nearly every row has a value of its own",
+    "nothing": "has no values",
+    "unnamed": "has no name",
+}
+
+
+def column_of(look: Look, unit: Look | None) -> dict[str, Any] | str:
+    """Return the JSON form of a column, marked as read off the data, or the reason why it is left out."""
+    if look.kind in _REASONS:
+        return _REASONS[look.kind]
+    nullable = {"nullable": True} if look.nullable else {}
+    if look.kind == "number":
+        assert look.numbers is not None
+        bounds, source = _bounds(look.name, look.numbers)
+        return {"name": look.name, "kind": "numeric"} | bounds | nullable | {"bounds": UNREVIEWED + source}
+    held = _holders(look, unit)
+    order = np.argsort(-held, kind="stable")[:_MOST_VALUES]
+    found = sorted(look.texts[place] for place in order if held[place] >= FEWEST_UNITS)
+    usual = usual_values(look.name, found or look.texts)
+    if not found and usual is None:
+        return f"no category is held by {FEWEST_UNITS} or more"
+    values = _plain(list(usual.values) if usual else found, look)
+    column: dict[str, Any] = {"name": look.name, "kind": "categorical", "values": values}
+    prefix = None if usual is None else usual.prefix
+    if prefix is not None:
+        column["prefix"] = prefix
+    known = set(usual.values if usual else found)
+    rest = sum(int(n) for text, n in zip(look.texts, held, strict=True) if text[:prefix] not in known)
+    column |= _with_other(values) if rest >= FEWEST_UNITS else {}
+    return column | nullable | {"bounds": UNREVIEWED + (f" (usual: {usual.title})" if usual else "")}
+
+
+def _holders(look: Look, unit: Look | None) -> npt.NDArray[np.int64]:
+    """Count the people who have each category; rows, where it is not known whose they are."""
+    rows = np.flatnonzero(look.codes >= 0)
+    people = rows if unit is None else unit.codes[rows]
+    pairs = np.unique(np.column_stack([look.codes[rows], people])[people >= 0], axis=0)
+    return np.bincount(pairs[:, 0].astype(np.int64), minlength=len(look.texts))
+
+
+def _with_other(values: list[Any]) -> dict[str, Any]:
+    """Let a category stand for those that are not listed."""
+    other = next(
+        (value for value in values if str(value).casefold() in ("other", "others", "andere", "sonstige")), None
+    )
+    return {"other": other} if other is not None else {"values": [*map(str, values), "other"], "other": "other"}
+
+
+def _plain(texts: list[str], look: Look) -> list[Any]:
+    """Write categories that are whole numbers as such, so that predictions are."""
+    whole = look.numbers is not None and all(re.fullmatch("-?(0|[1-9][0-9]{0,15})", text) for text in texts)
+    return sorted(int(text) for text in texts) if whole else texts
+
+
+def _bounds(name: str, numbers: Floats) -> tuple[dict[str, Any], str]:
+    """Take the usual bounds where nearly all numbers lie within; else such that no one's own number is a bound."""
+    found = np.sort(numbers[np.isfinite(numbers)])
+    usual = usual_numbers(name)
+    if usual is not None and usual.lower is not None and usual.upper is not None:
+        inside = (found >= usual.lower) & (found <= usual.upper)
+        if inside.mean() >= _NEARLY_ALL:
+            return usual.to_dict(), f" (usual: {usual.title})"
+    beyond = FEWEST_UNITS - 1 if len(found) >= 10 * FEWEST_UNITS else 0
+    low, high = float(found[beyond]), float(found[-1 - beyond])
+    step = 10.0 ** math.floor(math.log10(max(high - low, abs(high) / 10, 1e-9)))
+    lower, upper = math.floor(low / step) * step, math.ceil(high / step) * step
+    upper += step if lower == upper else 0
+    return {"lower": _short(lower), "upper": _short(upper)}, ""
+
+
+def _short(number: float) -> float | int:
+    rounded = float(f"{number:.6g}")
+    return int(rounded) if rounded == int(rounded) else rounded
+
+
+DRAFT: Final = (
+    "DRAFT: bounds and categories below were read off the data. Walk through with 'veilwood schema review', or replace "
+    "them by what is publicly known and delete each column's 'bounds' mark, then this line and 'inferred'. Until then "
+    "every result is NOT PRIVATE."
+)
+ROWS_OF_A_UNIT: Final = 3  # proposed, whatever the data: how many rows people have is private
+
+
+def draft(
+    X: Any,
+    target: str | None = None,
+    *,
+    dates: Collection[str] = (),
+    sep: str | None = None,
+    decimal: str | None = None,
+    encoding: str | None = None,
+) -> dict[str, Any]:
+    """Draft the JSON form of a schema from a table, for a person to review before it is used.
+
+    Left out, with a reason, is what looks like an id, a date, free text or has nearly as many values as rows. Of an id
+    the draft proposes a ``privacy_unit``. No category held by fewer than 20 people (rows, where there is no id) is in
+    it, and bounds are rounded outwards. All the same it is as private as the data until someone replaces what it says
+    by what is publicly known and deletes the marks. A model made with an unreviewed draft is NOT PRIVATE and says so.
+
+    Parameters
+    ----------
+    X : dataframe or path
+        The table, target included.
+    target : str, optional
+        Name of the target column; the last column by default.
+    dates : collection of {"year", "month", "weekday", "hour"}
+        Which parts of dates to use; without any, dates are left out.
+    sep, decimal, encoding : str, optional
+        How a CSV file is written; what is not given is guessed from the file and written into the draft.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> found = draft(pd.DataFrame({"age": [31, 58] * 50, "name": range(100), "ill": ["no", "yes"] * 50}))
+    >>> found["columns"][0]
+    {'name': 'age', 'kind': 'numeric', 'lower': 0, 'upper': 120, 'bounds': 'from data: review (usual: age in years)'}
+    >>> found["left_out"]
+    {'name': 'nearly every row has a value of its own'}
+    """
+    unknown = [part for part in dates if part not in PARTS]
+    if unknown:
+        raise SchemaError(f"dates have no part {unknown[0]!r}. Hint: {', '.join(PARTS)}.")
+    name, dialect, table = _opened(X, {"sep": sep, "decimal": decimal, "encoding": encoding})
+    if table.names is None:
+        raise OutOfSchemaError("a draft needs column names. Hint: pass a dataframe or a file.")
+    target = table.names[-1] if target is None else target
+    if target not in table.names:
+        raise OutOfSchemaError(f"the table has no column {target!r}.{closest(target, table.names)}", column=target)
+    looks = [look_at(label, table, dialect, is_target=label == target) for label in table.names]
+    unit = unit_among(looks)
+    columns: list[dict[str, Any]] = []
+    left_out: dict[str, str] = {}
+    (goal,) = (column_of(look, unit) for look in looks if look.name == target)
+    if isinstance(goal, str):
+        raise SchemaError(
+            f"target {target!r} cannot be drafted: {goal}. Hint: a target needs numbers, or two classes or more, each "
+            f"held by {FEWEST_UNITS} people or more; or write the schema by hand."
+        )
+    for look in (look for look in looks if look.name != target):
+        if look.kind == "date" and dates:
+            columns += [_part(look, part) for part in dates]
+            continue
+        found = column_of(look, unit)
+        if isinstance(found, str):
+            left_out[look.name] = found
+        else:
+            columns.append(found)
+    if not columns:
+        raise SchemaError("no column of the table can be used as it is. Hint: write the schema by hand.")
+    task = "regression" if goal["kind"] == "numeric" else "classification"
+    head: dict[str, Any] = {"notes": DRAFT, "name": name, "task": task, "target": target, "inferred": True}
+    if unit is not None:
+        head["privacy_unit"] = {"id": unit.name, "at_most": ROWS_OF_A_UNIT}
+        left_out[unit.name] += ", proposed as the privacy unit"
+    used = {column["name"] for column in [*columns, goal] if column["kind"] == "numeric"}
+    signs = {look.name: look.decimal for look in looks if look.decimal and look.name in used}
+    dialect = replace(dialect, decimals=signs)
+    if dialect != DIALECT:
+        head["dialect"] = dialect.to_dict()
+    if left_out:
+        head |= {"ignore": list(left_out), "left_out": left_out}
+    return head | {"columns": [*columns, goal]}
+
+
+def _opened(X: Any, written: dict[str, str | None]) -> tuple[str, Dialect, Table]:
+    """Read a table whole, with what it is called and how its numbers are written."""
+    if not isinstance(X, str | PathLike):
+        return "draft", DIALECT, Table.of(X)
+    places = find_places(X)
+    if isinstance(places, Relation):
+        return Path(X).name, DIALECT, Table.of(places.to_table(list(places.names)))
+    place = places[0]
+    # Guessed from the rows, so for a draft only.
+    dialect = detect(place.open, **written) if place.format == "csv" else Dialect(decimal=written["decimal"] or ".")
+    (file,) = find_files(place, None, dialect=dialect)
+    return place.name.split(".")[0], dialect, Table.of(file.load(list(file.names)))
+
+
+def _part(look: Look, part: str) -> dict[str, Any]:
+    """Use a part of a date; the values of all but the year are public."""
+    known = {"month": (1, 12), "weekday": (1, 7), "hour": (0, 23), "year": (1900, 2100)}
+    kind: dict[str, Any] = {"kind": "numeric", "lower": known[part][0], "upper": known[part][1]}
+    if part == "weekday":
+        kind = {"kind": "categorical", "values": list(range(1, 8))}
+    column = {"name": f"{look.name}_{part}", "of": look.name, "part": part} | kind
+    return column | ({"nullable": True} if look.nullable else {}) | {"bounds": f"{UNREVIEWED} (usual: {part})"}

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A walk through a draft: one question a column, until every bound is public knowledge. No terminal, no page.
+
+The command line and the service ask the questions and hand the answers in. All state is in the draft itself, so that a
+review can be saved after any answer and go on later.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
+
+from veilwood.data.columns import Column
+from veilwood.data.dialect import Dialect
+from veilwood.data.schema import Schema, is_unreviewed
+from veilwood.drafting.catalogue import Usual, usual_numbers, usual_values
+from veilwood.errors import UseError, shown
+from veilwood.safe_io import read_json, read_text, write_file
+
+__all__ = ["ColumnQuestion", "Review", "written"]
+
+PUBLIC: Final = "public: "
+_SHORTEST_SOURCE: Final = 3
+_SHOWN: Final = 12
+_KEYS_OF_BOUNDS: Final = ("values", "lower", "upper", "other", "prefix")
+
+
+@dataclass(frozen=True)
+class ColumnQuestion:
+    """What to ask about one column."""
+
+    number: int
+    of: int
+    """Which question it is, of how many columns."""
+    name: str
+    kind: str
+    """The column's."""
+    drafted: str
+    """What the draft says, in a few words. It was read off the data."""
+    proposal: str | None
+    """What the catalogue says: the only thing that can be accepted as it is."""
+    title: str | None
+    """What the catalogue calls it."""
+    is_target: bool
+    """A target cannot be left out."""
+
+
+class Review:
+    """Go through a draft column by column.
+
+    Parameters
+    ----------
+    draft : mapping
+        The JSON form of a drafted schema, also one that was reviewed in part.
+    later : collection of str
+        Columns that were put off before.
+
+    Examples
+    --------
+    >>> from veilwood.drafting.draft import draft
+    >>> import pandas as pd
+    >>> table = pd.DataFrame({"age": [31, 58] * 50, "ward": ["A", "B"] * 50, "ill": ["no", "yes"] * 50})
+    >>> review = Review(draft(table))
+    >>> review.question().proposal
+    'age in years: 0 to 120'
+    >>> review.accept()
+    >>> review.state(source="the list of wards on our web site", values=["A", "B", "C"])
+    >>> review.accept()
+    >>> review.question() is None, review.schema().inferred
+    (True, False)
+    """
+
+    def __init__(self, draft: Mapping[str, Any], later: Collection[str] = ()) -> None:
+        Schema.from_dict(draft)  # refused here, if it is none
+        self._draft: dict[str, Any] = copy.deepcopy(dict(draft))
+        self._later = set(later)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Review:
+        """Read a draft, or what an earlier review left."""
+        Schema.load(path)  # says best what is wrong
+        return cls(read_json(read_text(path)))
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write what has been reviewed so far; marks of the rest stay."""
+        write_file(Path(path), (written(self.to_dict()) + "\n").encode())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the draft as it is now; without open questions it is a schema."""
+        return copy.deepcopy(self._draft)
+
+    def schema(self) -> Schema:
+        """Return the schema; while a question is open it counts as read off the data."""
+        return Schema.from_dict(self._draft)
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """Names of the columns that are not reviewed."""
+        return tuple(column["name"] for column in self._draft["columns"] if is_unreviewed(column))
+
+    def question(self) -> ColumnQuestion | None:
+        """Return the next question, those put off last; None where all is reviewed."""
+        names = sorted(self.open, key=lambda name: name in self._later)
+        if not names:
+            return None
+        column = self._column(names[0])
+        usual = self._usual(column)
+        total = len(self._draft["columns"])
+        return ColumnQuestion(
+            total - len(names) + 1,
+            total,
+            column["name"],
+            column["kind"],
+            _described(column),
+            None if usual is None else f"{usual.title}: {_described(_with(column, usual.to_dict()))}",
+            None if usual is None else usual.title,
+            column["name"] == self._draft["target"],
+        )
+
+    # -- answers ---------------------------------------------------------------------------------------------------
+
+    def accept(self) -> None:
+        """Take what the catalogue says; nothing else can be taken without a source."""
+        column = self._asked()
+        usual = self._usual(column)
+        if usual is None:
+            raise UseError(
+                f"column {column['name']!r} has no usual bounds: what the draft says was read off the data. "
+                "Hint: say from where it is publicly known, or leave the column out."
+            )
+        if usual.title in str(column.get("bounds")) and column.get("part"):
+            self._settle(column, {}, f"{PUBLIC}{usual.title}")
+        else:
+            self._settle(column, usual.to_dict(), f"{PUBLIC}usual, {usual.title}")
+
+    def state(self, source: str, **bounds: Any) -> None:
+        """Say from where bounds are publicly known; without ``bounds`` those of the draft are meant.
+
+        Parameters
+        ----------
+        source : str
+            In words, for whoever reads the schema: a standard, a code list, a manual.
+        **bounds
+            ``lower`` and ``upper``, or ``values`` and perhaps ``other`` and ``prefix``. They say what kind of column it
+            is, whatever the draft took it for; a target of the other kind makes another task.
+        """
+        column = self._asked()
+        if not isinstance(source, str) or len(source.strip()) < _SHORTEST_SOURCE:
+            raise UseError(
+                f"column {column['name']!r} keeps its mark. Hint: say from where its bounds are publicly known."
+            )
+        unknown = set(bounds) - set(_KEYS_OF_BOUNDS)
+        if unknown:
+            raise UseError(f"{shown(unknown.pop())} is no bound. Hint: {', '.join(_KEYS_OF_BOUNDS)}.")
+        self._settle(column, bounds, PUBLIC + " ".join(source.split()))
+
+    def leave_out(self) -> None:
+        """Do not use the column; it may stay in the table."""
+        column = self._asked()
+        if column["name"] == self._draft["target"]:
+            raise UseError("the target cannot be left out. Hint: draft again with another target.")
+        others = [each for each in self._draft["columns"] if each["name"] != column["name"]]
+        if len(others) == 1:
+            raise UseError("the last column to learn from cannot be left out.")
+        source = column.get("of", column["name"])
+        if all(each.get("of", each["name"]) != source for each in others):
+            self._draft["ignore"] = [*self._draft.get("ignore", ()), source]
+        self._draft["columns"] = others
+        self._finish()
+
+    def put_off(self) -> bool:
+        """Ask again after the others; return whether there is another that was not put off yet."""
+        self._later.add(self._asked()["name"])
+        return not self._later.issuperset(self.open)
+
+    @property
+    def unit(self) -> dict[str, Any] | None:
+        """The id that the draft proposes as privacy unit, with how many rows of it count; None if there is none."""
+        unit = self._draft.get("privacy_unit")
+        return dict(unit) if isinstance(unit, Mapping) else None
+
+    def set_rows_of_a_unit(self, at_most: int) -> None:
+        """Say how many rows of one id may count: what is usual, not what the data has."""
+        if self.unit is None:
+            raise UseError("the draft proposes no id. Hint: write a privacy_unit into it.")
+        self._replace(self._draft | {"privacy_unit": self.unit | {"at_most": at_most}})
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _column(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = next(column for column in self._draft["columns"] if column["name"] == name)
+        return found
+
+    def _asked(self) -> dict[str, Any]:
+        asked = self.question()
+        if asked is None:
+            raise UseError("all columns are reviewed.")
+        return self._column(asked.name)
+
+    def _usual(self, column: Mapping[str, Any]) -> Usual | None:
+        """Find what the catalogue has for a column, by its name and by how its categories are written."""
+        if column.get("part"):
+            return _USUAL_PARTS.get(column["part"])
+        if column["kind"] == "numeric":
+            return usual_numbers(column["name"])
+        other = column.get("other")
+        return usual_values(column["name"], [str(value) for value in column["values"] if value != other])
+
+    def _settle(self, column: dict[str, Any], bounds: dict[str, Any], source: str) -> None:
+        settled = _with(column, bounds) | {"bounds": source}
+        columns = [settled if each is column else each for each in self._draft["columns"]]
+        changed = self._draft | {"columns": columns}
+        if column["name"] == self._draft["target"]:
+            changed["task"] = "regression" if settled["kind"] == "numeric" else "classification"
+        if settled["kind"] == "numeric" and column["kind"] != "numeric":
+            changed |= self._with_sign(column)
+        self._replace(changed)
+        self._finish()
+
+    def _with_sign(self, column: Mapping[str, Any]) -> dict[str, Any]:
+        """Say in the dialect by which decimal sign texts of the draft become numbers, if it is not that of the file."""
+        dialect = Dialect.from_dict(self._draft.get("dialect", {}))
+        texts = [str(value) for value in column["values"] if value != column.get("other")]
+        sign = "." if dialect.decimal == "," else ","
+        name = column.get("of", column["name"])
+        own = replace(dialect, decimals={**dialect.decimals, name: sign})
+        read, other = (sum(each.of(name).number(text) is not None for text in texts) for each in (dialect, own))
+        return {"dialect": own.to_dict()} if other > read else {}
+
+    def _replace(self, draft: dict[str, Any]) -> None:
+        Schema.from_dict(draft)  # refused without a change, if it is none
+        self._draft = draft
+
+    def _finish(self) -> None:
+        """Take the marks of the whole away with that of the last column."""
+        if not self.open:
+            for key in ("notes", "inferred"):
+                self._draft.pop(key, None)
+
+
+_USUAL_PARTS: Final = {
+    "year": Usual("year", "", 1900, 2100),
+    "month": Usual("month", "", 1, 12),
+    "hour": Usual("hour", "", 0, 23),
+    "weekday": Usual("weekday", "", values=("1", "2", "3", "4", "5", "6", "7")),
+}
+
+
+def _with(column: Mapping[str, Any], bounds: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a column with other bounds; categories keep an 'other' that they need."""
+    if not bounds:
+        return dict(column)
+    kept = {key: value for key, value in column.items() if key not in _KEYS_OF_BOUNDS}
+    new: dict[str, Any] = dict(bounds)
+    if "values" in new:
+        new["values"] = list(new["values"])
+        drafted = column.get("values", [])
+        if {str(value) for value in drafted} == {str(value) for value in new["values"]}:
+            new["values"] = drafted  # the same ones, in the type that predictions shall have
+        other = new.get("other", column.get("other"))
+        if other is not None:
+            new["other"] = other
+            new["values"] = new["values"] if other in new["values"] else [*map(str, new["values"]), other]
+    return kept | {"kind": "categorical" if "values" in new else "numeric"} | new
+
+
+def _described(column: Mapping[str, Any]) -> str:
+    known = {key: value for key, value in column.items() if key in Column.__dataclass_fields__}
+    made = Column(**known)
+    if made.kind == "categorical" and len(made.values) > _SHOWN:
+        return f"{', '.join(made.values[:_SHOWN])}, ... ({len(made.values)} values)"
+    return made.describe()
+
+
+def written(schema: Mapping[str, Any]) -> str:
+    """Return the JSON form of a schema as text, a column a line: easier to review."""
+    columns = ",\n".join(f"  {json.dumps(column, ensure_ascii=False)}" for column in schema["columns"])
+    head = json.dumps({key: value for key, value in schema.items() if key != "columns"}, indent=1, ensure_ascii=False)
+    return f'{head[:-2]},\n "columns": [\n{columns}\n ]\n}}'

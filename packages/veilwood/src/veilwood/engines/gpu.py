@@ -1,0 +1,472 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counting and prediction on an NVIDIA GPU, by CuPy: ``with veilwood.engines.gpu.use(): forest.fit(X, y)``.
+
+The sums are those of ``counting``, bit for bit. Noise is never drawn here, nor are splits chosen: both stay on the
+processor. The loops are in ``cu``; CuPy is imported only where a GPU is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood.data.batches import Batch, Source
+from veilwood.data.encoding import TARGET_LEVELS
+from veilwood.errors import SetupError
+from veilwood.forests.adaptive import row_backend as asked
+from veilwood.forests.adaptive.contingency import Axis, CellColumn, CellTable, Laid
+from veilwood.forests.adaptive.row_backend import (
+    COINS,
+    LARGEST_SCORE,
+    LEVEL_UNITS,
+    POWERS,
+    SECOND_SHARES,
+    TARGET_CELLS,
+    Ints,
+    Question,
+    ScoredRows,
+    added_up,
+    joined_cells,
+    set_apart,
+)
+from veilwood.privacy.entropy import words
+from veilwood.trees.forest import Forest
+
+__all__ = ["PART_ROWS", "DeviceRows", "in_use", "leaf_totals", "sum_over_trees", "use"]
+
+
+CodedRows: TypeAlias = tuple[NDArray[np.uint16], NDArray[np.int32], NDArray[np.int32] | None]
+
+IN_USE: ContextVar[bool] = ContextVar("gpu_in_use", default=False)
+_THREADS = 1024  # of a block; one block fills a multiprocessor's shared memory with trees
+_LEAST_ROWS = 4 * _THREADS  # a block takes at least so many rows, to be worth its copy of the trees
+_PREDICTED_ROWS = 1 << 22  # rows on the device at a time in a prediction
+_NODE_BYTES = 16
+
+
+@contextmanager
+def use() -> Iterator[None]:
+    """Count and predict on the current GPU inside this block.
+
+    Every result is the same as without it, bit for bit; only the time differs. Splits of median and greedy forests are
+    still chosen on the processor. The choice holds for the calling thread.
+
+    Raises
+    ------
+    VeilwoodError
+        If CuPy is not installed, or finds no GPU.
+
+    Examples
+    --------
+    >>> import veilwood as vw
+    >>> schema, X, y = vw.datasets.car()
+    >>> with vw.gpu.use():  # doctest: +SKIP
+    ...     forest = vw.RandomTreesClassifier(schema, epsilon=1).fit(X, y)
+    """
+    _require()
+    token = IN_USE.set(True)
+    try:
+        yield
+    finally:
+        IN_USE.reset(token)
+
+
+def in_use() -> bool:
+    """Whether the caller is inside ``use``.
+
+    >>> in_use()
+    False
+    """
+    return IN_USE.get()
+
+
+def leaf_totals(
+    forest: Forest, rows: Iterable[CodedRows], *, n_classes: int | None, target_levels: int
+) -> NDArray[np.int64]:
+    """Return ``counting.leaf_totals`` of (codes, target, tree of each row or None) triples, on either side's memory."""
+    import cupy
+
+    width = n_classes or 2
+    on_device = DeviceForest(forest, width, np.uint32)
+    totals = cupy.zeros((forest.n_leaves, width), np.uint64)
+    for codes, target, owner in rows:
+        on_device.count(column_after_column(codes), target, owner, 0 if n_classes else target_levels, totals)
+    return np.asarray(totals.get().view(np.int64))
+
+
+def sum_over_trees(forest: Forest, codes: NDArray[np.uint16], leaf_values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return ``counting.sum_over_trees``."""
+    import cupy
+
+    values = cupy.asarray(np.ascontiguousarray(leaf_values, np.float64))
+    on_device = DeviceForest(forest, values.shape[1], np.float64)
+    sums = np.empty((len(codes), values.shape[1]))
+    for start in range(0, len(codes), _PREDICTED_ROWS):
+        part = column_after_column(codes[start : start + _PREDICTED_ROWS])
+        sums[start : start + _PREDICTED_ROWS] = on_device.sum(part, values).get()
+    return sums
+
+
+def column_after_column(codes: Any) -> Any:
+    """Bring codes to the device, shape (n_columns, n_rows): threads side by side read rows side by side."""
+    import cupy
+
+    return cupy.ascontiguousarray(cupy.asarray(codes, np.uint16).T)
+
+
+class Group(NamedTuple):
+    """Successive trees that one launch takes; ``staged`` if they fit into shared memory together."""
+
+    first: int
+    last: int
+    staged: bool
+
+
+def groups_of(forest: Forest, leaf_bytes: int, room: int) -> list[Group]:
+    """Cut a forest into groups whose nodes and leaves take at most ``room`` bytes; a larger tree stands alone.
+
+    >>> from veilwood.data.encoding import EncodedColumn
+    >>> from veilwood.trees.random import grow_multiway
+    >>> coin = EncodedColumn("coin", ordered=False, n_codes=2, missing_code=None)
+    >>> forest = grow_multiway([coin], 5, 1)  # trees of three nodes, two of them leaves: 3 * 16 + 2 * 8 bytes
+    >>> [tuple(group) for group in groups_of(forest, 8, 128)]
+    [(0, 2, True), (2, 4, True), (4, 5, True)]
+    >>> groups_of(forest, 8, 60)[0]
+    Group(first=0, last=1, staged=False)
+    """
+    nodes = np.diff(np.append(forest.roots, forest.n_nodes))
+    sizes = (_NODE_BYTES * nodes.astype(np.int64) + leaf_bytes * np.diff(forest.tree_leaves)).tolist()
+    groups, first = [], 0
+    while first < len(sizes):
+        last, used = first + 1, sizes[first]
+        while last < len(sizes) and used + sizes[last] <= room:
+            used += sizes[last]
+            last += 1
+        groups.append(Group(first, last, used <= room))
+        first = last
+    return groups
+
+
+class DeviceForest:
+    """A forest in the memory of the current GPU, for leaves of ``width`` numbers of a type."""
+
+    def __init__(self, forest: Forest, width: int, leaf_type: type[np.generic]) -> None:
+        import cupy
+
+        self._shared_bytes = device_attribute("MaxSharedMemoryPerBlockOptin")
+        self._n_processors = device_attribute("MultiProcessorCount")
+        self._forest, self._width = forest, width
+        self._leaf_bytes = width * np.dtype(leaf_type).itemsize
+        self._arrays = tuple(cupy.asarray(a) for a in (forest.packed, forest.roots, forest.lookup))
+
+    def count(self, columns: Any, target: Any, owner: Any, levels: int, totals: Any) -> None:
+        """Add the rows with these codes and targets to ``totals``, shape (n_leaves, width)."""
+        import cupy
+
+        target = cupy.ascontiguousarray(cupy.asarray(target, np.int32))
+        owner = 0 if owner is None else cupy.ascontiguousarray(cupy.asarray(owner, np.int32))
+        # A counter of a block is a 32-bit number: none may see more rows than it can hold.
+        self._launch("count_rows", columns, (2**32 - 1) // max(levels, 1), target, owner, np.int32(levels), totals)
+
+    def sum(self, columns: Any, values: Any) -> Any:
+        """Return the sums over trees of the leaf values, shape (n_rows, width)."""
+        import cupy
+
+        sums = cupy.zeros((columns.shape[1], self._width))
+        self._launch("sum_rows", columns, 2**31, values, sums)
+        return sums
+
+    def _launch(self, loop: str, columns: Any, most_rows: int, *arguments: Any) -> None:
+        n_columns, n_rows = columns.shape
+        if not n_rows:
+            return
+        forest = self._forest
+        staged_rows = columns.itemsize * n_columns * _THREADS
+        stage_rows = staged_rows <= self._shared_bytes // 2
+        room = self._shared_bytes - (staged_rows if stage_rows else 0)
+        per_block = min(most_rows, max(_LEAST_ROWS, -(-n_rows // self._n_processors)))
+        for first, last, staged in groups_of(forest, self._leaf_bytes, room):
+            node, leaf = int(forest.roots[first]), int(forest.tree_leaves[first])
+            end = int(forest.roots[last]) if last < forest.n_trees else forest.n_nodes
+            n_nodes, n_leaves = (end - node, int(forest.tree_leaves[last]) - leaf) if staged else (0, 0)
+            used = _NODE_BYTES * n_nodes + self._leaf_bytes * n_leaves + (staged_rows if stage_rows else 0)
+            _kernel(loop, self._width, staged, stage_rows, self._shared_bytes)(
+                (-(-n_rows // per_block),), (_THREADS,),
+                (*self._arrays, *np.array([first, last, node, n_nodes, leaf, n_leaves], np.int32),
+                 columns, np.int64(n_rows), np.int32(n_columns), np.int64(per_block), *arguments),
+                shared_mem=used,
+            )  # fmt: skip
+
+
+@cache
+def _kernel(loop: str, width: int, stage_trees: bool, stage_rows: bool, shared_bytes: int) -> Any:
+    settings = {"THREADS": _THREADS, "WIDTH": width, "STAGE_TREES": int(stage_trees), "STAGE_ROWS": int(stage_rows)}
+    return compiled(Path(__file__).with_suffix(".cu"), loop, settings, shared_bytes)
+
+
+def compiled(source: Path, loop: str, settings: dict[str, int], shared_bytes: int) -> Any:
+    """Compile one loop of a file; CuPy keeps the result on disk."""
+    import cupy
+
+    options = tuple(f"-D{name}={value}" for name, value in settings.items())
+    kernel = cupy.RawModule(code=source.read_text(), options=("--std=c++17", *options)).get_function(loop)
+    kernel.max_dynamic_shared_size_bytes = shared_bytes
+    return kernel
+
+
+def device_attribute(name: str) -> int:
+    """Return a number that describes the current GPU."""
+    import cupy
+
+    return int(cupy.cuda.Device().attributes[name])
+
+
+def _require() -> None:
+    """Refuse if there is no CuPy or no GPU, saying what to do."""
+    try:
+        import cupy
+
+        n_devices = cupy.cuda.runtime.getDeviceCount()
+    except ImportError as missing:
+        raise SetupError(
+            "the GPU needs CuPy. Hint: pip install 'veilwood[gpu]' (CUDA 13), or cupy-cuda12x for CUDA 12."
+        ) from missing
+    except cupy.cuda.runtime.CUDARuntimeError as broken:
+        raise SetupError(f"CuPy finds no GPU ({broken}). Hint: see nvidia-smi, or leave out use().") from broken
+    if not n_devices:
+        raise SetupError("CuPy finds no GPU. Hint: see nvidia-smi, or leave out use().")
+
+
+PART_ROWS: Final = 1 << 25  # that lie in the device's memory together
+_LEAST_SCORED_ROWS: Final = 1 << 12  # of a block, to be worth its copy of a table
+_MOST_ROWS: Final = 1 << 18  # of a block: no sum of gradients leaves 32 bits
+_BLOCKS: Final = 8  # for each multiprocessor
+_MOST_COPIES: Final = 32  # of a table, one for each thread of a warp: they do not wait for each other
+_ROOM: Final = 1 << 16  # bytes of a block's memory for them, so that several blocks fit
+_SCORING_THREADS = 256  # of a block
+_ROWS, _CLASSES, _GRADIENTS = 0, 1, 2  # what ``add_up`` adds up
+
+
+@dataclass(repr=False)
+class _DeviceScores:
+    """``ScoredRows`` in the device's memory."""
+
+    cells: Any
+    target: Any
+    scores: Any
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.target)
+
+    def some(self, kept: NDArray[np.bool_]) -> _DeviceScores:
+        import cupy
+
+        place = cupy.asarray(np.flatnonzero(kept))
+        return _DeviceScores(
+            cupy.ascontiguousarray(self.cells.take(place, axis=1)), self.target.take(place),
+            self.scores.take(place, axis=0),
+        )  # fmt: skip
+
+    def on_host(self) -> ScoredRows:
+        import cupy
+
+        return ScoredRows(*(cupy.asnumpy(array) for array in (self.cells, self.target, self.scores)))
+
+    @classmethod
+    def joined(cls, parts: Sequence[_DeviceScores]) -> _DeviceScores:
+        import cupy
+
+        if len(parts) == 1:
+            return parts[0]
+        cells = cupy.ascontiguousarray(cupy.concatenate([rows.cells for rows in parts], axis=1))
+        target, scores = ([getattr(rows, name) for rows in parts] for name in ("target", "scores"))
+        return cls(cells, cupy.concatenate(target), cupy.concatenate(scores))
+
+
+class DeviceRows:
+    """Asks rows that lie in the memory of the current GPU, with their scores (``rows.AskedRows``). Private."""
+
+    holds_back: ClassVar[bool] = True
+
+    def __init__(self, columns: Sequence[CellColumn], source: Source, n_outputs: int) -> None:
+        self._columns, self._n_outputs = columns, n_outputs
+        self._parts = list(self._read(source.batches()))
+        self._held_back: list[_DeviceScores] = []
+        self._judges: list[_DeviceScores] = []
+
+    def _read(self, batches: Iterable[Batch]) -> Iterable[_DeviceScores]:
+        """Bring batches over, and put them together."""
+        import cupy
+
+        dtype = np.uint8 if all(column.n_cells <= 256 for column in self._columns) else np.uint16
+        every = np.arange(1 << 16, dtype=np.uint16)
+        of_code = [cupy.asarray(column.cells(every).astype(dtype)) for column in self._columns]
+        empty = (
+            cupy.zeros((len(of_code), 0), dtype),
+            cupy.zeros(0, np.int32),
+            cupy.zeros((0, self._n_outputs), np.int32),
+        )
+        some, n_rows = [_DeviceScores(*empty)], 0
+        for batch in batches:
+            codes, target = cupy.asarray(batch.codes), cupy.asarray(batch.target, np.int32)
+            cells = cupy.empty((len(of_code), len(target)), dtype)
+            for feature, lookup in enumerate(of_code):
+                cells[feature] = lookup[codes[:, feature]]
+            some.append(_DeviceScores(cells, target, cupy.zeros((len(target), self._n_outputs), np.int32)))
+            n_rows += len(target)
+            if n_rows >= PART_ROWS:
+                yield _DeviceScores.joined(some[1:])
+                some, n_rows = some[:1], 0
+        yield _DeviceScores.joined(some[1:] or some)
+
+    def ask(self, question: Question) -> Ints:
+        """Return the answer, added up over all rows."""
+        return added_up([self._answer(question, rows) for rows in self._parts])
+
+    def ask_some(self, question: Question, share: float) -> tuple[Ints, float]:
+        """Ask about a share of the rows, drawn once by secret coins, one for each row; return the share too."""
+        if not self._judges:
+            drawn = [rows.some(self._drawn(rows, share)) for rows in self._parts]
+            self._judges = [_DeviceScores.joined(drawn)]
+        return self._answer(question, self._judges[0]), share
+
+    def add(self, table: CellTable, values: NDArray[np.int32]) -> None:
+        """Take a step."""
+        import cupy
+
+        laid, there = Laid.of([table]), cupy.asarray(np.ascontiguousarray(values))
+        for rows in (*self._parts, *self._held_back, *self._judges):
+            per_block, n_blocks = _division(rows.n_rows, 1)
+            if n_blocks:
+                _loop("add_step", laid, rows, self._n_outputs)(
+                    (n_blocks,), (_SCORING_THREADS,),
+                    (rows.cells, rows.scores, np.int64(rows.n_rows), np.int64(per_block), *_tables(laid), there,
+                     np.int32(LARGEST_SCORE)),
+                    shared_mem=0,
+                )  # fmt: skip
+
+    def hold_back(self, share: float) -> None:
+        """Set rows apart by secret coins, one for each row: no question reaches them but the last one."""
+        self._held_back += set_apart(self._parts, share, self._drawn)
+
+    def _drawn(self, rows: _DeviceScores, share: float) -> NDArray[np.bool_]:
+        return np.asarray(words(rows.n_rows, 16) < int(share * COINS))
+
+    def ask_held_back(self, question: Question) -> Ints:
+        """Return the answer of the rows that were set apart, found on the processor."""
+        return added_up([question(rows.on_host()) for rows in self._held_back])
+
+    def occupied(self, axes: Sequence[Axis], n_classes: int, share: float = 1.0) -> tuple[Ints, Ints]:
+        """Return the cells of columns and classes that hold rows, ascending, and how many each."""
+        import cupy
+
+        found = []
+        for rows in self._parts if share >= 1 else (rows.some(self._drawn(rows, share)) for rows in self._parts):
+            every = cupy.zeros(rows.n_rows, np.int64)
+            for axis in axes:
+                every *= axis.size
+                every += cupy.asarray(axis.groups.astype(np.int64))[rows.cells[axis.feature]]
+            cells, counts = cupy.unique(every * n_classes + rows.target, return_counts=True)
+            found.append((cupy.asnumpy(cells), cupy.asnumpy(counts)))
+        return joined_cells(found)
+
+    # -- answers -----------------------------------------------------------------------------------------------------
+
+    def _answer(self, question: Question, rows: _DeviceScores) -> Ints:
+        import cupy
+
+        match question:
+            case asked.RowCount():
+                return np.array([rows.n_rows], np.int64)
+            case asked.ClassCounts(n_classes):
+                return self._sums(_CLASSES, [CellTable(())], n_classes, rows).ravel()
+            case asked.Histogram(column, n_cells):
+                table = CellTable((self._columns[column].values(),))
+                return self._sums(_ROWS, [table], 1, rows).ravel()[:n_cells]
+            case asked.RowsByCell(table):
+                return self._sums(_ROWS, [table], 1, rows).ravel()
+            case asked.ClassesByCell(tables, n_classes):
+                return self._sums(_CLASSES, tables, n_classes, rows)
+            case asked.GradientSums(tables, n_classes, limit):
+                return self._sums(_GRADIENTS, tables, self._n_outputs, rows, n_classes, limit)
+            case asked.TargetSums():
+                up = int(rows.target.sum(dtype=np.int64))
+                return np.array([up, TARGET_LEVELS * rows.n_rows - up], np.int64)
+            case asked.TargetHistogram():
+                cell = rows.target.astype(np.int64) * TARGET_CELLS // (TARGET_LEVELS + 1)
+                return np.asarray(cupy.asnumpy(cupy.bincount(cell, minlength=TARGET_CELLS)), np.int64)
+            case asked.ResidualHistogram(marks):
+                away = abs(rows.target.astype(np.int64) * LEVEL_UNITS - rows.scores[:, 0])
+                mark = cupy.minimum(cupy.searchsorted(cupy.asarray(marks), away), len(marks) - 1)
+                return np.asarray(cupy.asnumpy(cupy.bincount(mark, minlength=len(marks))), np.int64)
+        return question(rows.on_host())
+
+    def _sums(
+        self,
+        what: int,
+        tables: Sequence[CellTable],
+        width: int,
+        rows: _DeviceScores,
+        n_classes: int = 0,
+        limit: int = 0,
+    ) -> Ints:
+        import cupy
+
+        laid = Laid.of(tables)
+        totals = cupy.zeros((laid.n_cells, width), np.uint64)
+        sizes = np.diff(laid.layout.starts.astype(np.int64), append=laid.n_cells).astype(np.int32)
+        per_block, n_blocks = _division(rows.n_rows, len(tables))
+        if n_blocks:
+            largest = 4 * width * int(sizes.max())
+            copies = next((n for n in (_MOST_COPIES, 16, 8, 4, 2, 1) if n * largest <= _ROOM), 0)
+            _loop("add_up", laid, rows, width, what, n_classes, copies)(
+                (n_blocks * len(tables),), (_SCORING_THREADS,),
+                (rows.cells, rows.target, rows.scores, np.int64(rows.n_rows), np.int64(per_block), np.int32(n_blocks),
+                 *_tables(laid), cupy.asarray(laid.layout.starts), cupy.asarray(sizes), np.int32(limit),
+                 cupy.asarray(SECOND_SHARES), np.int32(len(SECOND_SHARES)), cupy.asarray(POWERS),
+                 np.int32(len(POWERS)), totals),
+                shared_mem=copies * largest,
+            )  # fmt: skip
+        return np.asarray(cupy.asnumpy(totals).view(np.int64))
+
+
+def _division(n_rows: int, n_tables: int) -> tuple[int, int]:
+    """Rows of a block, and blocks for each table."""
+    wanted = _BLOCKS * device_attribute("MultiProcessorCount")
+    per_block = min(_MOST_ROWS, max(_LEAST_SCORED_ROWS, -(-n_rows * n_tables // wanted)))
+    return per_block, -(-n_rows // per_block)
+
+
+def _tables(laid: Laid) -> tuple[Any, ...]:
+    """What loops are told about tables."""
+    import cupy
+
+    features, groups, axes, strides, _ = laid.layout
+    return (
+        cupy.asarray(features), cupy.asarray(groups), np.int32(groups.shape[1]), cupy.asarray(axes),
+        cupy.asarray(strides),
+    )  # fmt: skip
+
+
+def _loop(
+    name: str, laid: Laid, rows: _DeviceScores, width: int, what: int = 0, n_classes: int = 0, copies: int = 0
+) -> Any:
+    settings = {
+        "THREADS": _SCORING_THREADS, "CELL_BYTES": rows.cells.itemsize, "GROUP_BYTES": laid.layout.groups.itemsize,
+        "WIDTH": width, "ASKED": what, "N_CLASSES": n_classes, "MOST_AXES": laid.layout.axes.shape[1], "COPIES": copies,
+    }  # fmt: skip
+    return _compiled(name, tuple(settings.items()))
+
+
+@cache
+def _compiled(name: str, settings: tuple[tuple[str, int], ...]) -> Any:
+    return compiled(Path(__file__).with_name("gpu_rows.cu"), name, dict(settings), _ROOM)

@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The schema's rules as SQL: what ``encoding`` does to a cell in Python, written as an expression of one column.
+
+A row is read by itself, and nothing that it holds can make a statement fail: no text is cast to a number, numbers that
+no float can hold are found before they become one, and bounds are compared as constants of the column's own type.
+Columns of a type that cannot be read so are refused when the table is opened, by their name and type alone.
+
+| column | its value in ``veilwood_rows`` |
+|---|---|
+| number | the number as a float of 64 bits, null where it is missing |
+| category, class | its place among the declared values; missing values after the last |
+| numeric target | its level, 0 to ``TARGET_LEVELS`` |
+
+What is wrong with a cell is a negative place, or stands in a column of its own, as the number of its ``Problem``.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Final
+
+import numpy as np
+
+from veilwood.data.canonical import text_of
+from veilwood.data.columns import Column
+from veilwood.data.encoding import TARGET_LEVELS
+from veilwood.data.problems import Problem
+from veilwood.engines.sql.dialects import EngineWords, SqlKind
+from veilwood.errors import OutOfSchemaError
+
+__all__ = ["ReadCell", "Typed", "id_read", "level_of", "number_of", "place_of"]
+
+_LARGEST: Final = 1.7976931348623157e308
+_TO_ZERO: Final = "2.470328229206232720882843964341106861826e-324"  # decimals up to here, rounded up, are 0 as a float
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
+_DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_EXACT_DIGITS: Final = 16  # a whole number that was written as a float with so many digits may be rounded
+_PARTS: Final = {"year": "YEAR", "month": "MONTH", "hour": "HOUR"}
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A column of the table: how it is written in a query, what it holds, and the type's own name."""
+
+    x: str
+    kind: SqlKind
+    type_name: str = ""
+
+
+@dataclass(frozen=True)
+class ReadCell:
+    """What becomes of a cell: its value, and the number of its problem (0: none)."""
+
+    value: str
+    problem: str
+    kinds: tuple[Problem, ...]  # that there can be
+
+
+def number_of(column: Column, typed: Typed, words: EngineWords, *, finite: bool = False) -> ReadCell:
+    """Read a number; ``finite`` refuses infinities, as targets do."""
+    value, wrong, kinds = _numeric(column, typed, words)
+    cases = [f"WHEN {condition} THEN {int(kind)}" for kind, condition in wrong.items()]
+    if not column.nullable:
+        cases.append(f"WHEN {value} IS NULL THEN {int(Problem.MISSING)}")
+        kinds = (*kinds, Problem.MISSING)
+    if finite:
+        largest = words.number(_LARGEST)
+        cases.append(f"WHEN {value} > {largest} OR {value} < -{largest} THEN {int(Problem.INFINITE)}")
+        kinds = (*kinds, Problem.INFINITE)
+    return ReadCell(value, f"CASE {' '.join(cases)} ELSE 0 END" if cases else "0", kinds)
+
+
+def _numeric(column: Column, typed: Typed, words: EngineWords) -> tuple[str, dict[Problem, str], tuple[Problem, ...]]:
+    """Return a float or null, and what else can be wrong."""
+    x = typed.x
+    if column.part is not None:
+        part, unusable = _part(column, typed, words)
+        wrong = {Problem.UNUSABLE: unusable}
+        nothing = f"{x} IS NULL OR {unusable}"
+        return f"CASE WHEN {nothing} THEN NULL ELSE CAST({part} AS {words.types.double}) END", wrong, tuple(wrong)
+    match typed.kind:
+        case "whole":
+            return f"CAST({x} AS {words.types.double})", {}, ()
+        case "boolean":
+            one, zero = words.number(1.0), words.number(0.0)
+            return f"CASE WHEN {x} THEN {one} WHEN NOT {x} THEN {zero} END", {}, ()
+        case "double":
+            return _without_nan(x, words), {}, ()
+        case "single":
+            return _without_nan(f"CAST({x} AS {words.types.double})", words), {}, ()
+        case "decimal" if words.engine == "postgres":
+            large = f"CAST({words.text(repr(_LARGEST))} AS NUMERIC)"
+            small = f"CAST({words.text(_TO_ZERO)} AS NUMERIC)"
+            endless = f"CAST({x} AS TEXT) IN ('Infinity', '-Infinity')"
+            value = (
+                f"CASE WHEN {x} BETWEEN -{small} AND {small} THEN {words.number(0.0)} "
+                f"WHEN {x} BETWEEN -{large} AND {large} OR {endless} THEN CAST({x} AS {words.types.double}) END"
+            )
+            too_large = f"NOT {x} BETWEEN -{large} AND {large} AND NOT {endless} AND CAST({x} AS TEXT) <> 'NaN'"
+            return value, {Problem.TOO_LARGE: too_large}, (Problem.TOO_LARGE,)
+        case "decimal":
+            # By its digits: dividing by a power of ten would round twice.
+            exact = f"CAST({x} AS {words.types.texts})" if words.engine == "duckdb" else x
+            return f"CAST({exact} AS {words.types.double})", {}, ()
+        case "any":
+            some_text = f"TYPEOF({x}) = 'text' AND {words.as_text(x)} <> ''"  # LENGTH would end at a character of 0
+            no_number = f"({some_text} OR TYPEOF({x}) = 'blob' AND LENGTH({x}) > 0)"
+            value = f"CASE TYPEOF({x}) WHEN 'integer' THEN CAST({x} AS REAL) WHEN 'real' THEN {x} END"
+            return value, {Problem.NO_NUMBER: no_number}, (Problem.NO_NUMBER,)
+    raise _wrong_type(column, typed, "numbers", "cast it in a view")
+
+
+def _without_nan(x: str, words: EngineWords) -> str:
+    return f"CASE WHEN {words.is_nan(x)} THEN NULL ELSE {x} END"
+
+
+def level_of(column: Column, typed: Typed, words: EngineWords) -> ReadCell:
+    """Read a numeric target: its level, by the arithmetic of ``Encoding.read_target``, to the last bit."""
+    number = number_of(column, typed, words, finite=True)
+    lower, upper = column.bounds
+    scale = words.number(TARGET_LEVELS / (upper - lower))
+    least, most = words.number(lower), words.number(upper)
+    near = words.number(lower + (upper - lower) * 1e-6)  # below it products may be too small for an engine
+    exact = f"(({number.value}) - {least}) * {scale}"
+    below = words.floor(exact)
+    odd = f"({exact}) - CAST({below} AS {words.types.double})"
+    half = words.number(0.5)
+    value = (
+        f"CASE WHEN {number.value} >= {most} THEN {TARGET_LEVELS} WHEN {number.value} < {near} THEN 0 "
+        f"WHEN {number.value} IS NULL THEN 0 "
+        f"WHEN {odd} > {half} THEN {below} + 1 WHEN {odd} < {half} THEN {below} "
+        f"ELSE {below} + {below} % 2 END"
+    )
+    if words.engine in ("bigquery", "snowflake"):
+        value = value.replace(f"{below} % 2", f"MOD({below}, 2)")
+    return ReadCell(value, number.problem, number.kinds)
+
+
+# -- categories ------------------------------------------------------------------------------------------------------
+
+
+def place_of(column: Column, typed: Typed, words: EngineWords) -> ReadCell:
+    """Read a category: its place, or the number of its problem, negative."""
+    missing = str(len(column.values)) if column.nullable else str(-Problem.MISSING)
+    known = {text: str(place) for place, text in enumerate(column.values)}
+    unknown = str(-Problem.UNKNOWN) if column.other is None else known[column.other]
+    kinds: tuple[Problem, ...] = () if column.nullable else (Problem.MISSING,)
+    kinds += (Problem.UNKNOWN,) if column.other is None else ()
+    value, more = _placed(column, typed, words, known, missing, unknown)
+    return ReadCell(value, "", (*kinds, *more))
+
+
+def _placed(
+    column: Column, typed: Typed, words: EngineWords, known: Mapping[str, str], missing: str, unknown: str
+) -> tuple[str, tuple[Problem, ...]]:
+    x = typed.x
+    if column.part is not None:
+        part, unusable = _part(column, typed, words)
+        cases = f"WHEN {x} IS NULL THEN {missing} WHEN {unusable} THEN {-Problem.UNUSABLE}"
+        return _cases(part, _wholes(known), unknown, cases), (Problem.UNUSABLE,)
+    if column.prefix is not None and typed.kind not in ("whole", "text", "as text", "any"):
+        raise _wrong_type(column, typed, "texts or whole numbers, of which the beginning counts", "cast it in a view")
+    if column.prefix is not None:
+        text = x if typed.kind == "text" else words.as_text(x)
+        placed, kinds = _texts(text, words, known, missing, unknown, column.prefix)
+        if typed.kind == "any":
+            placed = f"CASE WHEN TYPEOF({x}) IN ('real', 'blob') THEN {-Problem.UNUSABLE} ELSE {placed} END"
+        return placed, kinds
+    null = f"WHEN {x} IS NULL THEN {missing}"
+    match typed.kind:
+        case "whole":
+            return _cases(x, _wholes(known), unknown, null), ()
+        case "boolean":
+            yes, no = known.get("True", unknown), known.get("False", unknown)
+            return f"CASE {null} WHEN {x} THEN {yes} ELSE {no} END", ()
+        case "double" | "single":
+            value = _without_nan(x if typed.kind == "double" else f"CAST({x} AS {words.types.double})", words)
+            floats = _floats(known, words, np.float64 if typed.kind == "double" else np.float32)
+            return _cases(value, floats, unknown, f"WHEN {value} IS NULL THEN {missing}"), ()
+        case "decimal":
+            if words.engine == "postgres":
+                null += f" WHEN CAST({x} AS TEXT) = 'NaN' THEN {missing}"
+            return _cases(x, _decimals(known, typed, words), unknown, null), ()
+        case "date":
+            days = {f"CAST({words.text(text)} AS DATE)": place for text, place in known.items() if _is_day(text)}
+            return _cases(x, days, unknown, null), ()
+        case "text":
+            _refuse_days(column, typed)
+            return _texts(x, words, known, missing, unknown)
+        case "as text":
+            _refuse_days(column, typed)
+            return _texts(words.as_text(x), words, known, missing, unknown)
+        case "any":
+            _refuse_days(column, typed)
+            texts, _ = _texts(words.as_text(x), words, known, missing, unknown)
+            return (
+                f"CASE TYPEOF({x}) WHEN 'null' THEN {missing} "
+                f"WHEN 'integer' THEN {_cases(x, _wholes(known), unknown)} "
+                f"WHEN 'real' THEN {_cases(x, _floats(known, words, np.float64), unknown)} "
+                f"WHEN 'text' THEN {texts} ELSE {-Problem.UNUSABLE} END"
+            ), (Problem.UNUSABLE,)  # fmt: skip
+    raise _wrong_type(column, typed, "categories", "cast it to a text in a view, or declare a part of the date")
+
+
+def _cases(x: str, known: Mapping[str, str], otherwise: str, first: str = "") -> str:
+    """Give each constant its place."""
+    tests = " ".join(f"WHEN {x} = {constant} THEN {place}" for constant, place in known.items())
+    return f"CASE {first} {tests} ELSE {otherwise} END" if first or tests else otherwise
+
+
+def _wholes(known: Mapping[str, str]) -> dict[str, str]:
+    """Categories that are the text of a whole number; '007' is not that of 7."""
+    numbers = {text: int(text) for text in known if re.fullmatch(r"-?[0-9]{1,19}", text)}
+    return {text: known[text] for text, number in numbers.items() if str(number) == text and abs(number) < 2**63}
+
+
+def _floats(known: Mapping[str, str], words: EngineWords, kind: type[np.floating]) -> dict[str, str]:
+    """Categories that are the text of a float of this precision, which is then compared as a number."""
+    found = {}
+    for text, place in known.items():
+        if _NUMBER.fullmatch(text):
+            with np.errstate(over="ignore"):
+                number = kind(text)
+            if np.isfinite(number) and text_of(number) == text:
+                found[words.number(float(number))] = place
+    return found
+
+
+def _decimals(known: Mapping[str, str], typed: Typed, words: EngineWords) -> dict[str, str]:
+    """Categories that the column can hold exactly, as constants of its own type: nothing is converted."""
+    size = re.search(r"\((\d+)\s*,\s*(\d+)\)", typed.type_name)
+    type_name = "NUMERIC" if words.engine == "postgres" else typed.type_name or "DECIMAL(38, 9)"
+    precision, scale = (int(size[1]), int(size[2])) if size else (38, 0 if "HUGEINT" in typed.type_name else 9)
+    found = {}
+    for text, place in known.items():
+        if not _NUMBER.fullmatch(text):
+            continue
+        try:
+            _, digits, exponent = Decimal(text).as_tuple()
+        except InvalidOperation:
+            continue
+        fits = -int(exponent) <= scale and len(digits) + int(exponent) <= precision - scale
+        fits = fits and not (text.startswith("-") and typed.type_name == "UHUGEINT")
+        if words.engine == "postgres" or fits:
+            found[f"CAST({words.text(text)} AS {type_name})"] = place
+    return found
+
+
+def _is_day(text: str) -> bool:
+    try:
+        return bool(_DAY.fullmatch(text)) and bool(datetime.date.fromisoformat(text))
+    except ValueError:
+        return False
+
+
+def _refuse_days(column: Column, typed: Typed) -> None:
+    if any(_DAY.match(text) for text in column.values):
+        raise _wrong_type(column, typed, "dates", "cast it to DATE in a view")
+
+
+def _texts(
+    x: str, words: EngineWords, known: Mapping[str, str], missing: str, unknown: str, prefix: int | None = None
+) -> tuple[str, tuple[Problem, ...]]:
+    """Compare texts by the rule of ``canonical``; a number with an exponent cannot be, where it could be a category."""
+    null = f"WHEN {x} IS NULL THEN {missing} WHEN {x} = '' THEN {missing}"
+    listed = {text: place for text, place in known.items() if "\0" not in text}
+    kinds: tuple[Problem, ...] = ()
+    canonical = x
+    if prefix is not None or any(_NUMBER.fullmatch(text) or text in ("True", "False") for text in known):
+        null += f" WHEN {words.has_exponent(x)} THEN {-Problem.UNUSABLE}"
+        canonical, kinds = canonical_text(x, words), (Problem.UNUSABLE,)
+    if prefix is not None:
+        null += f" WHEN {words.is_moment(x)} THEN {-Problem.UNUSABLE}"
+        canonical = canonical_text(f"SUBSTR({canonical}, 1, {prefix})", words)
+        null += f" WHEN {words.has_exponent(canonical)} THEN {-Problem.UNUSABLE}"
+    exact = words.exactly(canonical)
+    return _cases(exact, {words.text(text): place for text, place in listed.items()}, unknown, null), kinds
+
+
+def canonical_text(x: str, words: EngineWords) -> str:
+    """The one text of a text without an exponent: no zeros at the end of a number, no sign of zero."""
+    short = f"RTRIM(RTRIM({x}, '0'), '.')"
+    point = f"REPLACE({x}, '.', '') <> {x}"
+    return (
+        f"(CASE WHEN {words.exactly(x)} = 'true' THEN 'True' WHEN {words.exactly(x)} = 'false' THEN 'False' "
+        f"WHEN {words.is_number(x)} AND {point} AND {short} = '-0' THEN '0' "
+        f"WHEN {words.is_number(x)} AND {point} THEN {short} WHEN {x} = '-0' THEN '0' ELSE {x} END)"
+    )
+
+
+def _part(column: Column, typed: Typed, words: EngineWords) -> tuple[str, str]:
+    """Return the part of a date as a whole number, and where there is none."""
+    x, part = typed.x, column.part
+    if typed.kind not in ("date", "moment", "zoned moment"):
+        raise _wrong_type(column, typed, "dates", "cast it to DATE or TIMESTAMP in a view")
+    zoned = typed.kind == "zoned moment"
+    if zoned and words.engine not in ("duckdb", "postgres"):
+        raise _wrong_type(column, typed, "dates without a time zone", "cast it to TIMESTAMP in a view")
+    if typed.type_name == "TIMESTAMP_NS":  # which cannot hold the bounds below
+        x = f"CAST({x} AS TIMESTAMP)"
+    # Compared as they are: turned into another type, or into UTC, a moment may be out of range.
+    kind, zone = ("TIMESTAMPTZ", " 00:00:00+00") if zoned else ("TIMESTAMP", "")
+    if typed.kind == "date" or typed.type_name in ("TIMESTAMP_S", "TIMESTAMP_MS"):
+        kind = typed.type_name if typed.kind == "moment" else "DATE"
+    last = "9999-12-31" if typed.kind == "date" else "9999-12-31 23:59:59"
+    outside = f"({x} < CAST('0001-01-01{zone}' AS {kind}) OR {x} > CAST('{last}{zone[-3:]}' AS {kind}))"
+    x = f"({x} AT TIME ZONE 'UTC')" if zoned else x
+    if part == "hour" and typed.kind == "date":
+        return "0", outside
+    if part == "weekday":
+        name = {"bigquery": "DAYOFWEEK", "snowflake": "DAYOFWEEKISO", "spark": "DAYOFWEEK_ISO"}.get(words.engine)
+        found = f"EXTRACT({name or 'ISODOW'} FROM {x})"
+        return (f"(MOD({found} + 5, 7) + 1)" if words.engine == "bigquery" else found), outside
+    return f"EXTRACT({_PARTS[str(part)]} FROM {x})", outside
+
+
+# -- ids -------------------------------------------------------------------------------------------------------------
+
+
+def id_read(name: str, typed: Typed, words: EngineWords) -> ReadCell:
+    """Read an id: equal values are one person by the rule of ``canonical``, and what may be two people is unusable."""
+    x, lost, gone = typed.x, int(Problem.MISSING), int(Problem.UNUSABLE)
+    kinds = (Problem.MISSING, Problem.UNUSABLE)
+
+    def as_text(text: str) -> ReadCell:
+        nothing = f"{text} IS NULL OR {text} = ''"
+        several = f"{words.has_exponent(text)} OR {words.is_moment(text)} OR ({_was_float(text, words)})"
+        problem = f"CASE WHEN {nothing} THEN {lost} WHEN {several} THEN {gone} ELSE 0 END"
+        return ReadCell(words.exactly(canonical_text(text, words)), problem, kinds)
+
+    match typed.kind:
+        case "whole" | "boolean" | "date":
+            return ReadCell(x, f"CASE WHEN {x} IS NULL THEN {lost} ELSE 0 END", kinds[:1])
+        case "decimal":
+            nan = f" OR CAST({x} AS TEXT) = 'NaN'" if words.engine == "postgres" else ""
+            return ReadCell(x, f"CASE WHEN {x} IS NULL{nan} THEN {lost} ELSE 0 END", kinds[:1])
+        case "double" | "single":
+            value = _without_nan(f"CAST({x} AS {words.types.double})", words)
+            most = words.number(2.0 ** (53 if typed.kind == "double" else 24))
+            problem = (
+                f"CASE WHEN {value} IS NULL THEN {lost} WHEN {value} >= {most} OR {value} <= -{most} THEN {gone} "
+                "ELSE 0 END"
+            )
+            return ReadCell(f"({value}) + {words.number(0.0)}", problem, kinds)
+        case "text":
+            return as_text(x)
+        case "as text":
+            return as_text(words.as_text(x))
+        case "any":
+            text = as_text(words.as_text(x))
+            most = words.number(2.0**53)
+            whole = f"{x} > -{most} AND {x} < {most} AND {x} = CAST({x} AS INTEGER)"
+            value = (
+                f"CASE TYPEOF({x}) WHEN 'integer' THEN CAST({x} AS TEXT) "
+                f"WHEN 'real' THEN CAST(CAST({x} AS INTEGER) AS TEXT) ELSE {text.value} END"
+            )
+            problem = (
+                f"CASE TYPEOF({x}) WHEN 'null' THEN {lost} WHEN 'integer' THEN 0 "
+                f"WHEN 'real' THEN CASE WHEN {whole} THEN 0 ELSE {gone} END WHEN 'text' THEN {text.problem} "
+                f"ELSE {gone} END"
+            )
+            return ReadCell(value, problem, kinds)
+    raise OutOfSchemaError(
+        f"column {name!r}, which the privacy unit names, has the type {typed.type_name}, of which ids cannot be made. "
+        "Hint: cast it to a text or a whole number in a view.",
+        column=name,
+    )
+
+
+def _was_float(x: str, words: EngineWords) -> str:
+    """Whether a text is a whole number that a float may have rounded: digits, a point and zeros."""
+    short = f"RTRIM({x}, '0')"
+    return f"{words.is_number(x)} AND {short} LIKE '%.' AND LENGTH({short}) > {_EXACT_DIGITS}"
+
+
+def _wrong_type(column: Column, typed: Typed, wanted: str, hint: str) -> OutOfSchemaError:
+    shown = typed.type_name or typed.kind
+    return OutOfSchemaError(
+        f"column {column.source!r} has the type {shown}, and the schema wants {wanted}: in a database they go by "
+        f"type. Hint: {hint}.",
+        column=column.name,
+    )

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The statements that a fit would send to a database, for its owner to review before anything runs.
+
+Trees that are grown without data are counted by these very statements. Where a forest grows from what was released,
+later statements have this form and other constants, which are released numbers. A secret key is written KEY.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood.engines.sql.backend import show_questions
+from veilwood.engines.sql.dialects import EngineWords, SqlEngine, kind_of
+from veilwood.engines.sql.session import Session, is_database, open_session
+from veilwood.engines.sql.source import EncodedRows, SqlSource, assumed_types, scratch_tables
+from veilwood.forests.adaptive.private_forest import PrivateForest
+from veilwood.privacy.neighbours import RowsOf
+
+__all__ = ["statements_of"]
+
+_KEY: Final = bytes(32)
+_SHOWN: Final = 1500  # characters of a statement that is shown by its beginning: lookups
+
+
+class _OpenDoor:
+    """Releases nothing: there are no rows, and every choice falls on the first that is allowed."""
+
+    joins_noise = True
+
+    def __init__(self, plan: Any) -> None:
+        self.plan = plan
+
+    def refine(self, plan: Any) -> None:
+        """Go on under another plan."""
+        self.plan = plan
+
+    def extend(self, step: Any) -> None:
+        """Take a further step for planned."""
+
+    def noisy(self, step: Any, exact: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the zeros that there are."""
+        return exact
+
+    def select(self, step: Any, scores: NDArray[np.int64], admissible: Any = None) -> NDArray[np.int64]:
+        """Choose the first."""
+        allowed = np.broadcast_to(True if admissible is None else admissible, scores.shape)
+        return np.asarray(allowed.argmax(axis=1), np.int64)
+
+
+def statements_of(forest: Any, where: str) -> list[str]:
+    """Write what ``fit`` would send.
+
+    Parameters
+    ----------
+    forest : estimator
+        With its schema and parameters.
+    where : str
+        The address of a table, of which names and types of columns are read and no row; or an engine: "duckdb",
+        "postgres", "sqlite", "bigquery", "snowflake" or "spark". Without a table, columns are taken to have the types
+        that the schema suggests.
+
+    Examples
+    --------
+    >>> import veilwood as vw
+    >>> schema = vw.Schema.numeric((0, 10), classes=["a", "b"], n_features=1)
+    >>> forest = vw.RandomTreesClassifier(schema, n_estimators=1, max_depth=1, random_state=0)
+    >>> statements_of(forest, "postgres")[-1].partition(" THEN 0 ELSE 1 END")[2].partition(" FROM")[0]
+    ' + 0 AS c, t AS k, COUNT(*) AS n'
+    """
+    method = forest.make_method()
+    design = forest.prepare(forest.declared_schema()[0], None, method)
+    unit = design.plan.neighbours.unit
+    cap = unit if isinstance(unit, RowsOf) else None
+    sent: list[str] = []
+    encoding = design.encoding
+    if is_database(where):
+        session = open_session(where, sent.append)
+        columns = session.columns()
+        words, relation = session.words, session.relation
+        types = {name: (kind_of(type_name, words.engine), type_name) for name, type_name in columns}
+    else:
+        words = EngineWords(cast(SqlEngine, where))
+        relation, types = words.name(encoding.schema.name), assumed_types(words, encoding, cap)
+    rows = EncodedRows.of(words, relation, types, encoding, cap, forest.invalid, _KEY)
+    dry = Session(words, relation, lambda statement: ([], []), listening=sent.append)
+    dry.prepare([rows.create(), *scratch_tables(rows)])
+    if forest.invalid == "refuse":
+        sent.append(rows.check())
+    source = SqlSource.of(dry, rows)
+    if isinstance(method, PrivateForest):
+        show_questions(design.columns, source, len(encoding.schema.classes))
+    else:
+        method.measure(design, source, cast(Any, _OpenDoor(design.plan)))
+    return [_shown(statement) for statement in sent]
+
+
+def _shown(statement: str) -> str:
+    text = statement.replace(_KEY.hex(), "KEY")
+    is_lookup = text.startswith("INSERT INTO veilwood_lookup") and len(text) > _SHOWN
+    return f"{text[:_SHOWN]} ..." if is_lookup else text

@@ -1,0 +1,475 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For rich budgets: cells so fine that most rows have one of their own, chosen, counted sparsely and released.
+
+With epsilon e, a table of n * exp(e) cells turns up about as many empty cells by chance as it has rows
+(``sparse_noise``). At e = 20 that is 28 bits beyond log2(n) to tell rows apart by: enough for a forest nearly as good
+as one grown from the rows (``cell_forests``). A column's groups are worth the part of a random effect that they show,
+1 - (sum of squared shares of the groups), times the column's strength, and cost the logarithm of their number.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log2, prod
+from threading import Lock
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
+
+from veilwood.forests.adaptive.contingency import Axis, CellColumn, CellTable, divided
+from veilwood.forests.adaptive.row_backend import SCORE_UNITS, AskedRows, ClassesByCell, ScoredRows, probabilities
+from veilwood.forests.leaves import with_doubt
+from veilwood.privacy.adaptive_budget import Purse
+from veilwood.progress import track
+from veilwood.trees.counting import HAVE_NUMBA, on_threads, sum_over_trees
+from veilwood.trees.forest import LEAF, Forest, build_forest
+
+# From LEAST_RICH on, epsilon of one row, a cell of one row stands out. Cells are tried if the affordable ones have the
+# part COVERED of the bits that all columns have in WANTED_GROUPS groups each, or from RICH on HARDLY_COVERED of them.
+# With a LEAST_RICH of 4, three development tables that try them at e = 4 lose 4.7, 0.7, 0.6 points (s.e. 0.3 to 1.2).
+LEAST_RICH, RICH = 6.0, 12.0
+COVERED, HARDLY_COVERED = 0.7, 0.25
+# Of fewer, too few are held back to tell whether cells help; measured.
+LEAST_ROWS: Final = 400.0
+WANTED_GROUPS: Final = 16
+CELL_SHARE: Final = 0.6  # of the budget; 0.3 and 0.4 were worse at e = 20 (pen strokes by 5 points)
+COLUMN_PART: Final = 0.1  # of that, for what each column tells about the classes
+FINDS_PER_ROW: Final = 0.5  # empty cells that turn up by chance, mostly far from all rows,
+MOST_FINDS: Final = 1 << 22  # and so many at most, however many rows there are said to be
+MOST_ROWS: Final = 1 << 22  # drawn by secret coins: of their cells at most MOST_KEPT are learned from
+FINEST, MOST_VALUES = 64, 256  # groups of a numeric column, and of a categorical one
+STRENGTH_GROUPS: Final = 16  # of a numeric column, in which its strength is judged
+MOST_KEPT: Final = 1 << 18  # of the cells that were released, and of the rows they stand for, what is learned from
+UNSEEN: Final = 0.05  # of the mean strength of the STRONGEST columns, what every column may have in interactions
+STRONGEST: Final = 5
+LEAST_SPREAD: Final = 0.05  # of a column, below which it is not taken to be stronger than it looks
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class FineCells:
+    """The released cells; public.
+
+    Attributes
+    ----------
+    axes : tuple of Axis
+        The columns and their groups.
+    groups : ndarray of uint8, shape (n_cells, n_axes)
+        Where each cell lies.
+    label : ndarray of int
+        Its class.
+    weight : ndarray of int
+        Its noisy count, at least 1.
+    """
+
+    axes: tuple[Axis, ...]
+    groups: NDArray[np.uint8]
+    label: Ints
+    weight: Ints
+
+
+def may_win(columns: Sequence[CellColumn], n_classes: int, n_rows: float, price: float) -> bool:
+    """Whether cells may be better than the loop, at an epsilon of one row."""
+    if not n_classes or price < LEAST_RICH or n_rows < LEAST_ROWS:
+        return False
+    wanted = sum(log2(WANTED_GROUPS if column.ordered else min(column.n_cells, WANTED_GROUPS)) for column in columns)
+    bits = log2(max(chance_finds(n_rows), 1.0)) + price * CELL_SHARE * (1 - COLUMN_PART) * log2(np.e) - log2(n_classes)
+    return bits >= (HARDLY_COVERED if price >= RICH else COVERED) * max(wanted, 1.0)
+
+
+def chance_finds(n_rows: float) -> float:
+    """How many empty cells may turn up by chance."""
+    return min(FINDS_PER_ROW * n_rows, MOST_FINDS)
+
+
+def measure(
+    columns: Sequence[CellColumn],
+    n_classes: int,
+    n_rows: float,
+    rows: AskedRows,
+    purse: Purse,
+    rng: np.random.Generator,
+) -> FineCells:
+    """Release classes by column, choose cells by them, and release those that hold rows, and some that do not.
+
+    Where very many cells were released, some are kept, by public chance.
+    """
+    step = purse.counting(
+        "classes by column", (sum(column.n_cells for column in columns), n_classes), COLUMN_PART * CELL_SHARE,
+        l1=len(columns), squared_l2=len(columns),
+    )  # fmt: skip
+    alone = [CellTable((column.values(),)) for column in columns]
+    noisy = purse.measure(step, rows.ask(ClassesByCell(alone, n_classes)))
+    tables = np.split(noisy, np.cumsum([column.n_cells for column in columns])[:-1])
+    cells = purse.sparse("fine cells", chance_finds(n_rows), n_classes, (1 - COLUMN_PART) * CELL_SHARE)
+    axes = choose_axes(columns, tables, step.variance, cells.shape[0] // n_classes)
+    n_cells = prod(axis.size for axis in axes) * n_classes
+    held = rows.occupied(axes, n_classes, min(1.0, MOST_ROWS / n_rows))
+    found, weight = purse.measure_sparse(cells, *held, n_cells)
+    kept = np.sort(rng.permutation(len(found))[:MOST_KEPT])
+    where, label = np.divmod(found[kept], n_classes)
+    groups = np.empty((len(where), len(axes)), np.uint8)  # at most MOST_VALUES of them
+    for number in reversed(range(len(axes))):
+        where, groups[:, number] = np.divmod(where, axes[number].size)
+    return FineCells(axes, groups, label, weight[kept])
+
+
+# -- which columns, and how fine -------------------------------------------------------------------------------
+
+
+def choose_axes(
+    columns: Sequence[CellColumn], tables: Sequence[Floats], variance: float, most_cells: int
+) -> tuple[Axis, ...]:
+    """Choose columns and groups from noisy counts of classes by column, of at most ``most_cells`` cells together."""
+    masses = [_mass(column, table.sum(axis=1), variance * table.shape[1])
+              for column, table in zip(columns, tables, strict=True)]  # fmt: skip
+    options = [_groupings(column, table, mass)
+               for column, table, mass in zip(columns, tables, masses, strict=True)]  # fmt: skip
+    spread = [[_spread(axis, mass) for axis in axes] for axes, mass in zip(options, masses, strict=True)]
+    strengths = np.array([
+        _strength(column, table, mass, variance) / max(shown[-1], LEAST_SPREAD) if shown else 0.0
+        for column, table, mass, shown in zip(columns, tables, masses, spread, strict=True)
+    ])  # fmt: skip
+    strongest = np.sort(strengths)[-STRONGEST:].mean()
+    strengths += UNSEEN * strongest if strongest > 0 else 1.0
+    return _refined(options, spread, strengths, most_cells)
+
+
+def _refined(
+    options: Sequence[Sequence[Axis]], spread: Sequence[Sequence[float]], strengths: Floats, most_cells: int
+) -> tuple[Axis, ...]:
+    """From one group for each column on, make the refinement that is worth most for its cost while one fits."""
+    at = [-1] * len(options)  # the grouping of each column so far
+    cells = 1  # a whole number: what was planned must not be exceeded
+    while True:
+        best, best_worth = None, 0.0
+        for j, axes in enumerate(options):
+            size, shown = (axes[at[j]].size, spread[j][at[j]]) if at[j] >= 0 else (1, 0.0)
+            for i in range(at[j] + 1, min(at[j] + 3, len(axes))):
+                finer = cells // size * axes[i].size
+                worth = strengths[j] * (spread[j][i] - shown) / log2(axes[i].size / size)
+                if finer <= most_cells and worth > best_worth:
+                    best, best_worth = (j, i, finer), worth
+        if best is None:
+            return tuple(axes[i] for axes, i in zip(options, at, strict=True) if i >= 0)
+        j, i, cells = best
+        at[j] = i
+
+
+def _mass(column: CellColumn, counts: Floats, variance: float) -> Floats:
+    """How many rows each cell of a column has, noise removed where neighbours allow it."""
+    if not column.ordered:
+        return np.maximum(counts, 0).astype(float)
+    inside = counts[: column.n_inside]
+    rows = max(float(inside.sum()), 1.0)
+    return np.append(divided(inside, column.prior, variance, rows), np.maximum(counts[column.n_inside :], 0))
+
+
+def _groupings(column: CellColumn, table: Floats, mass: Floats) -> list[Axis]:
+    """Ways to put a column's cells into groups, from two on, each with about twice as many as the one before."""
+    found: list[Axis] = []
+    most = FINEST if column.ordered else min(column.n_cells, MOST_VALUES)
+    n_groups = 2
+    while n_groups < 2 * most:
+        wanted = min(n_groups, most)
+        if column.ordered:
+            axis = column.of_mass(mass[: column.n_inside], wanted)
+        else:
+            axis = _grouped_values(column, table, mass, wanted)
+        if axis.size > (found[-1].size if found else 1):
+            found.append(axis)
+        n_groups *= 2
+    return found
+
+
+def _grouped_values(column: CellColumn, table: Floats, mass: Floats, n_groups: int) -> Axis:
+    """Put categories with similar classes together, in groups of about equal mass; keep them in that order."""
+    order = np.argsort(_class_scores(table), kind="stable")
+    if n_groups >= len(order):
+        group = np.arange(len(order))
+    else:
+        middle = (np.cumsum(mass[order]) - mass[order] / 2) / max(mass.sum(), 1e-9)
+        group = np.unique(np.minimum((middle * n_groups).astype(int), n_groups - 1), return_inverse=True)[1]
+    groups = np.empty(len(order), np.uint16)
+    groups[order] = group
+    return Axis(column.feature, groups, False, int(group.max()) + 1, column.starts)
+
+
+def _class_scores(table: Floats) -> Floats:
+    """One number for each category: along the direction in which the classes of categories differ most."""
+    counts = np.maximum(table, 0) + 1.0
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    apart = shares - counts.sum(axis=0) / counts.sum()
+    direction = np.linalg.svd(apart * np.sqrt(counts.sum(axis=1, keepdims=True)), full_matrices=False)[2][0]
+    return np.asarray(apart @ direction)
+
+
+def _spread(axis: Axis, mass: Floats) -> float:
+    shares = np.bincount(axis.groups[: len(mass)], mass) / max(mass.sum(), 1e-9)
+    return float(1 - (shares**2).sum())
+
+
+def _strength(column: CellColumn, table: Floats, mass: Floats, variance: float) -> float:
+    """How much of the classes' variance a column shows by itself (chi-squared over rows), less what noise adds."""
+    if column.ordered:
+        groups = column.of_mass(mass[: column.n_inside], STRENGTH_GROUPS).groups
+    else:
+        groups = np.arange(len(table), dtype=np.uint16)
+    n_cells = np.bincount(groups)[:, None]
+    counts = np.stack([np.bincount(groups, one) for one in table.T.astype(float)], axis=1)
+    rows, total = counts.sum(axis=1, keepdims=True), max(float(counts.sum()), 1.0)
+    apart = counts - rows * counts.sum(axis=0) / total
+    noise = variance * n_cells
+    return max(0.0, float(((apart**2 - noise) / np.maximum(rows, np.sqrt(noise * table.shape[1]) + 1)).sum()) / total)
+
+
+Groups = NDArray[np.unsignedinteger[Any]]
+
+
+class TreeKind(NamedTuple):
+    """How a tree is grown."""
+
+    by_chance: bool
+    """Whether thresholds are drawn by chance, or the best ones."""
+    max_features: float
+    """The part of the columns that is tried at a node."""
+    min_samples_leaf: int
+    """The fewest rows in a leaf."""
+
+
+class FittedTree(NamedTuple):
+    """A tree as scikit-learn writes one: in a node, values up to the threshold go left; leaves have no children."""
+
+    feature: NDArray[Any]
+    threshold: Floats
+    left: NDArray[Any]
+    right: NDArray[Any]
+    shares: Floats
+
+    @classmethod
+    def of(
+        cls, kind: TreeKind, X: Groups, y: NDArray[Any], n_classes: int, seed: int, most_rows: int, *, fast: bool
+    ) -> FittedTree:
+        """Grow one from rows drawn with replacement; from all, if they are few, where thresholds are chance."""
+        times = np.ones(len(y), np.int64)
+        if not kind.by_chance or len(y) > most_rows:
+            drawn = np.random.default_rng(seed).integers(0, len(y), min(len(y), most_rows))
+            row, times = np.unique(drawn, return_counts=True)
+            X, y = X[row], y[row]
+        if fast:
+            from veilwood.forests.adaptive import fitting_kernels
+
+            first = np.random.RandomState(seed).randint(0, 2**31 - 1)  # as scikit-learn starts its own generator
+            return cls(
+                *fitting_kernels.grow_tree(
+                    np.ascontiguousarray(X.T), y, times, int(X.max()) + 1, n_classes,
+                    max(1, int(kind.max_features * X.shape[1])), kind.min_samples_leaf, kind.by_chance, first,
+                )
+            )  # fmt: skip
+        model = (ExtraTreeClassifier if kind.by_chance else DecisionTreeClassifier)(
+            max_features=kind.max_features, min_samples_leaf=kind.min_samples_leaf, random_state=seed
+        )
+        tree = model.fit(X, y, sample_weight=times).tree_
+        shares = np.zeros((tree.node_count, n_classes))
+        shares[:, model.classes_] = tree.value[:, 0, :]
+        return cls(tree.feature, tree.threshold, tree.children_left, tree.children_right, shares)
+
+    def ask(self, X: Groups, *, fast: bool) -> Floats:
+        """Return the shares of classes in the leaf of each row."""
+        if fast:
+            from veilwood.forests.adaptive import fitting_kernels
+
+            told: Floats = fitting_kernels.ask_tree(*self, np.ascontiguousarray(X.T))
+            return told
+        node = np.zeros(len(X), np.int64)
+        while (inner := self.left[node] >= 0).any():
+            at = node[inner]
+            on_left = X[inner, self.feature[at]] <= self.threshold[at]
+            node[inner] = np.where(on_left, self.left[at], self.right[at])
+        return self.shares[node]
+
+    @property
+    def by_level(self) -> NDArray[np.int64]:
+        """All nodes, level by level, siblings side by side."""
+        levels = [np.zeros(1, np.int64)]
+        while len(levels[-1]):
+            inner = levels[-1][self.left[levels[-1]] >= 0]
+            levels.append(np.stack([self.left[inner], self.right[inner]], axis=1).ravel())
+        return np.concatenate(levels)
+
+
+TREES, FEWEST_TREES = 60, 10
+JUDGED_TREES: Final = 8  # of each kind: what more of them would still average out is known from how they differ
+TREE_ROWS, FEWEST_TREE_ROWS = 1 << 16, 1 << 13  # that a tree sees, drawn with replacement from a larger table
+MANY_CLASSES: Final = 8  # beyond which trees are fewer and see less: each leaf holds a number for every class
+FOLDS: Final = 5
+ONE_FOLD_FROM: Final = 10_000  # rows, from which one fold judges well enough,
+MOST_JUDGED: Final = 1 << 15  # and so many rows at most
+# Boosted trees of one split beside them: 31 development tables +0.3 and +0.2 points at e = 8 and 20 (s.e. 0.5).
+KINDS: Final = (
+    TreeKind(by_chance=True, max_features=1.0, min_samples_leaf=1),
+    TreeKind(by_chance=True, max_features=1.0, min_samples_leaf=4),
+    *(TreeKind(by_chance=False, max_features=0.4, min_samples_leaf=least) for least in (2, 20, 80)),
+)
+
+
+class GrownForest(NamedTuple):
+    """Trees, and the part of a class's share that each leaf adds."""
+
+    forest: Forest
+    values: Floats
+
+
+def shares_of(grown: GrownForest, codes: NDArray[np.uint16], n_jobs: int | None = None) -> Floats:
+    """Return class probabilities."""
+    scores = sum_over_trees(grown.forest, codes, grown.values, n_jobs=n_jobs)
+    return np.asarray(scores / scores.sum(axis=1, keepdims=True))
+
+
+def n_trees(n_classes: int) -> int:
+    """How many trees a forest has."""
+    return max(TREES * MANY_CLASSES // max(n_classes, MANY_CLASSES), FEWEST_TREES)
+
+
+def _rows_per_tree(n_classes: int) -> int:
+    return max(TREE_ROWS * MANY_CLASSES // max(n_classes, MANY_CLASSES), FEWEST_TREE_ROWS)
+
+
+def most_leaves(n_classes: int) -> int:
+    """How many leaves a forest can have."""
+    return n_trees(n_classes) * _rows_per_tree(n_classes)
+
+
+def grow(
+    cells: FineCells, n_classes: int, rng: np.random.Generator, n_jobs: int | None, *, fast: bool = HAVE_NUMBA
+) -> GrownForest:
+    """Grow the kind of forest that predicts rows best that it was not grown from."""
+    if not len(cells.weight):  # nothing was released: nothing is known
+        return _written([_leaf(n_classes)], cells.axes)
+    row = _as_rows(cells.weight, rng)
+    seeds = rng.integers(0, 2**31 - 1, 2)
+    judged = np.random.default_rng(seeds[0]).permutation(len(row))[:MOST_JUDGED]
+    X, y = _table(cells, row[judged])
+    with warnings.catch_warnings():
+        # Filters are of the whole process: only this message of scikit-learn's, so that no thread loses one of ours.
+        warnings.filterwarnings("ignore", message="The number of unique classes is greater than")
+        losses = [
+            _loss(kind, X, y, n_classes, int(seeds[0]), n_jobs, fast) for kind in track(KINDS, "choosing a forest")
+        ]
+        best = KINDS[int(np.argmin(losses))]
+        X, y = _table(cells, row)
+        trees = [_leaf(n_classes)] * n_trees(n_classes)  # places to be filled
+
+        def work(first: int, last: int) -> None:
+            for number in range(first, last):
+                seed = int(seeds[1]) + number
+                trees[number] = FittedTree.of(best, X, y, n_classes, seed, _rows_per_tree(n_classes), fast=fast)
+
+        on_threads(work, len(trees), n_jobs)
+    return _written(trees, cells.axes)
+
+
+def _as_rows(weight: Ints, rng: np.random.Generator) -> Ints:
+    """Repeat cells as often as they were counted, so that folds and leaves are of rows; of very many draw some."""
+    ends = np.cumsum(weight)
+    if ends[-1] <= MOST_KEPT:
+        return np.repeat(np.arange(len(weight)), weight)
+    drawn = rng.choice(ends[-1], MOST_KEPT, replace=False)  # no row twice: it would be in a fold and left out of it
+    return np.searchsorted(ends, np.sort(drawn), side="right")
+
+
+def _table(cells: FineCells, row: Ints) -> tuple[Groups, Ints]:
+    """The groups of each row, at least one, and its class."""
+    X = cells.groups[row]
+    return (X if X.shape[1] else np.zeros((len(row), 1), X.dtype)), cells.label[row]
+
+
+def _loss(kind: TreeKind, X: Groups, y: Ints, n_classes: int, seed: int, n_jobs: int | None, fast: bool) -> float:
+    """Squared error of class shares on folds that were left out; the rows are in random order."""
+    fold = np.arange(len(y)) % FOLDS
+    total = 0.0
+    for number in range(1 if len(y) >= ONE_FOLD_FROM else min(FOLDS, len(y))):
+        out, rest = fold == number, fold != number
+        if len(np.unique(y[rest])) < 2:  # all kinds say the same
+            continue
+        shares, spread = _shares(kind, X[rest], y[rest], X[out], n_classes, seed, n_jobs, fast)
+        shares[np.arange(len(shares)), y[out]] -= 1.0
+        total += float((shares**2).sum()) - spread * (1 / JUDGED_TREES - 1 / n_trees(n_classes))
+    return total
+
+
+def _shares(
+    kind: TreeKind, X: Groups, y: Ints, others: Groups, n_classes: int, seed: int, n_jobs: int | None, fast: bool
+) -> tuple[Floats, float]:
+    """Class shares of other rows, and how far trees differ in them: the variance of one tree, added up.
+
+    Each tree is gone before its thread grows another, as deep ones take megabytes.
+    """
+    shares, squares, adding = np.zeros((len(others), n_classes)), 0.0, Lock()
+
+    def judge(first: int, last: int) -> None:
+        nonlocal squares
+        for tree in range(first, last):
+            fitted = FittedTree.of(kind, X, y, n_classes, seed + tree, _rows_per_tree(n_classes), fast=fast)
+            told = fitted.ask(others, fast=fast)
+            with adding:
+                shares[:] += told / JUDGED_TREES
+                squares += float((told**2).sum())
+
+    on_threads(judge, JUDGED_TREES, n_jobs)
+    return shares, (squares - JUDGED_TREES * float((shares**2).sum())) / (JUDGED_TREES - 1)
+
+
+# -- as one of our forests --------------------------------------------------------------------------------------
+
+
+def _leaf(n_classes: int) -> FittedTree:
+    """A tree that says nothing."""
+    none = np.full(1, -1)
+    return FittedTree(none, np.zeros(1), none, none, np.full((1, n_classes), 1 / n_classes))
+
+
+def _written(trees: Sequence[FittedTree], axes: Sequence[Axis]) -> GrownForest:
+    """Put trees side by side; groups become thresholds of codes, or tables that send each category left or right."""
+    starts, tables, lookup_length = [], [], 0
+    for axis in axes:  # what a split before group 1, 2, ... of the axis is written as
+        if axis.ordered:
+            starts.append(axis.first_codes)
+            continue
+        starts.append(-1 - (lookup_length + (np.arange(axis.size) - 1) * len(axis.groups)))
+        right = axis.groups[None, :] >= np.arange(1, axis.size)[:, None]
+        tables.append(right.astype(np.uint16).ravel())
+        lookup_length += right.size
+    orders = [tree.by_level for tree in trees]
+    parts = ([part[order] for part in tree] for tree, order in zip(trees, orders, strict=True))
+    asked, threshold, left, _, shares = map(np.concatenate, zip(*parts, strict=True))
+    leaf, group = left < 0, np.floor(threshold).astype(np.int32) + 1  # the first group on the right
+    feature, cut = np.full(len(leaf), LEAF, np.int32), np.zeros(len(leaf), np.int32)
+    for number, (axis, start) in enumerate(zip(axes, starts, strict=True)):
+        here = ~leaf & (asked == number)
+        feature[here], cut[here] = axis.feature, start[group[here]]
+    forest = build_forest([len(order) for order in orders], feature, cut, np.where(leaf, 0, 2), tables)
+    return GrownForest(forest, with_doubt(shares[leaf], len(trees)) / len(trees))
+
+
+@dataclass(frozen=True, eq=False)
+class RightAnswers:
+    """Count the rows whose class is predicted where fine cells have each of ``weights``; a row adds 0 or 1 to each."""
+
+    columns: Sequence[CellColumn]
+    grown: GrownForest
+    weights: tuple[float, ...]
+
+    def __call__(self, rows: ScoredRows) -> Ints:
+        """Return a number for each weight."""
+        codes = np.column_stack([column.starts[rows.cells[column.feature]] for column in self.columns])
+        theirs = shares_of(self.grown, codes.astype(np.uint16))
+        ours = probabilities(rows.scores / SCORE_UNITS)
+        mixed = [(1 - weight) * ours + weight * theirs for weight in self.weights]
+        return np.array([int((shares.argmax(axis=1) == rows.target).sum()) for shares in mixed], np.int64)

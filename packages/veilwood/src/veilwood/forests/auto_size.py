@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forests that choose how many trees they have and how high: from public facts, and from how many rows there are.
+
+How many rows there are is declared, or told by a first step that takes a small part of the budget and shows the classes
+of all rows, on which leaves then fall back. Settings are ranked without data by ``skill``, as ``veilwood.tune`` does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood.data.batches import Batch, Count, Source
+from veilwood.data.counts import AddsUpCells, Cells
+from veilwood.data.encoding import TARGET_LEVELS, Encoding
+from veilwood.data.schema import Schema
+from veilwood.errors import DomainTooLargeError, ModelFileError, ParameterError, PlanError, UseError
+from veilwood.estimators.method import Arrays, Asked, Design, Method, Model
+from veilwood.forests import expected_skill as skill
+from veilwood.forests.noisy_leaves import (
+    AUTO,
+    POOLED,
+    LeafMethod,
+    LeafModel,
+    LeafParameters,
+    OnePassMethod,
+    least_noise,
+)
+from veilwood.privacy.door import Door
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.plan import Layout, Plan
+from veilwood.privacy.steps import Step, counting_step
+from veilwood.safe_io import is_whole
+from veilwood.trees.random import check_counts
+
+FIRST_SHARE: Final = Fraction(1, 20)  # of the budget, for the counts of all rows
+DROWNED: Final = 0.3  # noise over the rows of a leaf, averaged over trees: beyond it less is better, whatever the score
+ASTRAY: Final = 0.035  # noise of the mean of all rows, as a part of its range: beyond it less is better for numbers
+SHOWN_ROWS: Final = (1_000, 30_000)  # for a plan that does not know the number of rows
+
+
+@dataclass(frozen=True)
+class SizingDesign(Design):
+    """What is decided before the data: all of it where the number of rows is declared, else the first step."""
+
+    asked: Asked
+    method: LeafMethod[Any] | None = None  # of the size that was chosen
+    inner: Design | None = None
+
+
+@dataclass(frozen=True)
+class Released:
+    """What was released: the counts of all rows, and what the forest of the chosen size released."""
+
+    design: SizingDesign
+    pooled: NDArray[np.int64] | None
+    inner: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Sizing(Method[LeafParameters]):
+    """A method around another one, whose size it chooses."""
+
+    kind: type[LeafMethod[Any]]
+
+    # -- what is asked for -----------------------------------------------------------------------------------------
+
+    @property
+    def several_passes(self) -> bool:  # type: ignore[override]
+        """Whether rows are read more than once: the first time to count them, if nobody said how many there are."""
+        return self.kind.several_passes or self.parameters.n_rows is None
+
+    @property
+    def histograms(self) -> Literal["counts", "moments"] | None:
+        """What histograms hold, in the forest whose size is chosen."""
+        return self.of_size(1, 1).histograms
+
+    def check(self) -> None:
+        """Refuse parameters that cannot be used."""
+        mine = self.parameters
+        for name in ("n_estimators", "max_depth"):
+            given = getattr(mine, name)
+            several = isinstance(given, list | tuple) and len(given) > 0 and self.kind.takes_lists
+            for size in given if several else [given]:
+                if not _is_auto(size) or several:
+                    check_counts(**{name: size})
+        self.of_size(*(1 if _is_auto(size) else size for size in (mine.n_estimators, mine.max_depth))).check()
+
+    def of_size(self, n_estimators: Any, max_depth: Any, *, noiseless: bool = False) -> LeafMethod[Any]:
+        """Return the method with a size, and with the words that suit it."""
+        sized = replace(self._words(noiseless), n_estimators=n_estimators, max_depth=max_depth)
+        return self._kind(noiseless)(sized, self.task, sized=True)
+
+    def _kind(self, noiseless: bool) -> type[LeafMethod[Any]]:
+        return self.kind.without_noise_as(self.parameters) if noiseless else self.kind
+
+    def _words(self, noiseless: bool) -> LeafParameters:
+        """Say what is left open, where no noise makes few choices and few rows in a count better."""
+        open_words = self._kind(noiseless).without_noise if noiseless else {}
+        said: dict[str, Any] = {
+            name: word for name, word in open_words.items() if _is_auto(getattr(self.parameters, name, None))
+        }
+        return replace(self.parameters, **said)
+
+    # -- the plan --------------------------------------------------------------------------------------------------
+
+    def design(self, asked: Asked) -> SizingDesign:
+        """Choose the size and plan everything; or plan to count the rows first."""
+        n_rows = self.parameters.n_rows
+        if asked.loss.epsilon is None or n_rows is not None or "n_estimators" in asked.choices:
+            return self._of_rows(asked, None if n_rows is None else int(n_rows), known="declared")
+        return self._open(asked)
+
+    def _open(self, asked: Asked) -> SizingDesign:
+        encoding = Encoding(asked.schema, self.of_size(1, 1).numeric)
+        pure = _pure(asked)
+        step = self._pooled(asked.schema, pure)
+        notes: dict[str, Any] = {}
+        for rows, (trees, depth) in zip(SHOWN_ROWS, self._choose(pure, encoding, *SHOWN_ROWS), strict=True):
+            notes[f"at {rows:,} rows"] = f"{np.sum(trees)} trees of depth {np.max(depth)}, at most"
+        if asked.loss.delta > 0:
+            notes["delta"] = "not used: whether it pays depends on the rows. Hint: declare n_rows if it is public"
+        plan = pure.plan(
+            (step,),
+            f"the {step.name}, with noise, and with the rest of the budget the leaves of a forest whose size follows",
+            Layout(),
+            0.0,
+            choices={"method": "sized"},
+            notes=notes,
+        )
+        return SizingDesign(encoding, plan, asked)
+
+    def _of_rows(self, asked: Asked, n_rows: int | None, known: Any) -> SizingDesign:
+        """Design the forest whose size suits so many rows, or that an earlier plan has chosen."""
+        noiseless = asked.loss.epsilon is None
+        encoding = Encoding(asked.schema, self.of_size(1, 1, noiseless=noiseless).numeric)
+        found = asked.choices.get("n_estimators"), asked.choices.get("max_depth")
+        if None in found:
+            (found,) = self._choose(asked, encoding, n_rows)
+        else:
+            for size in found:
+                if not all(is_whole(each, 1, 1 << 24) for each in (size if isinstance(size, list) else [size])):
+                    raise PlanError("the plan does not say how many trees it has, and how high.")
+        method = self.of_size(*found, noiseless=noiseless)
+        if noiseless:  # without noise leaves tell all that there is to know of the rows
+            inner = method.design(asked)
+            plan = replace(inner.plan, choices={**inner.plan.choices, **_size(method)}, notes=_told(inner.plan, method))
+            return SizingDesign(encoding, plan, asked, method, replace(inner, plan=plan))
+
+        def composed(of_law: Asked) -> Design:
+            rest = replace(of_law, loss=of_law.loss.part(1 - FIRST_SHARE), choices={**of_law.choices})
+            made: Design = method.design_under(rest)
+            plan = replace(
+                made.plan,
+                loss=of_law.loss,
+                steps=(self._pooled(asked.schema, of_law), *made.plan.steps),
+                released=f"the {POOLED}, and {made.plan.released}",
+                layout=replace(made.plan.layout, rows_planned=n_rows, rows_known=known if n_rows else None),
+                choices={**made.plan.choices, **_size(method)},
+                notes=_told(made.plan, method),
+            )
+            return replace(made, plan=plan)
+
+        made = least_noise(asked, composed)
+        return SizingDesign(encoding, made.plan, asked, method, replace(made, plan=_without_first(made.plan)))
+
+    def _pooled(self, schema: Schema, asked: Asked) -> Step:
+        """Plan the counts of all rows: by class, or as a rotated pair."""
+        adds = 1 if schema.classes else TARGET_LEVELS
+        width = len(schema.classes) or 2
+        loss = asked.loss.part(FIRST_SHARE)
+        return counting_step(POOLED, (width,), loss, asked.neighbours, l1=adds, squared_l2=adds**2)
+
+    def _choose(self, asked: Asked, encoding: Encoding, *rows: int | None) -> list[tuple[Any, Any]]:
+        """Return the number and the height of trees that promise the most, for each number of rows."""
+        given = self.parameters.n_estimators, self.parameters.max_depth
+        most = Fraction(skill.MOST_EPSILON) * asked.neighbours.l1(1)
+        if asked.loss.epsilon is not None and asked.loss.epsilon > most:  # beyond what was tried: like the largest
+            asked = replace(asked, loss=Loss.pure(most))
+        rest = replace(asked, loss=asked.loss.part(1 - FIRST_SHARE))
+        best: dict[int | None, tuple[tuple[float, ...], tuple[Any, Any]]] = {}
+        noiseless = asked.loss.epsilon is None
+        epsilon = math.inf if asked.loss.epsilon is None else float(asked.loss.epsilon / asked.neighbours.l1(1))
+        refused: DomainTooLargeError | ParameterError | None = None
+        for trees, depth in self._kind(noiseless).sizes(encoding, self._words(noiseless), noiseless=noiseless):
+            size = (trees if _is_auto(given[0]) else given[0], depth if _is_auto(given[1]) else given[1])
+            method = self.of_size(*size, noiseless=noiseless)
+            try:
+                leaves, noise = method.expected(rest, encoding)
+            except (DomainTooLargeError, ParameterError) as error:
+                refused = error
+                continue
+            for n_rows in rows:
+                score = _score(method, encoding, n_rows, leaves, noise, epsilon)
+                if n_rows not in best or score > best[n_rows][0]:
+                    best[n_rows] = (score, size)
+        if not best:
+            assert refused is not None
+            raise refused
+        return [best[n_rows][1] for n_rows in rows]
+
+    # -- the data --------------------------------------------------------------------------------------------------
+
+    def measure(self, design: SizingDesign, source: Source, door: Door, n_jobs: int | None = None) -> Released:
+        """Count all rows first, choose the size from what is released if nobody said it, and go on."""
+        if design.method is not None and isinstance(design.method, OnePassMethod):
+            return self.release(design, source.add_up(self.count(design), n_jobs=n_jobs), door)
+        pooled = None
+        if design.plan.steps[0].name == POOLED:
+            counted = source.add_up(AllRows(len(design.encoding.schema.classes)), n_jobs=n_jobs)
+            pooled = door.noisy(design.plan.steps[0], counted)
+        if design.method is None:
+            assert pooled is not None
+            design = self._of_rows(_pure(design.asked), self._rows_in(pooled, design.encoding.schema), known="measured")
+            door.refine(design.plan)
+        assert design.method is not None
+        return Released(design, pooled, design.method.measure(design.inner, source, door, n_jobs))
+
+    def count(self, design: SizingDesign) -> Count:
+        """Count all rows, and what the forest counts, in one pass; the size must be known."""
+        if not isinstance(design.method, OnePassMethod):
+            raise UseError(
+                "rows that are read once cannot be counted before the size of the forest is chosen. "
+                "Hint: n_rows=10_000, or what is publicly known of it; or set n_estimators and max_depth."
+            )
+        inner = design.method.count(design.inner)
+        if design.plan.steps[0].name != POOLED:
+            return inner
+        return WithAllRows(AllRows(len(design.encoding.schema.classes)), inner)
+
+    def release(self, design: SizingDesign, exact: NDArray[np.int64], door: Door) -> Released:
+        """Release the counts of all rows, and then the forest's."""
+        method, first = design.method, design.plan.steps[0]
+        assert isinstance(method, OnePassMethod)
+        if first.name != POOLED:
+            return Released(design, None, method.release(design.inner, exact, door))
+        pooled = door.noisy(first, exact[: first.shape[0]])
+        sums = exact[first.shape[0] :].reshape(method.count(design.inner)([]).shape)
+        return Released(design, pooled, method.release(design.inner, sums, door))
+
+    # -- after the door --------------------------------------------------------------------------------------------
+
+    def learn(self, design: SizingDesign, plan: Plan, released: Released, n_jobs: int | None = None) -> LeafModel:
+        """Clean the leaves, which fall back on the counts of all rows."""
+        inner: Any = released.design.inner
+        came = released.inner
+        forest, counts = came if isinstance(came, tuple) else (inner.forest, came)
+        assert released.design.method is not None
+        return released.design.method.model(design.encoding, forest, counts, plan, released.pooled)
+
+    def restore(self, schema: Schema, plan: Plan, arrays: Arrays) -> Model:
+        """Check the arrays of a file."""
+        model = self._carried_out(plan).restore(schema, plan, arrays)
+        if plan.layout.rows_known == "measured" and self._rows_in(model.pooled, schema) != plan.layout.rows_planned:
+            raise ModelFileError("the counts of all rows are not those that the size was chosen for.")
+        return model
+
+    def replan(self, asked: Asked, plan: Plan) -> Plan:
+        """Plan the forest of the chosen size once more."""
+        self._carried_out(plan)
+        counted = self.parameters.n_rows is None and asked.loss.epsilon is not None
+        again = _pure(asked) if counted else asked
+        made = self._of_rows(again, plan.layout.rows_planned, plan.layout.rows_known).plan
+        measured = counted and plan.opened_as is not None and is_whole(plan.layout.rows_planned, 1)
+        known = "measured" if counted else None if asked.loss.epsilon is None else "declared"
+        if plan.layout.rows_known != known or measured != counted:
+            raise PlanError("the plan does not say how the number of rows was known.")
+        if known == "declared" and plan.layout.rows_planned != self.parameters.n_rows:
+            raise PlanError("the plan was made for another number of rows than was declared.")
+        return replace(made, opened_as=plan.opened_as)
+
+    def warning(self, plan: Plan, model: Model) -> str | None:
+        """Say so when the noise is larger than the leaves of the chosen size."""
+        return self._carried_out(plan).warning(plan, model)
+
+    @staticmethod
+    def _rows_in(pooled: NDArray[np.int64] | None, schema: Schema) -> int:
+        """Say how many rows were counted, by class or as a rotated pair."""
+        counted = 0 if pooled is None else pooled.sum() / (1 if schema.classes else TARGET_LEVELS)
+        return max(1, round(counted))
+
+    def _carried_out(self, plan: Plan) -> LeafMethod[Any]:
+        found = plan.choices.get("n_estimators"), plan.choices.get("max_depth")
+        if None in found:
+            raise PlanError("the plan does not say how many trees it has, and how high.")
+        return self.of_size(*found, noiseless=plan.loss.epsilon is None)
+
+
+def _score(
+    method: LeafMethod[Any], encoding: Encoding, n_rows: int | None, leaves: int, noise: float, epsilon: float
+) -> tuple[float, ...]:
+    """Return what sizes are ranked by, for so many rows; without noise, the larger the better."""
+    if n_rows is None:
+        return (float(leaves),)
+    setting = skill.ForestSize.of(method, encoding, n_rows, leaves, noise, epsilon)
+    drowned = setting.noise / setting.rows_per_leaf / math.sqrt(setting.trees)  # after averaging
+    score = (-max(drowned, DROWNED), skill.score(setting))
+    if encoding.schema.classes:
+        return score
+    astray = math.sqrt(noise * leaves) / method.trees_per_row / n_rows  # what leaves tell together: each adds its noise
+    return (-max(astray, ASTRAY), *score)
+
+
+def _is_auto(size: object) -> bool:
+    return isinstance(size, str) and size == AUTO
+
+
+def _pure(asked: Asked) -> Asked:
+    """Ask for pure noise, which keeps a promise with a delta as well."""
+    loss = asked.loss
+    return asked if loss.epsilon is None or loss.delta == 0 else replace(asked, loss=Loss.pure(loss.epsilon))
+
+
+def _size(method: LeafMethod[Any]) -> dict[str, Any]:
+    return {"n_estimators": method.parameters.n_estimators, "max_depth": method.parameters.max_depth}
+
+
+def _told(plan: Plan, method: LeafMethod[Any]) -> dict[str, Any]:
+    """Say in the notes what was chosen."""
+    size = ", ".join(f"{name}={value}" for name, value in _size(method).items())
+    return {**plan.notes, "size": f"{size}: chosen from schema, budget and rows, without data"}
+
+
+def _without_first(plan: Plan) -> Plan:
+    return replace(plan, steps=plan.steps[1:])
+
+
+@dataclass(frozen=True)
+class AllRows:
+    """Counts all rows by class, or adds up their rotated pairs (``batches.Count``, ``cells.SaidCount``)."""
+
+    n_classes: int
+
+    def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> NDArray[np.int64]:
+        """Return the sums of these batches."""
+        totals = np.zeros(self.n_classes or 2, np.int64)
+        for batch in batches:
+            totals += self.of_batch(batch)
+        return totals
+
+    def of_batch(self, batch: Batch) -> NDArray[np.int64]:
+        """Return the sums of one batch."""
+        if self.n_classes:
+            return np.bincount(batch.target, minlength=self.n_classes).astype(np.int64)
+        first = int(batch.target.sum(dtype=np.int64))
+        return np.array([first, len(batch.target) * TARGET_LEVELS - first], np.int64)
+
+    def by_cells(self, answer: AddsUpCells, n_codes: Sequence[int]) -> NDArray[np.int64]:
+        """Return the same, out of answers about a table of one cell."""
+        (totals,) = answer([Cells((0,), 1)], "classes" if self.n_classes else "pair")
+        return np.asarray(totals[0])
+
+
+@dataclass(frozen=True)
+class WithAllRows:
+    """Counts all rows as they pass on their way to another count, in one pass."""
+
+    rows: AllRows
+    count: Any
+
+    def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> NDArray[np.int64]:
+        """Return both sums, one after the other."""
+        totals = self.rows([])
+
+        def passing() -> Iterator[Batch]:
+            for batch in batches:
+                totals[:] += self.rows.of_batch(batch)
+                yield batch
+
+        sums = self.count(passing(), n_jobs=n_jobs)
+        return np.concatenate([totals, sums.ravel()])
+
+    def by_cells(self, answer: AddsUpCells, n_codes: Sequence[int]) -> NDArray[np.int64]:
+        """Return the same, out of answers about cells."""
+        sums = self.count.by_cells(answer, n_codes)
+        return np.concatenate([self.rows.by_cells(answer, n_codes), sums.ravel()])

@@ -1,0 +1,406 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trees whose splits are chosen privately by how well they separate the target (DP-ID3, DP-RF, DP-DF).
+
+One level of all trees at a time; the budget of a tree, its leaves and its predictions are in
+``estimators.greedy_forest``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cache, partial
+from math import prod
+from typing import Any, ClassVar, Literal, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood.data.encoding import Encoding
+from veilwood.data.schema import Schema
+from veilwood.errors import ParameterError
+from veilwood.estimators.base import Classifier, ClassWeights, Regressor, SharedParameters
+from veilwood.estimators.method import Asked
+from veilwood.forests.levelwise import HALF, GrownMethod, GrownParameters, LevelNodes, Splitter
+from veilwood.forests.noisy_leaves import AUTO
+from veilwood.privacy.door import Door
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.steps import Step, selecting_step
+from veilwood.trees.histograms import Counts, level_scores, spread, spread_range
+from veilwood.trees.level_growth import Growing
+
+SplitQuality: TypeAlias = Literal["max", "gini", "entropy", "squared-error"]
+QUALITIES: tuple[SplitQuality, ...] = ("max", "gini", "entropy")  # of classes
+Branching: TypeAlias = Literal["multiway", "binary"]
+BRANCHINGS: tuple[Branching, ...] = ("multiway", "binary")
+
+BINS = 32
+"""Bins into which a node's range of a column is cut, for binary splits: a threshold is an edge between two."""
+
+ENTROPY_PARTS = 32  # entropy is measured in this many parts of a bit
+ENTROPY_ROWS = 1 << 16  # rows of a child up to which its entropy is exact
+
+
+@cache
+def _entropy_table() -> Counts:
+    """Running sums of the increments of n log2 n, in parts, up to ``ENTROPY_ROWS``."""
+    n = np.arange(ENTROPY_ROWS + 1)
+    increments = np.diff(n * np.log2(np.maximum(n, 1))) * ENTROPY_PARTS
+    # Whole numbers that never fall, whatever the rounding of the line above: all that the proof needs.
+    return np.concatenate([[0], np.cumsum(np.maximum.accumulate(np.rint(increments).astype(np.int64)))])
+
+
+def entropy_range() -> int:
+    """The largest increment of the table: the most that one row can add to the entropy of its child."""
+    table = _entropy_table()
+    return int(table[-1] - table[-2])
+
+
+def _n_log_n(n: Any) -> Any:
+    """n log2 n in parts, continued by a straight line beyond ``ENTROPY_ROWS`` rows."""
+    if isinstance(n, np.ndarray | np.integer):
+        return _entropy_table()[np.minimum(n, ENTROPY_ROWS)] + entropy_range() * np.maximum(n - ENTROPY_ROWS, 0)
+    # Servers that hold n in shares look nothing up: the same line, by the places where it bends.
+    increments = np.diff(_entropy_table(), prepend=0)[1:]
+    bends = np.diff(increments, prepend=0)
+    (places,) = np.nonzero(bends)
+    return sum((np.maximum(n[..., None] - some, 0) * bends[some]).sum(axis=-1) for some in np.array_split(places, 16))
+
+
+def quality_of_children(totals: Counts, quality: SplitQuality) -> Counts:
+    """Return how pure each child is, from the class counts (or moments) on the last axis; larger is better.
+
+    The quality of a split is the sum over its children.
+
+    Notes
+    -----
+    Guarantee
+
+    A row added to a child changes its quality by a whole number in a range of length ``quality_range``, which is the
+    same for all children and splits (proofs/greedy-forest.md, checked by
+    packages/veilwood/tests/forests/test_greedy.py::test_quality_range_by_enumeration).
+
+    >>> children = np.array([[3, 1], [0, 4]])
+    >>> quality_of_children(children, "max").tolist()
+    [3, 4]
+    >>> (quality_of_children(children, "gini") / 32).tolist()  # minus rows times Gini impurity
+    [-1.5, 0.0]
+    >>> (quality_of_children(children, "entropy") / 32).round(1).tolist()  # minus bits
+    [-3.2, 0.0]
+    """
+    if quality == "max":
+        return totals.max(axis=-1)  # type: ignore[no-any-return]
+    if quality == "entropy":
+        found: Counts = _n_log_n(totals).sum(axis=-1) - _n_log_n(totals.sum(axis=-1))
+        return found
+    return -spread(totals, moments=quality == "squared-error")
+
+
+def quality_range(quality: SplitQuality) -> int:
+    """Range of the quality of splits when a row is added; every quality is monotone, so this is also its change."""
+    if quality == "max":
+        return 1
+    return entropy_range() if quality == "entropy" else spread_range(moments=quality == "squared-error")
+
+
+def split_qualities(histograms: Counts, quality: SplitQuality, branching: Branching) -> tuple[Counts]:
+    """Return the quality of each split of each slot: a single one by value, or one for each edge between bins."""
+    if branching == "multiway":
+        return (quality_of_children(histograms, quality).sum(axis=1, keepdims=True),)
+    left = np.cumsum(histograms, axis=1)
+    right = (left[:, -1:] - left)[:, :-1]
+    return (quality_of_children(left[:, :-1], quality) + quality_of_children(right, quality),)
+
+
+def gains(histograms: Counts, quality: SplitQuality, branching: Branching) -> tuple[Counts]:
+    """Return how much purer each split makes the rows of its slot: 0 where nothing is gained."""
+    (split,) = split_qualities(histograms, quality, branching)
+    return (split - quality_of_children(histograms.sum(axis=1), quality)[:, None],)
+
+
+@dataclass(frozen=True)
+class GreedyLevel:
+    """The planned choice of splits of one level."""
+
+    splits: Step
+    stops: bool = False  # whether a node that no split makes purer is a leaf: one more choice, without noise only
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps of the level."""
+        return (self.splits,)
+
+
+def plan_level(nodes: LevelNodes, quality: SplitQuality, branching: Branching, *, stops: bool = False) -> GreedyLevel:
+    """Plan the choice of a split at each node of a level, at the price of its loss together.
+
+    Notes
+    -----
+    Guarantee
+
+    A row is in one node of each tree that sees it, so the level costs no more (proofs/greedy-forest.md, attacked by
+    packages/veilwood/tests/forests/test_greedy.py).
+    """
+    splits = 1 if branching == "multiway" else BINS - 1
+    return GreedyLevel(
+        selecting_step(
+            f"splits at depth {nodes.depth}", (nodes.most, nodes.candidates * splits + stops), nodes.loss,
+            nodes.neighbours, score_range=quality_range(quality), selections_per_row=nodes.trees_per_row, by=nodes.by,
+        ),
+        stops,
+    )  # fmt: skip
+
+
+def grow_level(growing: Growing, level: GreedyLevel, quality: SplitQuality, branching: Branching, by: Splitter) -> None:
+    """Split every open node by one private choice, in one pass over the rows; nothing to split makes a leaf."""
+    max_bins = growing.most_codes if branching == "multiway" else BINS
+    slots = growing.slots(growing.candidates(by.candidates, by.rng), max_bins, by.rng)
+    open_ = np.flatnonzero(np.diff(slots.first))
+    winner = np.full(growing.n_open, -1)
+    edge = np.zeros(growing.n_open, np.int64)
+    if len(open_):
+        scored = gains if level.stops else split_qualities
+        score: Callable[[Counts], tuple[Counts]] = partial(scored, quality=quality, branching=branching)
+        (scores,) = level_scores(
+            growing, slots, by.add_up, score,
+            n_classes=by.n_classes, max_bins=max_bins, assignment=by.assignment, n_jobs=by.n_jobs, fast=by.fast,
+        )  # fmt: skip
+        n_edges = scores.shape[1]
+        slot, present = slots.by_node(open_, by.candidates)
+        splits = np.arange(n_edges) < (slots.n_bins[slot][..., None] - 1 if branching == "binary" else 1)
+        admissible = (present[..., None] & splits).reshape(len(open_), -1)
+        offered = scores[slot].reshape(len(open_), -1)
+        if level.stops:  # of equals the first is chosen
+            offered = np.column_stack([np.zeros(len(open_), np.int64), offered])
+            admissible = np.column_stack([np.ones(len(open_), bool), admissible])
+        chosen = by.door.select(level.splits, offered, admissible) - level.stops
+        winner[open_] = np.where(chosen < 0, -1, slots.first[open_] + chosen // n_edges)
+        edge[open_] = chosen % n_edges
+    if branching == "binary":
+        growing.split(slots, winner, edge)
+    else:
+        growing.split_by_value(np.where(winner >= 0, slots.feature[winner], -1) if slots.n_slots else winner)
+
+
+LEAF_UPDATES = ("laplace", "exponential")
+# Each level may spend this much more on its splits than the one above it: deeper nodes have fewer rows.
+BUDGET_GROWTH = Fraction(3, 2)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class GreedyForestParameters(GrownParameters):
+    """Parameters for either task."""
+
+    branching: str = AUTO
+    split_share: float = 0.3
+    candidates: Any = AUTO
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class GreedyForestClassifierParameters(GreedyForestParameters):
+    """Parameters for classes."""
+
+    quality: str = AUTO
+    leaf_update: str = "laplace"
+    voting: str = "threshold"
+
+
+class GreedyForest(GrownMethod[GreedyForestParameters]):
+    """Greedy forests for either task."""
+
+    splits: ClassVar[str] = "split by private greedy choices"
+    candidates_words: ClassVar[tuple[str, ...]] = (AUTO, HALF)
+    without_noise: ClassVar[Mapping[str, str]] = {
+        "trees": "shared", "branching": "binary", "quality": "gini", "candidates": HALF,
+    }  # fmt: skip
+
+    @property
+    def numeric(self) -> Literal["grid", "bins"]:
+        """A branch for each value needs few of them."""
+        return "bins" if self.branching == "multiway" else "grid"
+
+    @property
+    def branching(self) -> Branching:
+        """How many branches a split has; few choices are blurred less."""
+        return "binary" if self.parameters.branching == "binary" else "multiway"
+
+    @property
+    def quality(self) -> SplitQuality:
+        """The score of a split."""
+        mine = self.parameters
+        if not isinstance(mine, GreedyForestClassifierParameters):
+            return "squared-error"
+        return "max" if mine.quality == AUTO else cast(SplitQuality, mine.quality)
+
+    @property
+    def labels_only(self) -> bool:
+        """Whether a leaf releases its label, and not its counts."""
+        mine = self.parameters
+        return isinstance(mine, GreedyForestClassifierParameters) and mine.leaf_update == "exponential"
+
+    @property
+    def shrinks(self) -> bool:
+        """Labels cannot be shrunk."""
+        return super().shrinks and not self.labels_only
+
+    @classmethod
+    def sizes(cls, encoding: Encoding, parameters: Any, *, noiseless: bool) -> Iterator[tuple[int, int]]:
+        """A multiway tree uses each feature once on a path; without noise trees differ by the columns they may use."""
+        most = 16 if parameters.branching == "binary" else len(encoding.columns)
+        if noiseless:
+            trees = 16 if parameters.candidates == HALF else 1
+            yield from ((trees, depth) for depth in range(1, min(most, 16) + 1))
+            return
+        yield from ((trees, depth) for trees in (1, 2, 4, 8, 16, 32) for depth in range(1, min(most, 6) + 1))
+
+    def check(self) -> None:
+        """Refuse words that are not known or do not go together, and numbers out of range."""
+        super().check()
+        self.parameters.check_words(branching=(AUTO, *BRANCHINGS))
+        if self.task == "classification":
+            self.parameters.check_words(quality=(AUTO, *QUALITIES), leaf_update=LEAF_UPDATES)
+        if self.labels_only and self.parameters.leaves == "empirical-bayes":
+            raise ParameterError(
+                "leaves", self.parameters.leaves,
+                "needs noisy counts, and leaf_update='exponential' releases labels",
+                "leaves='plain' or leaf_update='laplace'",
+            )  # fmt: skip
+
+    def level_shares(self) -> Sequence[Fraction]:
+        """More for deeper levels."""
+        weights = [BUDGET_GROWTH**depth for depth in range(self.parameters.max_depth)]
+        return [weight / sum(weights) for weight in weights]
+
+    def most_nodes(self, encoding: Encoding, depth: int) -> int:
+        """A multiway tree can have as many as its widest columns have values."""
+        if self.branching == "binary":
+            return super().most_nodes(encoding, depth)
+        there = len(encoding.columns)
+        if depth > there:
+            raise ParameterError(
+                "max_depth", self.parameters.max_depth,
+                f"exceeds the {there} features: a multiway tree uses each once on a path", f"max_depth={there} or less",
+            )  # fmt: skip
+        return int(self.parameters.n_estimators) * prod(sorted(encoding.n_codes, reverse=True)[:depth])
+
+    def plan_level(self, nodes: LevelNodes) -> GreedyLevel:
+        """Plan the choice of splits."""
+        stops = self.sized and nodes.loss.epsilon is None
+        return plan_level(nodes, self.quality, self.branching, stops=stops)
+
+    def grow_level(self, growing: Growing, level: GreedyLevel, by: Splitter) -> None:
+        """Split the open nodes by the best splits."""
+        grow_level(growing, level, self.quality, self.branching, by)
+
+    def expected(self, asked: Asked, encoding: Encoding) -> tuple[int, float]:
+        """A label is chosen about as blurred as counts of the same budget would be."""
+        if not self.labels_only:
+            return super().expected(asked, encoding)
+        counting: Any = replace(cast(Any, self.parameters), leaf_update="laplace")
+        return replace(self, parameters=counting).expected(asked, encoding)
+
+    def leaf_step(self, schema: Schema, loss: Loss, neighbours: Neighbours, n_leaves: int) -> Step:
+        """Plan the release of counts, or the choice of labels."""
+        if not self.labels_only:
+            return super().leaf_step(schema, loss, neighbours, n_leaves)
+        return selecting_step(
+            "labels of leaves", (n_leaves, len(schema.classes)), loss, neighbours,
+            score_range=1, selections_per_row=self.trees_per_row, by=self.selection(loss),
+        )  # fmt: skip
+
+    def release_leaves(self, door: Door, step: Step, exact_leaves: NDArray[np.int64]) -> NDArray[Any]:
+        """Release counts, or labels: 1 for the chosen class."""
+        if not self.labels_only:
+            return super().release_leaves(door, step, exact_leaves)
+        return np.eye(step.shape[1], dtype=np.int64)[door.select(step, exact_leaves)]
+
+
+@dataclass(eq=False, repr=False)
+class GreedyForestClassifier(Classifier, GreedyForestClassifierParameters, ClassWeights, SharedParameters):
+    """Trees whose splits are chosen privately by how well they separate the classes.
+
+    The greedy baselines of the literature, made sound: DP-ID3 (one tree, ``quality="max"``, every attribute a
+    candidate), DP-RF (several trees and random candidates; ``quality`` "gini", "entropy" or "max"; keyed assignment of
+    rows instead of bootstrap samples, which would let a row count several times), and DP-DF as far as pure epsilon
+    allows (``quality="gini"``, ``leaf_update="exponential"``; its smooth sensitivity has no pure-epsilon form).
+
+    Parameters
+    ----------
+    schema, epsilon, delta, privacy_unit, adjacency, random_state, ledger, n_jobs, invalid
+        As in ``RandomTreesClassifier``.
+    n_estimators, max_depth, n_rows, class_weight, max_weight, selection, voting, trees, leaves
+        As in ``MedianForestClassifier``.
+    quality : {"auto", "max", "gini", "entropy"}
+        Score of a split: rows in the majority class of their child, or minus the children's Gini impurity or entropy,
+        times their rows. "auto" is "max", which noise blurs least; without noise, where the size is chosen too, it is
+        "gini". Entropy is exact for children of up to 65,536 rows; no bound on its change would hold for
+        more.
+    leaf_update : {"laplace", "exponential"}
+        Release the class counts of each leaf with noise, or only a label, chosen like the splits.
+    branching : {"auto", "multiway", "binary"}
+        One child for each value (numbers are cut at the schema's ``cutoffs`` or ``bins``), or two, at a threshold.
+        "auto" is the first; without noise, where the size is chosen too, it is the second.
+    split_share : float
+        Share of the budget spent on splits, each level getting 1.5 times what the one above it gets.
+    candidates : int, "half", "auto" or None
+        Attributes drawn at random at each node; None for all. "auto" is all of them; without noise, where the size is
+        chosen too, half of them, so that several trees differ.
+
+    Attributes
+    ----------
+    classes_, n_features_in_, feature_names_in_, privacy_, plan_, forest_
+        As in ``RandomTreesClassifier``.
+    leaf_counts_ : ndarray of int64
+        The released noisy counts; with ``leaf_update="exponential"``, 1 for the released label of each leaf.
+
+    Notes
+    -----
+    Guarantee
+
+    All choices and leaves together cost (epsilon, delta), for the unit and adjacency asked for:
+    proofs/greedy-forest.md, attacked by packages/veilwood/tests/forests/test_greedy.py.
+
+    Examples
+    --------
+    >>> import veilwood as vw
+    >>> car = vw.datasets.car()
+    >>> tree = vw.GreedyForestClassifier(car.schema, epsilon=4.0, n_estimators=1, max_depth=2, random_state=0)
+    >>> [step.name for step in tree.plan().steps]
+    ['splits at depth 0', 'splits at depth 1', 'class counts of leaves']
+    >>> tree.fit(car.X, car.y).privacy_.epsilon
+    4.0
+    """
+
+    _method = GreedyForest
+
+
+@dataclass(eq=False, repr=False)
+class GreedyForestRegressor(Regressor, GreedyForestParameters, SharedParameters):
+    """Trees whose splits are chosen privately by the squared error of the target, with private means in their leaves.
+
+    As ``GreedyForestClassifier``; each leaf releases the rotated pair of its targets (proofs/rotated-pair.md).
+
+    It takes the parameters of ``GreedyForestClassifier`` but for quality, leaf_update and voting; the schema's target
+    is numeric, with bounds.
+
+    Notes
+    -----
+    Guarantee
+
+    All choices and leaves together cost (epsilon, delta), as in ``GreedyForestClassifier``: proofs/greedy-forest.md,
+    attacked by packages/veilwood/tests/forests/test_greedy.py.
+
+    Examples
+    --------
+    >>> import numpy as np, veilwood as vw
+    >>> schema = vw.Schema.numeric((0, 1), target_bounds=(0, 10), n_features=1)
+    >>> x = np.linspace(0, 1, 1000)[:, None]
+    >>> forest = vw.GreedyForestRegressor(schema, epsilon=5.0, max_depth=1, branching="binary", random_state=0)
+    >>> low, high = forest.fit(x, 10 * x[:, 0]).predict([[0.1], [0.9]])
+    >>> bool(low < high)
+    True
+    """
+
+    _method = GreedyForest

@@ -1,0 +1,402 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The search for the strategy that answers a workload with the least noise, and how far it is from the best.
+
+Strategies themselves (measuring, reconstructing, their expected error) live in ``strategies``.
+
+Letters (those of ``workloads`` and ``strategies`` as well):
+
+======  =================  ==========================================================================
+letter  name               meaning
+======  =================  ==========================================================================
+t_S     share              share of the budget the marginal S gets; shares add up to one
+z       logits             unconstrained parameters, t = softmax(z)
+G       Gram matrix        W' W
+B       extra rows         of a p-Identity strategy: p rows of non-negative weights under the identity
+s_j     column norm        of the identity on B, divided out so that every column has norm one
+======  =================  ==========================================================================
+
+The search is a function of the workload and the seed: the same plan every time. It stops after a fixed amount of work,
+never by the clock. What is searched does not depend on the budget, which only decides between what was found: so with
+more budget the error never grows. Discrete noise of a large budget is so small that other strategies pay; the search
+for them comes in addition, from each of a few budgets on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from threadpoolctl import threadpool_limits
+
+from veilwood._version import __version__
+from veilwood.errors import DomainTooLargeError, MechanismError, VeilwoodError
+from veilwood.estimators.method import Asked
+from veilwood.forests.matrix.marginals import direct_error, mixtures, search_marginals
+from veilwood.forests.matrix.strategies import Factors, Marginals, NoiseName, Strategy, expected_error, noise_variance
+from veilwood.forests.matrix.workloads import PathWorkload, Workload
+from veilwood.forests.noisy_leaves import HasPlan
+from veilwood.safe_io import cache_folder, is_whole, read_json, read_text, write_file
+
+__all__ = [
+    "KEPT",
+    "MOST_BYTES",
+    "MOST_FILES",
+    "H",
+    "candidates",
+    "compared_once",
+    "lower_bound",
+    "optimize",
+    "searched_once",
+]
+
+
+MOST_BYTES: Final = 1 << 24  # of a file
+MOST_FILES: Final = 1024  # the oldest goes first
+KEPT: Final = ("structure", "division", "shares", "strategies", "alternatives", "divisions")
+
+H = TypeVar("H", bound=HasPlan)
+
+
+def searched_once(asked: Asked, size: object, design: Callable[[Asked], H]) -> H:
+    """Design with the choices that an equal search has made before, or search and keep them.
+
+    Parameters
+    ----------
+    asked : Asked
+        What the search follows from, with the size.
+    size : object
+        The number of trees and their height, which may be chosen and not asked for.
+    design : callable
+        Searches, or takes what ``choices`` hold.
+    """
+    file = None if asked.choices else _file(asked, "strategies", size)
+    if file is None:
+        return design(asked)
+    with suppress(OSError, VeilwoodError, TypeError, ValueError, KeyError, AttributeError):
+        choices = read_json(read_text(file, MOST_BYTES))
+        known: dict[str, Any] = {name: choices[name] for name in KEPT if name in choices}
+        made = design(replace(asked, choices=known))
+        if made.plan.choices.get("structure") == known["structure"]:
+            return made
+    made = design(asked)
+    kept: dict[str, Any] = {name: made.plan.choices[name] for name in KEPT if name in made.plan.choices}
+    if "strategies" in kept:
+        _keep(file, kept)
+    return made
+
+
+def compared_once(asked: Asked, size: object, compare: Callable[[], tuple[int, float]]) -> tuple[int, float]:
+    """Return the number of leaves of a size and the error of one that were found before, or find and keep them."""
+    file = _file(asked, "errors", size)
+    if file is None:
+        return compare()
+    with suppress(OSError, VeilwoodError, TypeError, ValueError, KeyError):
+        found = read_json(read_text(file, MOST_BYTES))
+        leaves, error = found["leaves"], found["error"]
+        if is_whole(leaves, 1) and isinstance(error, float) and 0 < error < math.inf:
+            return int(leaves), error
+    leaves, error = compare()
+    _keep(file, {"leaves": leaves, "error": error})
+    return leaves, error
+
+
+def _file(asked: Asked, what: str, size: object) -> Path | None:
+    """Name the file by all that a search follows from; there is none for a schema that was read off the data."""
+    folder = None if asked.schema.inferred else cache_folder("strategies")
+    facts = (
+        __version__, what, size, asked.estimator, asked.schema.fingerprint(), str(asked.loss.epsilon),
+        str(asked.loss.delta), str(asked.loss.rho), repr(asked.neighbours), asked.seed,
+        json.dumps(asked.parameters, sort_keys=True),
+    )  # fmt: skip
+    return None if folder is None else folder / f"{hashlib.sha256(repr(facts).encode()).hexdigest()}.json"
+
+
+def _keep(file: Path, found: dict[str, Any]) -> None:
+    with suppress(OSError, VeilwoodError):
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_file(file, json.dumps(found).encode())
+        others = sorted(file.parent.glob("*.json"), key=lambda each: each.stat().st_mtime)
+        for oldest in others[:-MOST_FILES]:
+            oldest.unlink(missing_ok=True)
+
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+COMPARING = 8  # starts of a search that only compares forests: the chosen one is searched in full
+SMALL = Fraction(1, 1000)  # a budget at which discrete noise is as good as continuous, for decisions that hold at any
+_LARGE_BUDGETS: dict[NoiseName, tuple[int, ...]] = {"laplace": (4, 16, 64), "gaussian": ()}
+_GRID = 1 << 14  # as in marginal_search: much finer, and inverses lose their digits
+_MOST_BITS = {"laplace": 38, "gaussian": 24}  # of all factors of a product: sums and noise stay within an int64
+_QUICK_CELLS, _THOROUGH_CELLS = 512, 2048  # p-Identity works on explicit matrices of so many cells
+
+
+def optimize(
+    workload: Workload,
+    noise: NoiseName = "laplace",
+    budget: Fraction = Fraction(1),
+    *,
+    seed: int = 0,
+    starts: int | None = None,
+    thorough: bool = False,
+    max_cells: int = 1 << 22,
+) -> Strategy:
+    """Strategy with the least expected error found for a workload; never worse than the baselines.
+
+    Candidates are the identity, weighted marginals, the leaves of all trees or of some beside marginals for the
+    others, for leaves that keep sets of values (binary trees) Kronecker products of p-Identity matrices, and on small
+    domains p-Identity matrices over all cells. All are compared by their exact expected error, after rounding to
+    integers and with the variance of the discrete noise. So none is worse than the table of all cells, nor, where the
+    workload knows its forest, than every tree's leaves at an equal share.
+
+    Parameters
+    ----------
+    workload : Workload
+        The queries; public.
+    noise : {"laplace", "gaussian"}
+        Kind of noise.
+    budget : Fraction
+        epsilon for Laplace noise, rho for Gaussian noise.
+    seed : int
+        Seed of the random starts; public.
+    starts : int, optional
+        Number of starts; by default 64, down to 32 where many sets of features have to be weighed.
+    thorough : bool
+        Try p-Identity strategies on domains of up to 2048 cells (otherwise 512, and only where they have been seen
+        to win): seconds to a minute, for a few per cent less error on batch prediction.
+    max_cells : int
+        Largest table to measure, per class.
+
+    Examples
+    --------
+    >>> T = PathWorkload.from_leaves((4, 4), [[0]] * 4 + [[1]] * 4, [[0], [1], [2], [3]] * 2)
+    >>> best = optimize(T)
+    >>> best
+    <weighted marginals: 2 tables, 8 counts per class>
+    >>> expected_error(T, best) < expected_error(T, Marginals.identity(T))
+    True
+    """
+    settings = (seed, starts, thorough, max_cells)
+    found = candidates(workload, noise, Fraction(budget), *settings)
+    return min(found, key=lambda strategy: error_if_drawn(workload, strategy, noise, Fraction(budget)))
+
+
+def error_if_drawn(workload: Workload, strategy: Strategy, noise: NoiseName, budget: Fraction) -> float:
+    """Return the expected error; infinite where the budget is so small that the noise would be too large to draw."""
+    try:
+        return expected_error(workload, strategy, noise, budget)
+    except MechanismError:
+        return math.inf
+
+
+def candidates(
+    workload: Workload,
+    noise: NoiseName,
+    budget: Fraction,
+    seed: int = 0,
+    starts: int | None = None,
+    thorough: bool = False,
+    max_cells: int = 1 << 22,
+) -> list[Strategy]:
+    """Return all that ``optimize`` chooses from; for more budget the same, or more. A workload is searched once."""
+    settings = (noise, seed, starts, thorough, max_cells)
+    found = list(_search(workload, None, *settings))
+    for large in _LARGE_BUDGETS[noise]:
+        if budget >= large:
+            found += _search(workload, large, *settings)
+    return found
+
+
+def _search(
+    workload: Workload,
+    budget: int | None,
+    noise: NoiseName,
+    seed: int,
+    starts: int | None,
+    thorough: bool,
+    max_cells: int,
+) -> list[Strategy]:
+    """Candidates for small budgets (None), or marginals alone for the discrete noise of a large one; found once."""
+    key = (budget, noise, seed, starts, thorough, max_cells)
+    if key not in workload.found:
+        # Hundreds of descents in a few dozen variables: threads of the linear algebra would only wait for each other.
+        with threadpool_limits(limits=1, user_api="blas"):
+            rng = np.random.default_rng(seed)
+            find = partial(search_marginals, workload, noise=noise, rng=rng, max_cells=max_cells, budget=budget)
+            try:
+                direct = direct_error(workload, noise) if isinstance(workload, PathWorkload) else math.inf
+                marginals = find(workload.residual_traces, starts=starts, enough=direct)
+            except DomainTooLargeError:
+                if not isinstance(workload, PathWorkload) or workload.forest is None:
+                    raise
+                marginals = []  # the leaves of its trees can be measured whatever the domain
+            found: list[Strategy] = [*marginals]
+            if budget is None:
+                if workload.n_cells <= max_cells:
+                    found.append(Marginals.identity(workload))
+                found += _more_candidates(workload, noise, rng, thorough, max_cells)
+                if isinstance(workload, PathWorkload):
+                    found += _direct_candidates(workload, noise, marginals, find, starts)
+            workload.found[key] = found
+    return [*workload.found[key]]
+
+
+def _more_candidates(
+    workload: Workload, noise: NoiseName, rng: np.random.Generator, thorough: bool, max_cells: int
+) -> list[Strategy]:
+    """Explicit strategies, where they have been seen to win or are asked for."""
+    found: list[Strategy] = []
+    if isinstance(workload, PathWorkload) and not workload.single_valued and 4 * workload.n_cells <= max_cells:
+        found += _search_products(workload, noise, rng)
+    multiway = isinstance(workload, PathWorkload) and workload.single_valued  # there marginals always won
+    if 1 < workload.n_cells <= (_THOROUGH_CELLS if thorough else 0 if multiway else _QUICK_CELLS):
+        found += _search_explicit(workload, noise, rng)
+    return found
+
+
+def _direct_candidates(
+    workload: PathWorkload,
+    noise: NoiseName,
+    marginals: Sequence[Marginals],
+    find: Callable[..., list[Marginals]],
+    starts: int | None,
+) -> list[Strategy]:
+    """Leaves of trees, measured directly; where a part of the trees is, marginals are searched anew for the others."""
+    best = min(marginals, key=lambda strategy: expected_error(workload, strategy, noise, SMALL), default=None)
+    found = mixtures(workload, noise, best)
+    for mixed in [strategy for strategy in found if len(strategy.rest)]:
+        traces = np.asarray(workload.traces_of_trees[mixed.rest].sum(axis=0))
+        seen = {int(space): float(trace) for space, trace in zip(workload.spaces, traces, strict=True) if trace > 0}
+        for again in find(seen, starts=starts or 16):
+            found.append(mixed.with_marginals(noise, again))
+    return [*found]
+
+
+def lower_bound(workload: Workload, noise: NoiseName = "laplace", budget: Fraction = Fraction(1)) -> float:
+    """Expected error that no strategy can beat (Li and Miklau 2013): (sum of singular values)^2 / n times the noise.
+
+    It is tight for Gaussian noise in symmetric cases and need not be reachable under Laplace noise. Needs the
+    explicit Gram matrix: small domains only, otherwise :class:`~veilwood.errors.DomainTooLargeError`.
+
+    Examples
+    --------
+    >>> T = PathWorkload.from_leaves((3,), [[0], [0], [0]], [[0], [1], [2]])    # the identity is the best
+    >>> round(lower_bound(T) / expected_error(T, optimize(T)), 9)
+    1.0
+    """
+    singular = np.sqrt(np.maximum(np.linalg.eigvalsh(workload.gram()), 0))
+    # Discrete noise of scale c b, c >= 1, has at least c^2 times the variance of scale b: sinh is convex.
+    unit = 1 / Fraction(budget)
+    variance = noise_variance(noise, unit if noise == "laplace" else unit / 2)
+    return variance * float(singular.sum()) ** 2 / workload.n_cells
+
+
+def _search_products(workload: PathWorkload, noise: NoiseName, rng: np.random.Generator) -> list[Strategy]:
+    """Kronecker products: each feature in turn gets the best p-Identity for the others held fixed (HDMM's OPT_x)."""
+    masks = [workload.leaf_masks(i).astype(float) for i in range(len(workload.shape))]
+    found: list[Strategy] = []
+    for _ in range(2):
+        rows = [rng.random((max(1, size // 8) if size > 1 else 0, size)) for size in workload.shape]
+        forms = workload.quadratic_forms([_p_identity_inverse(b, noise) for b in rows])
+        for _ in range(6):
+            for i in np.flatnonzero(np.array(workload.shape) > 1):
+                others = np.prod(forms[:i] + forms[i + 1 :] + [np.ones(workload.n_queries)], axis=0)
+                gram = masks[i].T @ (masks[i] * others[:, None])
+                rows[i] = _p_identity(gram.__matmul__, np.diag(gram), rows[i], noise, 60)
+                inverse = _p_identity_inverse(rows[i], noise)
+                forms[i] = np.einsum("lv,vw,lw->l", masks[i], inverse, masks[i], optimize=True)
+        active = sum(bool(b.any()) for b in rows)
+        if active:
+            grid = min(_GRID, 1 << _MOST_BITS[noise] // active)
+            found.append(Factors(workload, [_rounded_p_identity(b, noise, grid if b.any() else 1) for b in rows]))
+    return found
+
+
+def _search_explicit(workload: Workload, noise: NoiseName, rng: np.random.Generator) -> list[Strategy]:
+    """p-Identity over all cells, p = n / 8. The identity is stationary, so rows start shaped like the queries."""
+    matrix = next(iter(workload.rows(merged=True)))  # all rows, or more of them than cells
+    gram = workload.gram()
+    values, vectors = np.linalg.eigh(gram)
+    root = np.abs((vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T)
+    p = max(1, workload.n_cells // 8)
+    found: list[Strategy] = []
+    for amount, rows in ((0.3, np.unique(matrix, axis=0)), (3.0, root)):
+        start = amount * rows[rng.permutation(len(rows))[:p]] / rows.max()
+        if workload.n_queries < workload.n_cells:
+            best = _p_identity(lambda x: matrix.T @ (matrix @ x), np.diag(gram), start, noise, 150)
+        else:
+            best = _p_identity(gram.__matmul__, np.diag(gram), start, noise, 150)
+        found.append(Factors(workload, [_rounded_p_identity(best, noise, _GRID)]))
+    return found
+
+
+def _column_norm(b: Floats, noise: NoiseName) -> Floats:
+    """Norm of each column of the identity on B: L1 for Laplace noise, L2 for Gaussian noise."""
+    norm: Floats = 1 + b.sum(axis=0) if noise == "laplace" else np.sqrt(1 + (b**2).sum(axis=0))
+    return norm
+
+
+def _p_identity_inverse(b: Floats, noise: NoiseName) -> Floats:
+    """The matrix (A' A)^-1 of the normalised p-Identity strategy."""
+    s = _column_norm(b, noise)
+    low = np.linalg.solve(np.eye(len(b)) + b @ b.T, b)
+    inverse: Floats = (np.eye(len(s)) - b.T @ low) * np.outer(s, s)
+    return inverse
+
+
+def _p_identity(
+    times_gram: Callable[[Floats], Floats], diagonal: Floats, start: Floats, noise: NoiseName, steps: int
+) -> Floats:
+    """Rows B >= 0 with the least trace of (A' A)^-1 G, in O(n p^2) a step beside the product with G (Woodbury)."""
+    scale = float(diagonal.sum())
+    p, n = start.shape
+
+    def objective(x: Floats) -> tuple[float, Floats]:
+        b = x.reshape(p, n)
+        s = _column_norm(b, noise)
+        weighted = b * s
+        h = times_gram(weighted.T)
+        z = np.linalg.inv(np.eye(p) + b @ b.T)
+        zk = z @ (weighted @ h)
+        value = float((s**2) @ diagonal - np.trace(zk))
+        by_norm = 2 * s * diagonal - 2 * (h.T * (z @ b)).sum(axis=0)
+        by_norm = by_norm * (1.0 if noise == "laplace" else b / s)
+        gradient = by_norm - 2 * (z @ h.T) * s + 2 * (zk @ z) @ b
+        return value / scale, gradient.ravel() / scale
+
+    result = minimize(
+        objective,
+        start.ravel(),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(0, None)] * start.size,
+        options={"maxiter": steps},
+    )
+    found: Floats = result.x.reshape(p, n)
+    return found
+
+
+def _rounded_p_identity(b: Floats, noise: NoiseName, grid: int) -> Ints:
+    """Integer strategy; under Laplace noise every column adds up to ``grid`` exactly."""
+    s = _column_norm(b, noise)
+    rows = np.rint(b / s * grid).astype(np.int64)
+    rows = rows[rows.any(axis=1)]
+    if noise == "gaussian":
+        diagonal = np.maximum(np.rint(grid / s).astype(np.int64), 1)
+    else:
+        diagonal = grid - rows.sum(axis=0)
+        for j in np.flatnonzero(diagonal < 1):  # the largest weight of the column gives way to the identity
+            rows[rows[:, j].argmax(), j] -= 1 - diagonal[j]
+            diagonal[j] = 1
+    return np.vstack([np.diag(diagonal), rows])

@@ -1,0 +1,572 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What to measure so that a forest's queries can be answered: sensitivity, exact integers, reconstruction, error.
+
+No noise is drawn here, and the search for the best strategy lives in ``search``.
+
+Letters (those of ``workloads`` as well; Li et al. 2015 for the matrix mechanism, McKenna et al. 2018 for the
+families of strategies):
+
+========  =====================  ====================================================================
+letter    name                   meaning
+========  =====================  ====================================================================
+A         strategy               integer matrix of what is measured, A D; one row per measurement
+S         marginal               a set of features; its table counts records by their values of S
+theta_S   weight                 how much of the budget the marginal S gets, an integer
+Var_S     variance               of the noise on each count of marginal S
+lambda_R  precision              sum over S containing R of (product of n_i, i outside S) / Var_S
+b         scale                  of discrete Laplace noise
+========  =====================  ====================================================================
+
+Order of work: ``measure_exact`` is the only access to the data, the door adds noise of the stated scales to its
+integers, and ``reconstruct`` sees nothing but the noisy result. So a strategy that cannot answer a query is a
+question of bias, not of privacy; it is refused all the same.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from veilwood.data import counts as said
+from veilwood.data.batches import Batch
+from veilwood.data.counts import AddsUpCells
+from veilwood.errors import MechanismError, OutOfSchemaError
+from veilwood.forests.matrix.workloads import PathWorkload, Workload
+from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
+from veilwood.trees.counting import leaf_totals, tree_tables
+
+__all__ = [
+    "AskedCounts",
+    "CountedRecords",
+    "CountedRows",
+    "CountedTable",
+    "Factors",
+    "Marginals",
+    "NoiseName",
+    "Strategy",
+    "expected_error",
+]
+
+
+class CountedRecords(ABC):
+    """Counted records, asked for one marginal table at a time."""
+
+    @abstractmethod
+    def table(self, features: tuple[int, ...]) -> Ints:
+        """Counts [*sizes, k] by the values of ``features``."""
+
+    @abstractmethod
+    def leaves(self, workload: PathWorkload) -> Ints:
+        """Counts [leaves, k] of the leaves of a forest."""
+
+
+class CountedRows(CountedRecords):
+    """Counts out of records, never of the size of the whole domain."""
+
+    def __init__(
+        self, codes: Ints, classes: Ints, n_classes: int, shape: tuple[int, ...], unmerged: NDArray[Any]
+    ) -> None:
+        self.codes, self.classes, self.n_classes, self.shape = codes, classes, n_classes, shape
+        self.unmerged = unmerged
+
+    def table(self, features: tuple[int, ...]) -> Ints:
+        """Count the records by their cell."""
+        sizes = (*(self.shape[i] for i in features), self.n_classes)
+        cell = np.zeros(len(self.codes), np.int64)
+        for i in features:
+            cell = cell * self.shape[i] + self.codes[:, i]
+        counted = np.bincount(cell * self.n_classes + self.classes, minlength=math.prod(sizes))
+        return counted.astype(np.int64).reshape(sizes)
+
+    def leaves(self, workload: PathWorkload) -> Ints:
+        """Send the records down the trees."""
+        assert workload.forest is not None
+        rows = Batch(self.unmerged.astype(np.uint16), self.classes.astype(np.int32), partition=0, first_row=0)
+        return leaf_totals(workload.forest, [rows], n_classes=self.n_classes)
+
+
+class AskedCounts(CountedRecords):
+    """Counts of records that are somewhere else, asked for in cells (``data.cells``).
+
+    ``columns`` are the columns of the features, ``maps`` merge their codes: a record with a code that is merged into
+    nothing is not counted.
+    """
+
+    def __init__(
+        self, answer: said.AddsUpCells, n_codes: Sequence[int], columns: Sequence[int], maps: Sequence[Ints],
+        shape: tuple[int, ...],
+    ) -> None:  # fmt: skip
+        self.answer, self.n_codes, self.columns, self.maps, self.shape = answer, n_codes, columns, maps, shape
+
+    def table(self, features: tuple[int, ...]) -> Ints:
+        """Ask for the cells of a marginal."""
+        parts, stride = [], math.prod(self.shape[i] for i in features)
+        n_cells = stride
+        for i in features:
+            stride //= self.shape[i]
+            parts.append(said.codes_of(self.columns[i], np.where(self.maps[i] < 0, -1, self.maps[i] * stride)))
+        (found,) = self.answer([said.Cells((*parts, *self._gone(features)), n_cells)], "classes")
+        return found.reshape(*(self.shape[i] for i in features), -1)
+
+    def leaves(self, workload: PathWorkload) -> Ints:
+        """Ask for the leaves of each tree."""
+        forest = workload.forest
+        assert forest is not None
+        tables = tree_tables(forest, self.n_codes, self.columns, self._gone(()))
+        return np.concatenate(self.answer(tables, "classes"))
+
+    def _gone(self, features: tuple[int, ...]) -> list[said.Way]:
+        """Tests of the other features for codes that are merged into nothing."""
+        return [
+            said.codes_of(self.columns[i], np.where(to < 0, -1, 0))
+            for i, to in enumerate(self.maps)
+            if i not in features and (to < 0).any()
+        ]
+
+
+class CountedTable(CountedRecords):
+    """Counts out of a table of all cells."""
+
+    def __init__(self, cells: Ints) -> None:
+        self.cells = cells
+
+    def table(self, features: tuple[int, ...]) -> Ints:
+        """Add up over the other features."""
+        others = tuple(i for i in range(self.cells.ndim - 1) if i not in features)
+        summed: Ints = self.cells.sum(axis=others)
+        return summed
+
+    def leaves(self, workload: PathWorkload) -> Ints:
+        """Add up the cells of each leaf."""
+        return np.rint(workload.answer_cells(self.cells.astype(float))).astype(np.int64)
+
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+NoiseName = Literal["laplace", "gaussian"]
+
+# Of a factor's columns, and of the entries of a product of factors. So sums of columns and of their squares are exact,
+# and counts times entries come near the end of an int64 only where the door refuses them.
+_LARGEST_COLUMN, _LARGEST_ENTRY = 1 << 20, 1 << 40
+_LEAST_VARIANCE = 1e-200  # keeps precisions finite when epsilon is so large that the noise is surely zero
+
+
+class Strategy(ABC):
+    """Integer measurements of a table over a product domain.
+
+    Attributes
+    ----------
+    sizes, maps, shape
+        The domain, as in :class:`veilwood.forests.matrix.workloads.Workload`.
+    tables : tuple of tuple of int
+        Shape of each measured table, without the class axis.
+    l1, l2_squared : int
+        Largest column sum, and largest column sum of squares, of the integer strategy A.
+
+    Notes
+    -----
+    Guarantee: adding or removing one record moves one cell by one in one class column, hence A D by one column of
+    A. Noise of ``scales(epsilon)`` is epsilon-differentially private, noise of ``sigma_squared(rho)`` is
+    rho-zCDP, under add-remove of one record; for another unit or adjacency divide the budget first.
+    """
+
+    sizes: tuple[int, ...]
+    maps: tuple[Ints, ...]
+    shape: tuple[int, ...]
+    tables: tuple[tuple[int, ...], ...]
+    l1: int
+    l2_squared: int
+    name: str
+
+    @abstractmethod
+    def scales(self, epsilon: Fraction) -> list[Fraction]:
+        """Scale of the discrete Laplace noise of each table, for a total of ``epsilon``."""
+
+    @abstractmethod
+    def sigma_squared(self, rho: Fraction) -> list[Fraction]:
+        """Parameter of the discrete Gaussian noise of each table, for a total of ``rho``."""
+
+    @abstractmethod
+    def parts(self, noise: NoiseName) -> list[tuple[Fraction, int, int]]:
+        """For each table: its share of the budget, and how far one record moves it, in L1 and in squared L2."""
+
+    @abstractmethod
+    def _measure(self, counts: CountedRecords) -> list[Ints]:
+        """Measure out of counted records."""
+
+    @abstractmethod
+    def _estimate(self, noisy: Sequence[Floats], workload: Workload, variances: Sequence[float]) -> Floats:
+        """Least-squares answers."""
+
+    @abstractmethod
+    def _error(self, workload: Workload, variances: Sequence[float]) -> float:
+        """Summed variance of the least-squares answers."""
+
+    def variances(self, noise: NoiseName, budget: Fraction) -> list[float]:
+        """Exact variance of the noise on each table; ``budget`` is epsilon (Laplace) or rho (Gaussian)."""
+        if budget <= 0:
+            raise MechanismError(f"budget is {budget}. Hint: a positive epsilon (laplace) or rho (gaussian).")
+        parameters = self.scales(budget) if noise == "laplace" else self.sigma_squared(budget)
+        return [noise_variance(noise, parameter) for parameter in parameters]
+
+    def supports(self, workload: Workload) -> bool:
+        """Whether every query is a combination of what is measured: W A^+ A = W."""
+        return self._same_domain(workload)
+
+    def measure_exact(self, codes: ArrayLike, classes: ArrayLike, n_classes: int) -> list[Ints]:
+        """Exact measurements of records: private until noise is added.
+
+        Parameters
+        ----------
+        codes : array_like of int, [records, features]
+            Encoded values, in ``0 .. sizes[i] - 1``.
+        classes : array_like of int, [records]
+            Class of each record, in ``0 .. n_classes - 1``.
+        n_classes : int
+            Number of classes k.
+
+        Returns
+        -------
+        list of int64 arrays, [*table, k]
+            Sums of batches are measurements of all records.
+        """
+        values, labels = np.asarray(codes), np.asarray(classes)
+        if values.ndim != 2 or values.shape != (len(labels), len(self.sizes)):
+            raise OutOfSchemaError(
+                f"codes has shape {values.shape} for {len(labels)} classes and {len(self.sizes)} features. "
+                "Hint: [records, features], one class per record."
+            )
+        for i, size in enumerate((*self.sizes, n_classes)):
+            column = labels if i == len(self.sizes) else values[:, i]
+            if len(column) and (column.min() < 0 or column.max() >= size):
+                what = "classes" if i == len(self.sizes) else f"feature {i}"
+                raise OutOfSchemaError(f"a code of {what} is outside 0 to {size - 1}.", column=what)
+        merged = np.stack([to[values[:, i]] for i, to in enumerate(self.maps)], axis=1)
+        seen = (merged >= 0).all(axis=1)
+        return self._measure(
+            CountedRows(merged[seen], labels[seen].astype(np.int64), n_classes, self.shape, values[seen])
+        )
+
+    def measure_asked(self, answer: AddsUpCells, n_codes: Sequence[int], columns: Sequence[int]) -> list[Ints]:
+        """The same of records that are somewhere else; ``columns`` are those of the features."""
+        return self._measure(AskedCounts(answer, n_codes, columns, self.maps, self.shape))
+
+    def measure_cells(self, cells: ArrayLike) -> list[Ints]:
+        """The same out of an integer table [*sizes, k] of counts (or of votes)."""
+        table = np.asarray(cells)
+        if table.shape[:-1] != self.sizes or table.dtype.kind not in "iu":
+            raise OutOfSchemaError(
+                f"cells is {table.dtype} of shape {table.shape}. Hint: integers of shape {(*self.sizes, 'k')}."
+            )
+        table = table.astype(np.int64)
+        for i, (to, size) in enumerate(zip(self.maps, self.shape, strict=True)):
+            if not np.array_equal(to, np.arange(size)):
+                moved = np.moveaxis(table, i, 0)
+                summed = np.zeros((size, *moved.shape[1:]), np.int64)
+                np.add.at(summed, to[to >= 0], moved[to >= 0])
+                table = np.moveaxis(summed, 0, i)
+        return self._measure(CountedTable(table))
+
+    def reconstruct(
+        self,
+        measured: Sequence[ArrayLike],
+        workload: Workload,
+        noise: NoiseName = "laplace",
+        budget: Fraction = Fraction(1),
+    ) -> Floats:
+        """Answers [queries, k] out of noisy measurements: pure post-processing, unbiased, least squares."""
+        self._require(workload)
+        return self._estimate([np.asarray(y, float) for y in measured], workload, self.variances(noise, budget))
+
+    def _same_domain(self, workload: Workload) -> bool:
+        same = self.sizes == workload.sizes and self.shape == workload.shape
+        return same and all(map(np.array_equal, self.maps, workload.maps))
+
+    def _require(self, workload: Workload) -> None:
+        if not self.supports(workload):
+            raise MechanismError(
+                f"this {self.name} strategy cannot answer the workload without bias. "
+                "Hint: optimise a strategy for this workload, or use Marginals.identity."
+            )
+
+    def __repr__(self) -> str:
+        cells = sum(math.prod(table) for table in self.tables)
+        return f"<{self.name}: {len(self.tables)} tables, {cells} counts per class>"
+
+
+class Marginals(Strategy):
+    """Weighted marginals: the tables of some sets of features, each with its own share of the budget.
+
+    The tables are measured as plain counts, marginal S with noise of scale (sum theta) / (theta_S epsilon):
+    the same as measuring theta_S times the table with noise of scale (sum theta) / epsilon, on a finer use of
+    integers.
+
+    Parameters
+    ----------
+    workload : Workload
+        Gives the domain.
+    weights : dict
+        Positive integer weight of each marginal, by tuple of features.
+
+    Examples
+    --------
+    >>> T = PathWorkload.from_leaves((3, 2), [[0], [0], [0], [1], [1]], [[0], [1], [2], [0], [1]])
+    >>> both = Marginals(T, {(0,): 1, (1,): 1})
+    >>> both.scales(Fraction(1, 2))
+    [Fraction(4, 1), Fraction(4, 1)]
+    >>> both.measure_exact([[2, 0], [1, 1], [2, 1]], [0, 0, 0], 1)[0].tolist()
+    [[0], [1], [2]]
+    """
+
+    name = "weighted marginals"
+
+    def __init__(self, workload: Workload, weights: dict[tuple[int, ...], int]) -> None:
+        self.sizes, self.maps, self.shape = workload.sizes, workload.maps, workload.shape
+        for features, weight in weights.items():
+            if int(weight) != weight or weight < 1 or tuple(sorted(set(features))) != features:
+                raise MechanismError(
+                    f"weight of marginal {features} is {weight}. Hint: sorted features, integers above 0."
+                )
+        self.weights = {tuple(int(i) for i in features): int(weight) for features, weight in weights.items()}
+        self.tables = tuple(tuple(self.shape[i] for i in features) for features in self.weights)
+        self.l1 = sum(self.weights.values())
+        self.l2_squared = sum(weight**2 for weight in self.weights.values())
+        if list(self.weights) == [tuple(range(len(self.shape)))]:
+            self.name = "identity"
+
+    @classmethod
+    def identity(cls, workload: Workload) -> Marginals:
+        """The whole (merged) contingency table."""
+        return cls(workload, {tuple(range(len(workload.shape))): 1})
+
+    def scales(self, epsilon: Fraction) -> list[Fraction]:
+        """Scale (sum theta) / (theta_S epsilon) of each table."""
+        return [Fraction(self.l1, weight) / epsilon for weight in self.weights.values()]
+
+    def sigma_squared(self, rho: Fraction) -> list[Fraction]:
+        """Parameter (sum theta^2) / (2 theta_S^2 rho) of each table."""
+        return [Fraction(self.l2_squared, 2 * weight**2) / rho for weight in self.weights.values()]
+
+    def parts(self, noise: NoiseName) -> list[tuple[Fraction, int, int]]:
+        """One record adds 1 to one count of each table; shares go by weight, or squared weight of Gaussian noise."""
+        whole = self.l1 if noise == "laplace" else self.l2_squared
+        power = 1 if noise == "laplace" else 2
+        return [(Fraction(weight**power, whole), 1, 1) for weight in self.weights.values()]
+
+    def supports(self, workload: Workload) -> bool:
+        """Whether every residual space a query sees is measured by some marginal."""
+        return self._same_domain(workload) and bool(self._covered(seen_spaces(workload.residual_traces)).all())
+
+    @cached_property
+    def _masks(self) -> Ints:
+        return np.array([sum(1 << i for i in features) for features in self.weights], np.int64)
+
+    def _covered(self, spaces: Ints) -> NDArray[np.bool_]:
+        return np.array([((self._masks & space) == space).any() for space in spaces])
+
+    def _measure(self, counts: CountedRecords) -> list[Ints]:
+        return [counts.table(features) for features in self.weights]
+
+    def precisions(self, spaces: Ints, variances: Sequence[float]) -> Floats:
+        """Return lambda_R of each residual space; 0 where no marginal measures it."""
+        cells = math.prod(self.shape)
+        each = np.array(
+            [
+                cells / math.prod(self.shape[i] for i in features) / variance
+                for features, variance in zip(self.weights, variances, strict=True)
+            ]
+        )
+        found: Floats = np.array([each[(self._masks & space) == space].sum() for space in spaces])
+        return found
+
+    def _error(self, workload: Workload, variances: Sequence[float]) -> float:
+        traces = workload.residual_traces
+        spaces = seen_spaces(traces)
+        seen = np.array([traces[int(space)] for space in spaces])
+        return float((seen / self.precisions(spaces, variances)).sum())
+
+    def _estimate(self, noisy: Sequence[Floats], workload: Workload, variances: Sequence[float]) -> Floats:
+        parts = self._residuals(noisy, {int(space) for space in workload.residual_traces}, variances)
+
+        def marginal(features: tuple[int, ...]) -> Floats:
+            total = np.zeros((*(self.shape[i] for i in features), noisy[0].shape[-1]))
+            inside = sum(1 << i for i in features)
+            for space, part in parts.items():
+                if space & inside == space:
+                    outer = math.prod(self.shape[i] for i in features if not space >> i & 1)
+                    spread = tuple(self.shape[i] if space >> i & 1 else 1 for i in features)
+                    total += part.reshape(*spread, -1) / outer
+            return total
+
+        return workload.answer(marginal)
+
+    def _residuals(self, noisy: Sequence[Floats], wanted: set[int], variances: Sequence[float]) -> dict[int, Floats]:
+        """Best estimate of each residual table: tables that contain it, averaged by precision, then centred.
+
+        The table of R out of marginal S has variance Var_S times the cells summed over, so up to a factor that
+        depends on R alone its weight is 1 / (Var_S cells(S)): the same for every R, and sums can be shared.
+        """
+        sums: dict[int, Floats] = {}
+        weights: dict[int, float] = {}
+
+        def collect(table: Floats, rest: tuple[int, ...], kept: int, weight: float) -> None:
+            if not rest:
+                sums[kept] = sums[kept] + table if kept in sums else table
+                weights[kept] = weights.get(kept, 0.0) + weight
+                return
+            axis = kept.bit_count()
+            collect(table.sum(axis=axis), rest[1:], kept, weight)
+            if kept | 1 << rest[0] in wanted:  # wanted sets are downward closed
+                collect(table, rest[1:], kept | 1 << rest[0], weight)
+
+        for features, table, variance in zip(self.weights, noisy, variances, strict=True):
+            weight = 1 / (variance * math.prod(self.shape[i] for i in features))
+            collect(table * weight, features, 0, weight)
+        parts = {}
+        for space, table in sums.items():
+            part = table / weights[space]
+            for axis in range(space.bit_count()):
+                part = part - part.mean(axis=axis, keepdims=True)
+            parts[space] = part
+        return parts
+
+
+class Factors(Strategy):
+    """An explicit strategy: a p-Identity matrix over all cells, or a Kronecker product of one per feature.
+
+    Each factor stacks a diagonal on p more rows of non-negative integers (McKenna et al. 2018, section 5.2), with
+    every column adding up to the same integer, so it has full rank and its inverse a closed form of rank p.
+
+    Parameters
+    ----------
+    workload : Workload
+        Gives the domain.
+    factors : sequence of int arrays
+        Either one, [n + p, n] over the flattened merged domain, or one per feature, [n_i + p_i, n_i].
+    """
+
+    def __init__(self, workload: Workload, factors: Sequence[ArrayLike]) -> None:
+        self.sizes, self.maps, self.shape = workload.sizes, workload.maps, workload.shape
+        self.factors = tuple(np.asarray(factor, np.int64) for factor in factors)
+        columns = tuple(factor.shape[1] for factor in self.factors)
+        if columns not in ((workload.n_cells,), self.shape):
+            raise MechanismError(f"factors have {columns} columns. Hint: {workload.n_cells} cells or {self.shape}.")
+        for factor in self.factors:
+            n = factor.shape[1]
+            square = factor[:n]
+            if (
+                len(factor) < n
+                or (factor < 0).any()
+                or (np.diag(square) < 1).any()
+                or (square != np.diag(np.diag(square))).any()
+            ):
+                raise MechanismError("a factor is not a positive diagonal on non-negative rows.")
+            if (factor > _LARGEST_COLUMN).any() or (factor.sum(axis=0) > _LARGEST_COLUMN).any():
+                raise MechanismError(f"a column of a factor adds up to more than {_LARGEST_COLUMN:,}.")
+        if math.prod(int(factor.max()) for factor in self.factors) > _LARGEST_ENTRY:
+            raise MechanismError(f"an entry of a product of factors is above {_LARGEST_ENTRY:,}.")
+        self.name = "p-identity" if len(columns) == 1 else "kronecker p-identity"
+        self.tables = (tuple(len(factor) for factor in self.factors),)
+        self.l1 = math.prod(int(factor.sum(axis=0).max()) for factor in self.factors)
+        self.l2_squared = math.prod(int((factor**2).sum(axis=0).max()) for factor in self.factors)
+
+    def scales(self, epsilon: Fraction) -> list[Fraction]:
+        """Scale (largest column sum) / epsilon."""
+        return [self.l1 / Fraction(epsilon)]
+
+    def sigma_squared(self, rho: Fraction) -> list[Fraction]:
+        """Parameter (largest column sum of squares) / (2 rho)."""
+        return [Fraction(self.l2_squared, 2) / rho]
+
+    def parts(self, noise: NoiseName) -> list[tuple[Fraction, int, int]]:
+        """One record moves the only table by a column of A."""
+        return [(Fraction(1), self.l1, self.l2_squared)]
+
+    def _measure(self, counts: CountedRecords) -> list[Ints]:
+        table = counts.table(tuple(range(len(self.shape))))
+        table = table.reshape(*(factor.shape[1] for factor in self.factors), -1)
+        for axis, factor in enumerate(self.factors):
+            table = _along(factor, table, axis)
+        return [table]
+
+    @cached_property
+    def inverses(self) -> tuple[Floats, ...]:
+        """The matrix (A_i' A_i)^-1 of each factor, by Woodbury's identity."""
+        found = []
+        for factor in self.factors:
+            n = factor.shape[1]
+            inverse = 1.0 / np.diag(factor[:n])
+            rows = factor[n:] * inverse
+            low = np.linalg.solve(np.eye(len(rows)) + rows @ rows.T, rows)
+            found.append((np.eye(n) - rows.T @ low) * np.outer(inverse, inverse))
+        return tuple(found)
+
+    def _estimate(self, noisy: Sequence[Floats], workload: Workload, variances: Sequence[float]) -> Floats:
+        table = noisy[0]
+        for axis, (factor, inverse) in enumerate(zip(self.factors, self.inverses, strict=True)):
+            table = _along(inverse, _along(factor.T.astype(float), table, axis), axis)
+        return workload.answer_cells(table.reshape(*self.shape, -1))
+
+    def _error(self, workload: Workload, variances: Sequence[float]) -> float:
+        if len(self.factors) == 1:
+            return variances[0] * float((self.inverses[0] * workload.gram()).sum())
+        if isinstance(workload, PathWorkload):
+            return variances[0] * float(np.prod(workload.quadratic_forms(self.inverses), axis=0).sum())
+        total = 0.0
+        for rows in workload.rows(merged=True):
+            table = spread = rows.reshape(-1, *self.shape)
+            for axis, inverse in enumerate(self.inverses):
+                spread = _along(inverse, spread, axis + 1)
+            total += float((table * spread).sum())
+        return variances[0] * total
+
+
+def expected_error(
+    workload: Workload, strategy: Strategy, noise: NoiseName = "laplace", budget: Fraction = Fraction(1)
+) -> float:
+    """Expected squared error of all answers together, for one class column; needs no data.
+
+    Parameters
+    ----------
+    workload : Workload
+        The queries.
+    strategy : Strategy
+        What is measured; refused if it does not support the workload.
+    noise : {"laplace", "gaussian"}
+        Kind of noise, with the variance of the exact discrete distribution.
+    budget : Fraction
+        epsilon for Laplace noise, rho for Gaussian noise.
+
+    Examples
+    --------
+    >>> T = PathWorkload.from_leaves((3, 2), [[0], [0], [0], [1], [1]], [[0], [1], [2], [0], [1]])
+    >>> identity = Marginals.identity(T)
+    >>> round(expected_error(T, identity, budget=Fraction(1, 100)), -2)    # 2 trees x 6 cells x 2 / epsilon^2
+    240000.0
+    """
+    strategy._require(workload)
+    return strategy._error(workload, strategy.variances(noise, budget))
+
+
+def noise_variance(noise: NoiseName, parameter: Fraction) -> float:
+    """Exact variance of discrete noise: ``parameter`` is the scale (Laplace) or sigma squared (Gaussian)."""
+    law = DiscreteLaplace(parameter) if noise == "laplace" else DiscreteGaussian(parameter)
+    return max(law.variance, _LEAST_VARIANCE)
+
+
+def _along(matrix: NDArray[Any], table: NDArray[Any], axis: int) -> NDArray[Any]:
+    """Multiply one axis of a table by a matrix."""
+    return np.moveaxis(np.tensordot(matrix, table, axes=(1, axis)), 0, axis)
+
+
+def seen_spaces(traces: dict[int, float]) -> Ints:
+    """Residual spaces some query really sees; the rest is rounding."""
+    least = 1e-12 * max(traces.values())
+    return np.array([space for space, trace in traces.items() if trace > least], np.int64)

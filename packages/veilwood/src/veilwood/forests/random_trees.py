@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random decision trees (Bojarski, Choromanska, Choromanski, LeCun 2014): structure without data, noisy leaves.
+
+The structure is grown in ``trees.random``, counted in ``trees.counting``; leaves are cleaned in ``noisy_leaves``. Where
+there is no noise, and so no privacy, trees can be much deeper if they grow only where rows are: ``FollowedTrees``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Final, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood.data.batches import Source
+from veilwood.data.encoding import Encoding
+from veilwood.estimators.base import Classifier, ClassWeights, Regressor, SharedParameters
+from veilwood.estimators.method import Asked, Design
+from veilwood.estimators.one_pass import OnePassForest
+from veilwood.forests.leaves import shares_by_leaving_out
+from veilwood.forests.noisy_leaves import AUTO, MOST_LEAVES, LeafMethod, LeafModel, LeafParameters, PlainLeaves
+from veilwood.privacy.door import Door
+from veilwood.privacy.plan import Layout, Plan
+from veilwood.privacy.steps import selecting_step
+from veilwood.trees.forest import Forest
+from veilwood.trees.histograms import Counts, level_scores, spread
+from veilwood.trees.level_growth import Growing
+from veilwood.trees.random import THRESHOLDS, Thresholds, grow_binary, public_generators
+
+BINS: Final = 16  # into which what a path has left of a column is cut, where trees follow the rows
+DRAWN: Final = 4  # columns at a node, of which the first that tells rows apart is split
+TO_LEAF, TO_NARROW, TO_PART = 1 << 40, 2 << 40, 3 << 40  # what is done at a node, the best last
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class RandomTreesParameters(LeafParameters):
+    """Parameters for either task."""
+
+    n_estimators: Any = AUTO
+    max_depth: Any = AUTO
+    trees: str = "shared"
+    thresholds: str = "path"
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class RandomTreesClassifierParameters(RandomTreesParameters):
+    """Parameters for classes."""
+
+    voting: str = AUTO
+
+
+class RandomTrees(PlainLeaves[RandomTreesParameters]):
+    """Random trees for either task."""
+
+    numeric: Literal["grid"] = "grid"
+    grown: ClassVar[str] = "random trees grown without data"
+    words: ClassVar[Mapping[str, tuple[str, ...]]] = {**LeafMethod.words, "thresholds": THRESHOLDS}
+
+    @classmethod
+    def without_noise_as(cls, parameters: Any) -> type[LeafMethod[Any]]:
+        """Follow the rows as deep as they can be told apart; not where rows are read once, or the paper is followed."""
+        follows = parameters.max_depth == AUTO and parameters.n_rows is None and parameters.thresholds == "path"
+        return FollowedTrees if follows else cls
+
+    def grow(self, asked: Asked) -> tuple[Encoding, Forest]:
+        """Grow the trees from the public seed."""
+        encoding, mine = Encoding(asked.schema, self.numeric), self.parameters
+        thresholds = cast(Thresholds, mine.thresholds)
+        forest = grow_binary(encoding.columns, mine.n_estimators, mine.max_depth, asked.seed, thresholds=thresholds)
+        return encoding, forest
+
+
+class FollowedTrees(LeafMethod[RandomTreesParameters]):
+    """Random trees without noise that grow only where rows of several classes, or targets, are still together.
+
+    Column and cut are drawn as before; but of a few columns the first one that tells rows apart, and inside the range
+    of the rows. Extremely random trees (Geurts, Ernst, Wehenkel 2006) with one column at a node are the same. Complete
+    trees would need a leaf for each cell of such a depth, most of them empty.
+    """
+
+    numeric: Literal["grid"] = "grid"
+
+    @classmethod
+    def sizes(cls, encoding: Encoding, parameters: Any, *, noiseless: bool) -> Iterator[tuple[int, int]]:
+        """Grow until rows are told apart."""
+        yield 64, 40
+
+    def n_leaves(self, encoding: Encoding) -> int:
+        """As many as are held at once, whatever the height."""
+        return MOST_LEAVES
+
+    def design_under(self, asked: Asked) -> Design:
+        """Plan a choice at each node of every level, and the leaves."""
+        encoding, mine = Encoding(asked.schema, self.numeric), self.parameters
+        splits = tuple(
+            selecting_step(
+                f"splits at depth {depth}", (MOST_LEAVES, self._drawn(encoding) * (BINS - 1) + 1), asked.loss,
+                asked.neighbours, score_range=1, selections_per_row=self.trees_per_row, by="flip",
+            )
+            for depth in range(mine.max_depth)
+        )  # fmt: skip
+        step = self.leaf_step(asked.schema, asked.loss, asked.neighbours, MOST_LEAVES)
+        plan = asked.plan(
+            (*splits, step),
+            f"{step.name}, of {mine.n_estimators} trees split at random where rows are, and these splits",
+            Layout(int(mine.n_estimators), MOST_LEAVES, int(mine.max_depth), self.records),
+            self.expected_leaf_mse(step),
+        )
+        return Design(encoding, plan)
+
+    def _drawn(self, encoding: Encoding) -> int:
+        return min(DRAWN, len(encoding.columns))
+
+    def measure(
+        self, design: Design, source: Source, door: Door, n_jobs: int | None = None
+    ) -> tuple[Forest, NDArray[np.int64]]:
+        """Split level by level until no node holds several classes or no more leaves can be held; count the leaves."""
+        encoding, drawn = design.encoding, self._drawn(design.encoding)
+        n_classes = len(encoding.schema.classes) or None
+        *splits, step = design.plan.steps
+        assignment = self.assignment(self.parameters.n_estimators)
+        (rng,) = public_generators(design.plan.public_seed, 1)
+        growing, closed = Growing(encoding.columns, self.parameters.n_estimators), 0
+        for level in splits:
+            if not growing.n_open or closed + 2 * growing.n_open > MOST_LEAVES:
+                break
+            slots = growing.slots(growing.candidates(drawn, rng), BINS, rng)
+            if not slots.n_slots:
+                break
+            (scores,) = level_scores(
+                growing, slots, partial(source.add_up, doing="splitting"),
+                partial(_uses, by_class=n_classes is not None), n_classes=n_classes,
+                max_bins=BINS, assignment=assignment, n_jobs=n_jobs,
+            )  # fmt: skip
+            slot, present = slots.by_node(np.arange(growing.n_open), drawn)
+            order = rng.integers(1 << 19, size=slot.shape)[..., None] << 20  # of columns, and in them of cuts
+            order = order + rng.integers(1 << 20, size=(*slot.shape, BINS - 1))
+            possible = present[..., None] & (np.arange(BINS - 1) < slots.n_bins[slot][..., None] - 1)
+            ranked = np.where(possible, scores[slot] + order, 0).reshape(growing.n_open, -1)
+            chosen = door.select(level, np.column_stack([ranked, np.full(growing.n_open, TO_LEAF)]))
+            place, edge = np.divmod(chosen, BINS - 1)
+            splits_here = place < drawn
+            winner = np.where(splits_here, slot[np.arange(growing.n_open), np.minimum(place, drawn - 1)], -1)
+            closed += int((~splits_here).sum())
+            growing.split(slots, winner, edge)
+        forest = growing.finish()
+        counted = source.add_up(self.leaf_count(encoding, forest, assignment), n_jobs=n_jobs)
+        leaves = np.concatenate([counted, np.zeros((step.shape[0] - forest.n_leaves, step.shape[1]), np.int64)])
+        return forest, door.noisy(step, leaves)[: forest.n_leaves]
+
+    def learn(
+        self, design: Design, plan: Plan, released: tuple[Forest, NDArray[np.int64]], n_jobs: int | None = None
+    ) -> LeafModel:
+        """Clean the leaves."""
+        return self.model(design.encoding, *released, plan)
+
+    def leaf_values(
+        self, forest: Forest, counts: NDArray[Any], plan: Plan, pooled: NDArray[np.int64] | None = None
+    ) -> NDArray[np.float64]:
+        """Class shares that fall back as far as the rows themselves say; else as usual."""
+        if self.shrinks and self.task == "classification":
+            return shares_by_leaving_out(forest, counts.astype(np.float64))
+        return super().leaf_values(forest, counts, plan, pooled)
+
+
+def _uses(histograms: Counts, by_class: bool) -> tuple[Counts]:
+    """Return what each cut between bins would do: part the rows, narrow the range to them, or nothing."""
+    rows = histograms.sum(axis=2) if by_class else histograms[..., 0]
+    totals = histograms.sum(axis=1)
+    mixed = spread(totals, moments=not by_class) > 0
+    left = np.cumsum(rows, axis=1)
+    everything, none = left[:, -1:], np.zeros_like(left[:, :1])
+    before, here, after = np.column_stack([none, left[:, :-2]]), left[:, :-1], left[:, 1:]
+    parts = (here > 0) & (here < everything)
+    narrows = ((here == 0) & (after == everything)) | ((here == everything) & (before == 0))
+    return (np.where(mixed[:, None], np.where(parts, TO_PART, np.where(narrows, TO_NARROW, 0)), 0),)
+
+
+@dataclass(eq=False, repr=False)
+class RandomTreesClassifier(Classifier, OnePassForest, RandomTreesClassifierParameters, ClassWeights, SharedParameters):
+    """Random decision trees with private leaves, for two or more classes.
+
+    Binary trees of fixed height are grown without looking at the data; the class counts of all leaves are released
+    with exact discrete noise. Predictions, probabilities included, are computed from the released counts and
+    cost nothing, however many are asked for.
+
+    By default the trees are not those of the paper's Algorithm 1, which draws every threshold from the whole range of
+    its column: many of its branches are empty, and so it tells fewer rows apart. Ours cut inside what the path has
+    left. The noise is the same, and without any the error on the Banknote table falls from 3 to 0.2 per cent;
+    ``thresholds="range"`` grows the paper's trees.
+
+    Parameters
+    ----------
+    schema : Schema, path or dict
+        What is public about the data. ``"infer"`` reads it off the data, and the result is NOT PRIVATE.
+    epsilon : float
+        The privacy loss, from 10^-6 to 10^6; ``inf`` means no noise and no privacy (Algorithm 1 of the paper).
+    delta : float
+        0 for pure epsilon with Laplace noise. From 10^-30 to 0.01, Gaussian noise accounted by zCDP where that is the
+        smaller one; otherwise pure noise, and the delta is not spent. So a delta never raises the error.
+    privacy_unit : "row", int or dict
+        Whom the guarantee protects: one row, k rows, or ``{"id": column, "at_most": k}``.
+    adjacency : {"add-remove", "replace-one"}
+        The neighbouring relation.
+    n_estimators, max_depth : int or "auto"
+        Number and height of the trees. "auto": chosen without data, as ``vw.tune`` does, from schema, budget, unit and
+        the number of rows; the plan says it. Then a twentieth of the budget shows the classes of all rows, on which
+        leaves fall back as far as the noise demands. Without noise trees grow until rows are told apart, and only where
+        rows are, unless ``n_rows`` is declared.
+    n_rows : int, optional
+        The number of rows, or a guess at it, where that is public; everything is planned from it before the data.
+        Otherwise the first step tells it, and rows are read once more.
+    class_weight : dict, "balanced" or None
+        Weights of classes, by which probabilities are multiplied. Free, and can be changed after the fit.
+    max_weight : int, optional
+        The largest ``sample_weight`` of a row that counts. Noise grows with it: one row can count that much.
+    voting : {"auto", "majority", "threshold", "probabilistic"}
+        Each tree votes for its leaf's class; or the shares are averaged and the largest wins; or a class is drawn
+        with the averaged shares as probabilities. "auto": averages where the size is chosen, else votes.
+    trees : {"shared", "disjoint"}
+        Every row counts in every tree (noise grows with the number of trees), or in one only (drawn by a secret key).
+    thresholds : {"path", "range"}
+        Cut inside what the path has left of a column, or anywhere in its range, as the paper prints.
+    leaves : {"auto", "plain", "empirical-bayes"}
+        How noisy leaves are cleaned; "empirical-bayes" shrinks them along the tree by the known noise, at no cost.
+        "auto" does so where the size is chosen.
+    random_state : int, generator or None
+        Public randomness: the structure. It does not seed the noise.
+    ledger : Ledger, path or None
+        Where the spend is recorded.
+    n_jobs : int or None
+        Threads; -1 for all cores.
+    invalid : {"refuse", "drop"}
+        What to do with rows that do not fit the schema: refuse the whole fit, or leave them out, row by row.
+
+    Attributes
+    ----------
+    classes_, n_features_in_, feature_names_in_
+        As usual in scikit-learn; classes come from the schema.
+    privacy_ : PrivacyStatement
+        The certificate.
+    plan_ : Plan
+        What was released.
+    forest_, leaf_counts_
+        The public structure and the released noisy counts.
+
+    Notes
+    -----
+    Guarantee
+
+    (epsilon, delta)-differential privacy for the unit and adjacency asked for: proofs/random-trees.md, attacked by
+    packages/veilwood-audit/tests/test_audit.py.
+
+    Examples
+    --------
+    >>> import veilwood as vw
+    >>> car = vw.datasets.car()
+    >>> forest = vw.RandomTreesClassifier(car.schema, epsilon=2.0, n_estimators=10, max_depth=4, random_state=0)
+    >>> print(forest.plan().mechanism)
+    discrete Laplace, scale 5
+    >>> forest.fit(car.X, car.y).privacy_.epsilon
+    2.0
+    >>> forest.predict(car.X[:3]).shape
+    (3,)
+    """
+
+    _method = RandomTrees
+
+
+@dataclass(eq=False, repr=False)
+class RandomTreesRegressor(Regressor, OnePassForest, RandomTreesParameters, SharedParameters):
+    """Random decision trees with private leaf means.
+
+    Each leaf releases the rotated pair of its targets, which yields sum and count together at the price of one
+    (proofs/rotated-pair.md). Targets outside the schema's bounds are clamped.
+
+    It takes the parameters of ``RandomTreesClassifier`` but for voting; the schema's target is numeric, with bounds.
+
+    Notes
+    -----
+    Guarantee
+
+    That of ``RandomTreesClassifier``: proofs/random-trees.md, attacked by packages/veilwood-audit/tests/test_audit.py.
+
+    Examples
+    --------
+    >>> import numpy as np, veilwood as vw
+    >>> schema = vw.Schema.numeric((0, 1), target_bounds=(0, 10), n_features=1)
+    >>> forest = vw.RandomTreesRegressor(schema, epsilon=1.0, max_depth=3, random_state=0)
+    >>> x = np.linspace(0, 1, 1000)[:, None]
+    >>> bool(np.diff(forest.fit(x, 10 * x[:, 0]).predict([[0.1], [0.9]]))[0] > 0)
+    True
+    """
+
+    _method = RandomTrees

@@ -1,0 +1,485 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loops of ``counting``, compiled by numba; imported only where numba is installed.
+
+Each works on the items ``first`` up to ``last`` and releases the interpreter lock. The numpy twins are in ``counting``.
+Places in arrays are unsigned wherever it counts: numba would otherwise test each for being negative, which more than
+halves the speed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from veilwood.trees.level_growth import SHIFT
+
+njit: Any = numba.njit  # its dispatchers take arrays of any type
+
+
+@njit(nogil=True, cache=True)
+def grid_codes(values: Any, lower: float, scale: float, last: float, codes: Any) -> int:
+    """Write the grid cell of each number, clamped to 0 .. last, and return how many numbers are NaN."""
+    missing = 0
+    for i in range(len(values)):
+        value = np.float64(values[i])
+        cell: Any = (value - lower) * scale
+        cell = cell if cell > 0.0 else 0.0  # NaN too
+        cell = cell if cell < last else last
+        codes[i] = np.uint16(np.int32(cell))
+        missing += value != value
+    return missing
+
+
+NO_OWNER = np.empty(0, np.int32)  # every row visits every tree
+SWEPT_LEVELS = 5  # of a tree, whose few nodes take their rows down in sweeps: deeper, looking up is faster
+MOST_PLACES = 1 << 16  # nodes of a tree that sweeps can tell apart
+_SWEPT_BLOCK = 1024  # rows in a sweep
+_BLOCK = 256  # rows that walk down a tree side by side: their codes and positions stay in the first-level cache
+
+
+@njit(inline="always")
+def step(nodes: Any, lookup: Any, codes: Any, row: Any, node: Any) -> Any:
+    """Return the child of ``node`` that ``row`` goes to; a leaf goes to itself.
+
+    Free of branches, which the processor could not predict: threshold and lookup are both computed and masked.
+    """
+    cut = nodes[node, 1]
+    code = np.int32(codes[row, np.uint32(nodes[node, 0])])
+    by_lookup = cut >> np.int32(31)  # all ones or all zeros
+    looked_up = np.int32(lookup[np.uint32((code - np.int32(1) - cut) & by_lookup)])
+    return np.uint32(nodes[node, 2] + ((looked_up & by_lookup) | (np.int32(code >= cut) & ~by_lookup)))
+
+
+@njit(inline="always")
+def _walk_block(nodes: Any, lookup: Any, codes: Any, root: int, depth: int, at: Any) -> None:
+    """Take a block of rows down one tree together, so that their memory accesses overlap."""
+    for i in range(np.uint64(len(codes))):
+        at[i] = root
+    for _ in range(depth):
+        for i in range(np.uint64(len(codes))):
+            at[i] = step(nodes, lookup, codes, i, at[i])
+
+
+@njit(inline="always")
+def _add(totals: Any, leaf: Any, target: Any, levels: int) -> None:
+    """Add one row to a leaf: its class (levels 0), or the rotated pair of its target."""
+    leaf = np.uint32(leaf)
+    if levels == 0:
+        totals[leaf, np.uint32(target)] += 1
+    else:
+        totals[leaf, 0] += target
+        totals[leaf, 1] += levels - target
+
+
+@njit(nogil=True, cache=True)
+def add_rows(
+    nodes: Any, roots: Any, depth: int, lookup: Any,
+    codes: Any, target: Any, owner: Any, levels: int, totals: Any, first: int, last: int,
+) -> None:  # fmt: skip
+    """Add every row (or those a tree owns) to its leaf, for trees ``first`` up to ``last``."""
+    if len(owner):
+        for row in range(len(codes)):
+            if first <= owner[row] < last:
+                node = np.uint32(roots[owner[row]])
+                for _ in range(depth):
+                    node = step(nodes, lookup, codes, np.uint64(row), node)
+                _add(totals, nodes[node, 3], target[row], levels)
+        return
+    at = np.empty(_BLOCK, np.uint32)
+    for start in range(0, len(codes), _BLOCK):
+        block, classes = codes[start : start + _BLOCK], target[start : start + _BLOCK]
+        for tree in range(first, last):
+            _walk_block(nodes, lookup, block, roots[tree], depth, at)
+            for i in range(np.uint64(len(block))):
+                _add(totals, nodes[at[i], 3], classes[i], levels)
+
+
+@njit(cache=True)
+def _by_cut(at: Any, column: Any, node: Any, child: Any, cut: Any) -> None:
+    """Take the rows that are at ``node`` to its children; all rows of a block at once, as vector instructions."""
+    for i in range(len(at)):
+        here = at[i]
+        below = np.uint16(child + np.uint16(column[i] >= cut))
+        at[i] = below if here == node else here
+
+
+@njit(cache=True)
+def _by_bits(at: Any, column: Any, node: Any, child: Any, bits: Any) -> None:
+    """The same for a lookup of two branches among at most 32 codes, which are the bits of one number."""
+    for i in range(len(at)):
+        here = at[i]
+        below = np.uint16(child + np.uint16((bits >> np.uint32(column[i])) & np.uint32(1)))
+        at[i] = below if here == node else here
+
+
+@njit(cache=True)
+def _by_lookup(at: Any, column: Any, node: Any, child: Any, table: Any) -> None:
+    """The same for any lookup."""
+    for i in range(len(at)):
+        if at[i] == node:
+            at[i] = np.uint16(child + table[np.uint64(column[i])])
+
+
+@njit(nogil=True, cache=True)
+def add_columns(
+    nodes: Any, roots: Any, depth: int, lookup: Any, top: Any, top_depth: int, bits: Any,
+    columns: Any, target: Any, levels: int, totals: Any, first: int, last: int,
+) -> None:  # fmt: skip
+    """Add every row to its leaf, as ``add_rows`` does, from codes that lie column by column.
+
+    The first levels of a tree (the nodes up to ``top``) have few nodes: there each node takes its rows down in one
+    sweep over the block, without a single look at a row's place. Below, each row looks up its own node. A place is
+    counted from the root in 16 bits, so a tree has fewer than 65,536 nodes here. ``bits`` is 0 where a lookup is not
+    given by bits.
+    """
+    places = np.empty(_SWEPT_BLOCK, np.uint16)
+    for start in range(0, columns.shape[1], _SWEPT_BLOCK):
+        block, classes = columns[:, start : start + _SWEPT_BLOCK].T, target[start : start + _SWEPT_BLOCK]
+        at = places[: len(classes)]
+        for tree in range(first, last):
+            root = roots[tree]
+            at[:] = 0
+            for node in range(root, top[tree]):
+                if nodes[node, 3] >= 0:
+                    continue  # a leaf
+                column = columns[nodes[node, 0]][start : start + _SWEPT_BLOCK]
+                cut, here, child = nodes[node, 1], np.uint16(node - root), np.uint16(nodes[node, 2] - root)
+                if cut >= 0:
+                    _by_cut(at, column, here, child, np.uint16(cut))
+                elif bits[node]:
+                    _by_bits(at, column, here, child, bits[node])
+                else:
+                    _by_lookup(at, column, here, child, lookup[-1 - cut :])
+            for _ in range(depth - top_depth):
+                for i in range(np.uint64(len(at))):
+                    place = np.uint32(root + np.int32(at[i]))
+                    at[i] = np.uint16(np.int32(step(nodes, lookup, block, i, place)) - root)
+            for i in range(np.uint64(len(at))):
+                _add(totals, nodes[np.uint32(root + np.int32(at[i])), 3], classes[i], levels)
+
+
+@njit(nogil=True, cache=True)
+def sum_rows(
+    nodes: Any, roots: Any, depth: int, lookup: Any, codes: Any, values: Any, sums: Any, first: int, last: int
+) -> None:
+    """Add up leaf values over all trees, for rows ``first`` up to ``last``."""
+    at = np.empty(_BLOCK, np.uint32)
+    for start in range(first, last, _BLOCK):
+        stop = min(start + _BLOCK, last)
+        block, block_sums = codes[start:stop], sums[start:stop]
+        for tree in range(len(roots)):
+            _walk_block(nodes, lookup, block, roots[tree], depth, at)
+            for i in range(np.uint64(len(block))):
+                leaf = np.uint32(nodes[at[i], 3])
+                for j in range(np.uint64(values.shape[1])):
+                    block_sums[i, j] += values[leaf, j]
+
+
+BLOCK = 2048  # rows
+MOST_ROWS = 1 << 18  # in a call: no sum of gradients leaves 32 bits
+MOST_AXES = 6  # of tables that are added up together
+LEVEL_UNITS, GRADIENT_UNITS = 1 << 4, 1 << 12  # as in ``rows``, which imports this file late; a test compares them
+
+
+@njit(inline="always")
+def _groups(cells: Any, features: Any, groups: Any, first: Any, size: Any, mine: Any) -> None:
+    """Find the groups of a block of rows, axis after axis."""
+    for axis in range(len(features)):
+        column, group, found = cells[features[axis]][first : first + size], groups[axis], mine[axis]
+        for row in range(np.uint64(size)):
+            found[row] = group[np.uint64(column[row])]
+
+
+@njit(inline="always")
+def _places(mine: Any, axes: Any, strides: Any, start: Any, size: Any, place: Any) -> None:
+    """Find the places of a block of rows in a table of these axes (-1: no more)."""
+    for row in range(np.uint64(size)):
+        place[row] = start
+    for at in range(len(axes)):
+        if axes[at] < 0:
+            break
+        found, stride = mine[axes[at]], np.uint32(strides[at])
+        for row in range(np.uint64(size)):
+            place[row] += np.uint32(found[row]) * stride
+
+
+@njit(inline="always")
+def _units(
+    scores: Any, target: Any, n_classes: Any, limit: Any, second: Any, powers: Any, size: Any, units: Any
+) -> None:
+    """Find what each row of a block adds: ``rows.gradients``."""
+    if n_classes == 2:
+        reach = np.int32(len(second) // 2)
+        most = np.int32(limit)
+        for row in range(np.uint64(size)):
+            score = min(max(scores[row, 0], -reach), reach) + reach
+            away = np.int32(target[row]) * np.int32(GRADIENT_UNITS) - np.int32(second[np.uint64(score)])
+            units[row, 0] = min(max(away, -most), most)
+    elif n_classes == 0:
+        for row in range(np.uint64(size)):
+            residual = np.float64(target[row]) * LEVEL_UNITS - np.float64(scores[row, 0])
+            part = np.int32(min(abs(residual) * GRADIENT_UNITS / limit, np.float64(GRADIENT_UNITS)))
+            units[row, 0] = -part if residual < 0 else part
+    else:
+        known = np.int32(len(powers))
+        for row in range(np.uint64(size)):
+            best = scores[row, 0]
+            for output in range(1, n_classes):
+                best = max(best, scores[row, output])
+            total: Any = 0
+            for output in range(n_classes):
+                behind = best - scores[row, output]
+                power = powers[np.uint64(behind)] if behind < known else np.int32(0)
+                units[row, output] = power
+                total += power
+            for output in range(n_classes):
+                units[row, output] = -np.int32(np.float64(units[row, output]) * GRADIENT_UNITS / total)
+            units[row, np.uint64(target[row])] += GRADIENT_UNITS
+
+
+@njit(nogil=True, cache=True)
+def add_gradients(
+    cells: Any, features: Any, groups: Any, axes: Any, strides: Any, starts: Any, scores: Any, target: Any,
+    n_classes: int, limit: int, second: Any, powers: Any, sums: Any, first_row: int, last_row: int,
+) -> None:  # fmt: skip
+    """Add what each row from ``first_row`` up to ``last_row`` adds to one cell of each table.
+
+    ``groups`` holds the group of each cell of each axis, an axis of column ``features``; a table has some of these
+    ``axes`` (-1: none) with ``strides``, and its cells begin at ``starts`` in ``sums``.
+    """
+    n_outputs = sums.shape[1]
+    mine = np.empty((len(features), BLOCK), groups.dtype)
+    place = np.empty(BLOCK, np.uint32)
+    units = np.empty((BLOCK, n_outputs), np.int32)
+    for first in range(first_row, last_row, BLOCK):
+        size = min(BLOCK, last_row - first)
+        _groups(cells, features, groups, first, size, mine)
+        _units(scores[first:last_row], target[first:last_row], n_classes, limit, second, powers, size, units)
+        for table in range(len(starts)):
+            _places(mine, axes[table], strides[table], starts[table], size, place)
+            if n_outputs == 1:
+                for row in range(np.uint64(size)):
+                    sums[place[row], 0] += units[row, 0]
+            else:
+                for row in range(np.uint64(size)):
+                    for output in range(np.uint64(n_outputs)):
+                        sums[place[row], output] += units[row, output]
+
+
+@njit(nogil=True, cache=True)
+def add_classes(
+    cells: Any, features: Any, groups: Any, axes: Any, strides: Any, starts: Any, target: Any, sums: Any
+) -> None:
+    """Count each row in one cell of each table, by its class where there is more than one number for a cell."""
+    mine = np.empty((len(features), BLOCK), groups.dtype)
+    place = np.empty(BLOCK, np.uint32)
+    classes = sums.shape[1] > 1
+    for first in range(0, len(target), BLOCK):
+        size = min(BLOCK, len(target) - first)
+        _groups(cells, features, groups, first, size, mine)
+        for table in range(len(starts)):
+            _places(mine, axes[table], strides[table], starts[table], size, place)
+            if classes:
+                for row in range(np.uint64(size)):
+                    sums[place[row], np.uint64(target[first + row])] += 1
+            else:
+                for row in range(np.uint64(size)):
+                    sums[place[row], 0] += 1
+
+
+@njit(nogil=True, cache=True)
+def add_step(
+    cells: Any, features: Any, groups: Any, axes: Any, strides: Any, starts: Any, values: Any, largest: int, scores: Any
+) -> None:
+    """Add what the cells of one table give to the scores, cut to ``largest``."""
+    mine = np.empty((len(features), BLOCK), groups.dtype)
+    place = np.empty(BLOCK, np.uint32)
+    least, most = np.int32(-largest), np.int32(largest)
+    for first in range(0, len(scores), BLOCK):
+        size = min(BLOCK, len(scores) - first)
+        _groups(cells, features, groups, first, size, mine)
+        _places(mine, axes[0], strides[0], starts[0], size, place)
+        block = scores[first : first + size]
+        for row in range(np.uint64(size)):
+            for output in range(np.uint64(values.shape[1])):
+                block[row, output] = min(max(block[row, output] + values[place[row], output], least), most)
+
+
+@njit(nogil=True, cache=True)
+def cover(tables: Any, sizes: Any, most_cells: int, joint: Any, of_table: Any) -> int:
+    """Put tables together whose axes are few enough: ``joint`` gets the axes of each joint table, largest ones first.
+
+    Tables are given by their axes (-1: none), those with most of them first. A joint table begins with one that is in
+    none yet, and takes the axis that brings in most others while its cells are at most ``most_cells``. Returns how
+    many there are; ``of_table`` says which one each table is in.
+    """
+    n_tables, n_axes = len(tables), len(sizes)
+    inside = np.zeros(n_axes, np.bool_)
+    gain = np.zeros(n_axes, np.int64)
+    n_joint = 0
+    for first in range(n_tables):
+        if of_table[first] >= 0:
+            continue
+        n_cells, n_mine = 1, 0
+        for axis in tables[first]:
+            if axis >= 0:
+                inside[axis] = True
+                joint[n_joint, n_mine] = axis
+                n_cells *= sizes[axis]
+                n_mine += 1
+        while True:
+            gain[:] = 0
+            for table in range(first, n_tables):
+                if of_table[table] >= 0:
+                    continue
+                lacking, last = 0, 0
+                for axis in tables[table]:
+                    if axis >= 0 and not inside[axis]:
+                        lacking, last = lacking + 1, axis
+                if lacking == 0:
+                    of_table[table] = n_joint
+                elif lacking == 1 and n_cells * sizes[last] <= most_cells:
+                    gain[last] += 1
+            best = np.argmax(gain)
+            if n_mine == MOST_AXES or gain[best] == 0:
+                break
+            inside[best] = True
+            joint[n_joint, n_mine] = best
+            n_cells *= sizes[best]
+            n_mine += 1
+        for at in range(n_mine):
+            inside[joint[n_joint, at]] = False
+        n_joint += 1
+    return n_joint
+
+
+@njit(nogil=True, cache=True)
+def take_apart(
+    joint: Any, joint_starts: Any, joint_sums: Any, sizes: Any, axes: Any, strides: Any, starts: Any, of_table: Any,
+    sums: Any,
+) -> None:  # fmt: skip
+    """Add the sums of joint tables up to those of the tables in them."""
+    n_outputs = sums.shape[1]
+    size, step, at = np.empty(MOST_AXES, np.int64), np.empty(MOST_AXES, np.int64), np.empty(MOST_AXES, np.int64)
+    for table in range(len(of_table)):
+        whole = joint[of_table[table]]
+        n_mine = 0
+        while n_mine < MOST_AXES and whole[n_mine] >= 0:
+            size[n_mine], step[n_mine], at[n_mine] = sizes[whole[n_mine]], 0, 0
+            for own in range(axes.shape[1]):
+                if axes[table, own] == whole[n_mine]:
+                    step[n_mine] = strides[table, own]
+            n_mine += 1
+        place, cell = np.int64(starts[table]), joint_starts[of_table[table]]
+        while True:
+            for output in range(n_outputs):
+                sums[place, output] += joint_sums[cell, output]
+            cell += 1
+            axis = n_mine - 1  # the last one varies fastest
+            while axis >= 0:
+                at[axis] += 1
+                place += step[axis]
+                if at[axis] < size[axis]:
+                    break
+                place -= step[axis] * size[axis]
+                at[axis] = 0
+                axis -= 1
+            if axis < 0:
+                break
+
+
+@njit(nogil=True, cache=True)
+def add_pairs(sums: Any, to: Any, other: Any) -> None:
+    """Add some members to others, one after the other; none is in both lists of one feature."""
+    for at in range(len(to)):
+        sums[to[at]] += sums[other[at]]
+
+
+@njit(nogil=True, cache=True)
+def add_halves(sums: Any, n_bits: Any, into: Any) -> None:
+    """Add, for each axis of a cube, one half to the other."""
+    for bit in range(n_bits):
+        width = 1 << bit
+        for first in range(0, len(sums), 2 * width):
+            to, other = first + into * width, first + (1 - into) * width
+            for at in range(width):
+                sums[to + at] += sums[other + at]
+
+
+@njit(inline="always")
+def _add_row(slots: Any, tables: Any, codes: Any, row: int, first: int, last: int, value: int, moments: bool,
+             histograms: Any) -> None:  # fmt: skip
+    """Add one row to the histograms of the slots ``first`` up to ``last`` of the node it is in."""
+    for slot in range(first, last):
+        code = codes[row, slots[slot, 0]]
+        table = slots[slot, 3]
+        by_step = ((code - slots[slot, 1]) * slots[slot, 2]) >> SHIFT
+        place = np.int64(tables[table + code]) if table >= 0 else by_step
+        if moments:
+            histograms[slot, place, 0] += 1
+            histograms[slot, place, 1] += value
+            histograms[slot, place, 2] += value * value
+        else:
+            histograms[slot, place, value] += 1
+
+
+@njit(nogil=True, cache=True)
+def add_histogram_rows(
+    nodes: Any, roots: Any, depth: int, lookup: Any, starts: Any, slots: Any, tables: Any,
+    codes: Any, target: Any, owner: Any, moments: bool, histograms: Any, first: int, last: int,
+) -> None:  # fmt: skip
+    """Add every row (or those a tree owns) to the histograms of its open node, for trees ``first`` up to ``last``."""
+    for row in range(len(codes)):
+        value = int(target[row])
+        from_tree, to_tree = first, last
+        if len(owner):
+            if not first <= owner[row] < last:
+                continue
+            from_tree = owner[row]
+            to_tree = from_tree + 1
+        for tree in range(from_tree, to_tree):
+            node = roots[tree]
+            for _ in range(depth):
+                node = step(nodes, lookup, codes, row, node)
+            place = nodes[node, 3]
+            if place >= 0:
+                _add_row(slots, tables, codes, row, starts[place], starts[place + 1], value, moments, histograms)
+
+
+_TABLE_BLOCK = 1024  # rows whose groups stay in the cache while tree after tree looks them up
+
+
+@njit(nogil=True, cache=True)
+def add_tables(
+    features: Any, groups: Any, axes: Any, offsets: Any, ends: Any, starts: Any, values: Any, columns: Any, sums: Any,
+    first: int, last: int,
+) -> None:  # fmt: skip
+    """Add up what cells say over all trees, for rows ``first`` up to ``last``."""
+    n_values = values.shape[1]
+    mine = np.empty((len(features), _TABLE_BLOCK), groups.dtype)
+    place = np.empty(_TABLE_BLOCK, np.uint32)
+    for start in range(first, last, _TABLE_BLOCK):
+        size = np.uint64(min(_TABLE_BLOCK, last - start))
+        for feature in range(len(features)):
+            column, group, found = columns[features[feature]][start:last], groups[feature], mine[feature]
+            for i in range(size):
+                found[i] = group[np.uint64(column[i])]
+        block = sums[start:last]
+        axis = 0
+        for tree in range(len(ends)):
+            for i in range(size):
+                place[i] = starts[tree]
+            while axis < ends[tree]:
+                offset, found = offsets[axis], mine[axes[axis]]
+                for i in range(size):
+                    place[i] += offset[np.uint64(found[i])]
+                axis += 1
+            if n_values == 1:
+                for i in range(size):
+                    block[i, 0] += values[place[i], 0]
+            else:
+                for i in range(size):
+                    for value in range(np.uint64(n_values)):
+                        block[i, value] += values[place[i], value]

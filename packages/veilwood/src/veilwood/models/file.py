@@ -1,0 +1,493 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models as files: arrays and JSON in one safetensors file, never pickle, certificate inside.
+
+What the arrays of a model are is said by the model and its method (``forests.method``); ONNX is in ``onnx``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load as parse_safetensors
+from safetensors.numpy import save as write_safetensors
+from sklearn.utils.validation import check_is_fitted
+
+from veilwood import estimators
+from veilwood._version import __version__
+from veilwood.data.canonical import texts_of
+from veilwood.data.encoding import class_labels
+from veilwood.data.schema import Schema
+from veilwood.errors import (
+    FileError,
+    ModelFileError,
+    ParameterError,
+    PlanError,
+    SignatureError,
+    UnreadableError,
+    UseError,
+    VeilwoodError,
+    shorten,
+    shown,
+)
+from veilwood.estimators.base import BaseForest, plain_value
+from veilwood.models.checks import Check, check_certificate, check_plan, promises, require
+from veilwood.privacy import signature
+from veilwood.privacy.certificate import PrivacyStatement
+from veilwood.privacy.plan import Plan
+from veilwood.privacy.signature import PublicKey, statement_of_model
+from veilwood.privacy.signature import check as check_signature
+from veilwood.privacy.signature import match as match_signature
+from veilwood.safe_io import is_whole, read_file, read_json, write_file
+
+__all__ = ["FORMAT", "is_plan", "load", "save", "sign", "skops_types", "verify"]
+
+
+FORMAT: Final = 1
+"""Number of the file format. A new number when a file could no longer be read by the code before; then ``load``
+keeps reading every older number. A new estimator parameter with a default needs none."""
+
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+
+# A file can name these and nothing else.
+# The schema has an entry of its own; a ledger belongs to a place, and the certificate names it.
+_NOT_PARAMETERS: Final = ("schema", "ledger")
+_MOST_BYTES: Final = 1 << 33  # a forest as large as can be grown
+_MOST_TOLD: Final = 1000  # characters of what is wrong with a file
+_MOST_CHARACTERS: Final = 10_000  # of a text that is a parameter
+_DAMAGED: Final = "the file is damaged or was edited: {}. Hint: copy or save it again."
+
+
+def save(estimator: BaseForest, path: str | PathLike[str]) -> None:
+    """Write a fitted model to a file.
+
+    The file holds what the release made public and nothing else: the schema, the trees, the noisy counts of their
+    leaves, the plan and the certificate. It appears whole or not at all.
+
+    Parameters
+    ----------
+    estimator : fitted estimator of this library
+        A ``random_state`` that is not a whole number, and the ledger, are not saved; the trees are.
+    path : path
+        Where to; any ending, ``.veilwood`` by custom. An older file is replaced.
+
+    Examples
+    --------
+    >>> import tempfile, veilwood as vw
+    >>> from veilwood.models.file import load, save
+    >>> car = vw.datasets.car()
+    >>> forest = vw.RandomTreesClassifier(car.schema, epsilon=2.0, n_estimators=5, max_depth=3).fit(car.X, car.y)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(forest, f"{folder}/car.veilwood")
+    ...     again = load(f"{folder}/car.veilwood")
+    >>> bool((again.predict(car.X) == forest.predict(car.X)).all()), again.privacy_ == forest.privacy_
+    (True, True)
+    """
+    name = type(estimator).__name__
+    if _family(name) is not type(estimator):
+        raise UseError(
+            f"{name} cannot be saved. Hint: save one of {', '.join(estimators.__all__)}, outside any pipeline."
+        )
+    check_is_fitted(estimator, "privacy_")
+    if not hasattr(estimator, "model_"):
+        raise UseError(f"{name} cannot be saved: it holds more than was released.")
+    if not _as_planned(estimator):
+        raise UseError(
+            f"parameters of {name} were changed after the fit: they ask for another guarantee or model. Hint: fit."
+        )
+    arrays = {key: np.ascontiguousarray(array) for key, array in estimator.model_.arrays().items()}
+    classes = getattr(estimator, "classes_", None)
+    metadata = {
+        "format": str(FORMAT),
+        "veilwood": __version__,
+        "privacy": str(estimator.privacy_),
+        "estimator": name,
+        "parameters": _to_json(_parameters(estimator)),
+        "schema": _to_json(estimator.schema_.to_dict()),
+        "classes_dtype": "" if classes is None else classes.dtype.str,
+        "plan": _to_json(estimator.plan_.to_dict()),
+        "certificate": _to_json(estimator.privacy_.to_dict()),
+    }
+    content = _reproducible(write_safetensors(arrays, {**metadata, "sha256": _digest(metadata, arrays)}))
+    try:
+        write_file(path, content)
+    except FileError as error:
+        raise ModelFileError(str(error)) from None
+
+
+def _reproducible(content: bytes) -> bytes:
+    """Return the same safetensors file with its header in order, which is written in a random one: equal models have
+    equal bytes."""
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8:start]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + content[start:]
+
+
+def load(path: str | PathLike[str], *, signed_by: PublicKey | None = None) -> BaseForest:
+    """Read a model that ``save`` wrote: parse, check, construct, and recompute what it claims.
+
+    The release is planned once more from schema, parameters and public seed: steps, sensitivities, noise, loss, shape
+    and words must be those of the plan in the file, and the certificate that of the plan. Searches and the growth of
+    very large forests are not repeated; ``models.checks`` says what is taken as it stands. The check sum inside finds
+    accidents. Nothing here is a signature: take models from those you trust, as with any claim of privacy, or ask for
+    one. No file can run code.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    signed_by : path or PEM text, optional
+        A public key: the model is refused unless the holder of the key has signed exactly this file (``veilwood sign``;
+        the signature stands beside it). That says who vouches for it, not that the run was honest.
+
+    Returns
+    -------
+    estimator
+        Fitted; predicts exactly as the saved one. Its ``ledger`` is None.
+
+    Raises
+    ------
+    ModelFileError
+        With the reason, if the file is missing, no model, cut off, altered, or of a later format.
+    SignatureError
+        With ``signed_by``, if the signature is missing, broken, of another key or of another file.
+    """
+    return load_signed(path, signed_by)[0]
+
+
+def load_signed(path: str | PathLike[str], signed_by: PublicKey | None) -> tuple[BaseForest, dict[str, Any]]:
+    """Return the model in a file and what a signature of it says, checked against the signature if there is a key."""
+    try:
+        content = _read(Path(path))
+        statement = None if signed_by is None else check_signature(path, signed_by, "model")
+        if statement is not None and statement.get("model_hash") != hashlib.sha256(content).hexdigest():
+            # Before anything is parsed: what was not signed is not looked at.
+            raise SignatureError(f"{shown(str(path))} is not the file that was signed: its bytes differ.")
+        model = _construct(_parse(content))
+        require(check_plan(model))
+        truth = statement_of_model(model.privacy_, content)
+        if statement is not None:
+            match_signature(path, statement, truth)
+        return model, truth
+    except SignatureError:
+        raise
+    except VeilwoodError as error:
+        raise ModelFileError(f"cannot load {shown(str(path))}: {shorten(str(error), _MOST_TOLD)}") from None
+
+
+# -- parse -------------------------------------------------------------------------------------------------------
+
+
+class _Parts(NamedTuple):
+    """A parsed file; nothing in it has been believed yet."""
+
+    metadata: dict[str, str]
+    arrays: Arrays
+
+
+def _read(path: Path) -> bytes:
+    try:
+        size = os.stat(path).st_size
+        if size > _MOST_BYTES:  # a file with holes may say so and be nothing on the disk
+            raise ModelFileError(f"it has {size:,} bytes, more than any model.")
+        return read_file(path, size)
+    except FileNotFoundError:
+        raise ModelFileError("there is no such file. Hint: check the path.") from None
+    except UnreadableError as error:
+        raise ModelFileError(f"{error}. Hint: give the path of a model file.") from None
+    except OSError as error:
+        raise ModelFileError(f"{error.strerror or error}. Hint: give the path of a readable model file.") from None
+    except MemoryError:
+        raise ModelFileError("there is not enough memory for it. Hint: use a larger machine.") from None
+    except ModelFileError:
+        raise
+    except ValueError:
+        raise ModelFileError("that is not a path. Hint: give the path of a model file.") from None
+
+
+def _parse(content: bytes) -> _Parts:
+    try:
+        header = _from_json(content[8 : 8 + int.from_bytes(content[:8], "little")].decode())
+        metadata = header["__metadata__"]
+        number = int(metadata["format"])
+        if not all(isinstance(text, str) for text in metadata.values()):
+            raise TypeError
+    except (ModelFileError, KeyError, TypeError, ValueError, AttributeError):
+        raise ModelFileError("this is not a Veilwood model, or its beginning is damaged or cut off.") from None
+    if number != FORMAT:
+        raise ModelFileError(
+            f"it has format {shown(number)} and this version ({__version__}) reads format {FORMAT}: it was written "
+            "by a newer Veilwood. Hint: pip install --upgrade veilwood"
+        )
+    try:
+        arrays = parse_safetensors(content)
+    except (SafetensorError, KeyError, TypeError, ValueError, OverflowError, MemoryError) as error:
+        raise ModelFileError(_DAMAGED.format(shorten(str(error)))) from None
+    claimed = metadata.pop("sha256", None)
+    if claimed != _digest(metadata, arrays):
+        raise ModelFileError(_DAMAGED.format("its contents do not match its check sum"))
+    return _Parts(metadata, arrays)
+
+
+# -- check and construct -------------------------------------------------------------------------------------------
+
+
+def load_to_audit(path: str | PathLike[str]) -> tuple[BaseForest, list[Check]]:
+    """Return the model in a file with every check of what it claims, whether they hold or not."""
+    try:
+        checks: list[Check] = []
+        model = _construct(_parse(_read(Path(path))), checks)
+        return model, [*checks, *check_plan(model, grow=True)]
+    except VeilwoodError as error:
+        raise ModelFileError(f"cannot load {shown(str(path))}: {shorten(str(error), _MOST_TOLD)}") from None
+
+
+def _construct(parts: _Parts, checks: list[Check] | None = None) -> BaseForest:
+    """Return the model; what its certificate claims is noted in a list, or must hold if there is none."""
+    metadata, arrays = parts
+    for name, array in arrays.items():
+        if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
+            raise ModelFileError(_DAMAGED.format(f"array {name!r} holds something other than finite numbers"))
+    family = _family(_entry(metadata, "estimator"))
+    if family is None:
+        raise ModelFileError(
+            f"it holds a {shown(metadata['estimator'])}, which this version ({__version__}) does not know."
+        )
+    parameters = _from_json(_entry(metadata, "parameters"))
+    known = set(family._get_param_names()).difference(_NOT_PARAMETERS)
+    if not isinstance(parameters, dict) or not known.issuperset(parameters):
+        raise ModelFileError(_DAMAGED.format(f"the parameters are not those of {family.__name__}"))
+    if parameters.get("epsilon") == "inf":
+        parameters["epsilon"] = math.inf
+    schema = Schema.from_dict(_from_json(_entry(metadata, "schema")))
+    plan = Plan.from_dict(_from_json(_entry(metadata, "plan")))
+    certificate = _from_json(_entry(metadata, "certificate"))
+    if not isinstance(certificate, dict):
+        raise ModelFileError(_DAMAGED.format("there is no certificate"))
+    statement = PrivacyStatement.from_dict(certificate)
+    found = check_certificate(statement, plan, schema)
+    if checks is None:
+        require(found)
+    else:
+        checks += found
+    if schema.task != family.task:
+        raise ModelFileError(_DAMAGED.format(f"{family.__name__} does not do {schema.task}"))
+    label_dtype = _label_dtype(_entry(metadata, "classes_dtype"))
+
+    estimator = family(schema=schema, **parameters)
+    if estimator.promise()[1] != plan.neighbours or not promises(estimator.promise()[0], plan):
+        raise ModelFileError(_DAMAGED.format("the parameters ask for another guarantee than the plan gives"))
+    estimator.privacy_ = statement
+    estimator.plan_ = plan
+    estimator.take(schema, estimator.make_method().restore(schema, plan, arrays))
+    if set(arrays) != set(estimator.model_.arrays()):
+        raise ModelFileError(_DAMAGED.format("it holds other arrays than such a model has"))
+    if schema.classes:
+        estimator.classes_ = _labels(schema, label_dtype)
+        try:
+            estimator.weighed_model()
+        except ParameterError:
+            raise ModelFileError(_DAMAGED.format("the weights of classes do not fit them")) from None
+    return estimator
+
+
+def _as_planned(estimator: BaseForest) -> bool:
+    """Whether the parameters still ask for the guarantee and the model of the plan that was carried out."""
+    plan = estimator.plan_
+    asked = estimator.ask(estimator.schema_, plan.public_seed, plan.choices)
+    return asked.parameters == plan.parameters and asked.neighbours == plan.neighbours and promises(asked.loss, plan)
+
+
+def _family(name: str) -> type[BaseForest] | None:
+    """Return the estimator of that name, if files may hold one."""
+    found: type[BaseForest] | None = getattr(estimators, name) if name in estimators.__all__ else None
+    return found
+
+
+def _entry(metadata: Mapping[str, str], key: str) -> str:
+    if not isinstance(metadata.get(key), str):
+        raise ModelFileError(_DAMAGED.format(f"it has no {key!r}"))
+    return metadata[key]
+
+
+def _label_dtype(text: str) -> np.dtype[Any]:
+    """Return the dtype of class labels: numbers, booleans or text; regression has none."""
+    if re.fullmatch(r"([<>|=]?[biufUO][0-9]{0,6})?", text):
+        with suppress(TypeError, ValueError):
+            return np.dtype(text or "O")
+    raise ModelFileError(_DAMAGED.format(f"classes of type {shown(text)}"))
+
+
+def _labels(schema: Schema, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the classes; files of earlier versions may have them in another type than the schema declares."""
+    labels = class_labels(schema)
+    if schema.target.label_type != "text" or dtype.kind == "O":
+        return labels
+    if dtype.kind == "U":
+        return labels.astype(str)
+    try:
+        earlier = labels == "True" if dtype.kind == "b" else labels.astype(dtype)
+    except (ValueError, OverflowError):
+        return labels
+    return earlier if texts_of(earlier) == list(schema.classes) else labels
+
+
+# -- to and from JSON ----------------------------------------------------------------------------------------------
+
+
+def _parameters(estimator: BaseForest) -> dict[str, Any]:
+    given = estimator.get_params(deep=False)
+    seed = given["random_state"]
+    if not is_whole(seed, 0) or int(seed) != estimator.plan_.public_seed:
+        given["random_state"] = None  # a generator is a state, not a value; the plan has the seed that was used
+    return {name: plain_value(name, value) for name, value in given.items() if name not in _NOT_PARAMETERS}
+
+
+def _digest(metadata: Mapping[str, str], arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Return the SHA-256 of everything in a file but itself."""
+    digest = hashlib.sha256(_to_json(dict(metadata)).encode())
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].dtype.str} {arrays[name].shape}".encode())
+        digest.update(arrays[name].tobytes())
+    return digest.hexdigest()
+
+
+def _to_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, allow_nan=False)
+
+
+def _from_json(text: str) -> Any:
+    try:
+        return read_json(text)
+    except VeilwoodError as error:
+        raise ModelFileError(_DAMAGED.format(error)) from None
+
+
+_EXACT = "fractions.Fraction"  # what losses are written in
+
+
+def skops_types(model: Any) -> list[str]:
+    """Return the types that skops, and so MLflow, must trust to open a fitted model again.
+
+    Parameters
+    ----------
+    model : estimator
+        A fitted forest of this library.
+
+    Returns
+    -------
+    list of str
+        Names of classes of this library, and of exact fractions. A model that holds anything else is refused.
+
+    Examples
+    --------
+    >>> import veilwood as vw
+    >>> car = vw.datasets.car()
+    >>> forest = vw.PrivateForestClassifier(car.schema, epsilon=2.0, random_state=0).fit(car.X, car.y)
+    >>> import skops.io
+    >>> written = skops.io.dumps(forest)
+    >>> again = skops.io.loads(written, trusted=vw.skops_types(forest))
+    >>> bool((again.predict(car.X) == forest.predict(car.X)).all())
+    True
+    """
+    try:
+        from skops import io
+    except ModuleNotFoundError:
+        raise UseError("skops is not installed. Hint: pip install 'veilwood[registry]'.") from None
+    if not hasattr(model, "privacy_"):
+        raise ModelFileError(f"{type(model).__name__} is not a fitted forest of this library.")
+    found = sorted(io.get_untrusted_types(data=io.dumps(model)))
+    strange = [name for name in found if name != _EXACT and not name.startswith("veilwood.")]
+    if strange:
+        raise ModelFileError(f"this model holds {', '.join(strange)}, which no forest of this library needs.")
+    return found
+
+
+def sign(path: str | PathLike[str], key: str | PathLike[str]) -> Path:
+    """Sign a model file or a plan, and write the signature beside it.
+
+    Parameters
+    ----------
+    path : path
+        A model that ``save`` wrote, or a plan. It is read and checked first, a model as by ``load``. Of a plan only
+        what needs no schema is recomputed: what each step costs, and that all of them keep the promise. That schema and
+        parameters lead to it is checked by ``fit(plan=...)``.
+    key : path
+        The private key, as ``veilwood sign --new-key`` made it.
+
+    Returns
+    -------
+    Path
+        Of the signature: the path with ``.sig`` added.
+    """
+    plan = _plan_in(path)
+    if plan is not None:
+        return signature.write(path, signature.statement_of_plan(plan), key)
+    return signature.write(path, load_signed(path, None)[1], key)
+
+
+def verify(
+    path: str | PathLike[str], signed_by: PublicKey, plan: Plan | str | PathLike[str] | None = None
+) -> dict[str, Any]:
+    """Return the statement that the holder of a key has signed about a model or a plan, or refuse.
+
+    Parameters
+    ----------
+    path : path
+        The file; its signature stands beside it.
+    signed_by : path or PEM text
+        The signer's public key, from a source that is trusted.
+    plan : Plan or path, optional
+        The plan that the model is said to carry out, perhaps signed by somebody else before.
+
+    Raises
+    ------
+    SignatureError
+        If the signature is missing, broken, of another key or of another file, or the model is of another plan.
+    """
+    signed = _plan_in(path)
+    if signed is not None:
+        statement = signature.check(path, signed_by, "plan")
+        signature.match(path, statement, signature.statement_of_plan(signed))
+    else:
+        statement = load_signed(path, signed_by)[1]
+    if plan is not None:
+        planned = plan if isinstance(plan, Plan) else Plan.load(plan)
+        if statement["plan_hash"] != planned.fingerprint():
+            raise SignatureError(
+                f"{shown(str(path))} carries out the plan {shown(statement['plan_hash'][:12])}, not "
+                f"{planned.fingerprint()[:12]}."
+            )
+    return statement
+
+
+def is_plan(path: str | PathLike[str]) -> bool:
+    """Whether a file holds JSON, as a plan does and a model does not."""
+    try:
+        return read_file(path, 0) == b"{"
+    except (OSError, ValueError):
+        return False  # the model file says it better
+
+
+def _plan_in(path: str | PathLike[str]) -> Plan | None:
+    """Return the plan in a file, or None where there is none."""
+    if not is_plan(path):
+        return None
+    try:
+        return Plan.load(path)
+    except PlanError:
+        raise
+    except VeilwoodError as error:
+        raise PlanError(f"{shown(str(path))} is not a plan: {error}") from None

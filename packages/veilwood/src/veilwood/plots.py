@@ -1,0 +1,704 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures of results, as matplotlib figures. Nothing is computed here and no window is opened.
+
+The pictures on one axis (``plot_...``) are made in ``plots_models`` and are found here too.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from veilwood.data.encoding import TARGET_LEVELS
+from veilwood.errors import SetupError, UseError, shown
+from veilwood.estimators.method import ForestModel
+from veilwood.trees.forest import LEAF
+
+if TYPE_CHECKING:
+    from veilwood.forests.adaptive.effects import Effects, Interaction, MainEffect
+    from veilwood.privacy.ledger_stores import Ledger
+
+__all__ = [
+    "COLOURS",
+    "GREY",
+    "MARKERS",
+    "Comparison",
+    "accuracy_vs_epsilon",
+    "all_effects",
+    "caption",
+    "claimed_and_attacked",
+    "draw_effect",
+    "error_vs_bound",
+    "plot_accuracy_by_epsilon",
+    "plot_budget",
+    "plot_calibration",
+    "plot_effects",
+    "plot_odds",
+    "plot_pair",
+    "plot_tree",
+    "roc_vs_bound",
+    "save",
+    "skill_vs_noise",
+]
+
+
+try:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Figure
+except ImportError as missing:
+    raise SetupError("pictures need matplotlib. Hint: pip install 'veilwood[plots]'.") from missing
+
+
+# After Okabe and Ito (2008), darkened where needed so that each stands out from white by at least 3 to 1.
+COLOURS = ("#0072b2", "#c04f00", "#00805c", "#a8568a", "#7a6a00", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+GREY = "#6f6f6f"
+_MOST_LABELS, _MOST_WRITTEN, _MOST_LEAVES, _LONGEST = 12, 48, 32, 24
+_captions: WeakKeyDictionary[Axes, str] = WeakKeyDictionary()
+
+
+def caption(ax: Axes) -> str:
+    """Return what a picture shows, in words: for screen readers, and for the text beside it.
+
+    Examples
+    --------
+    >>> print(caption(plot_odds(1.0, [0.5])))
+    How far the model can move a belief about one person at epsilon 1: from 50% to at most 73.1%.
+    """
+    if ax not in _captions:
+        raise UseError("this axis has no caption. Hint: give what a plot_* function returned.")
+    return _captions[ax]
+
+
+def save(ax: Axes, path: str | PathLike[str], **options: Any) -> None:
+    """Write the figure of an axis, with the caption inside the file (PNG, SVG and PDF keep it).
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "odds.svg")
+    >>> save(plot_odds(1.0), path)
+    >>> "How far the model can move" in path.read_text()
+    True
+    """
+    key = {".pdf": "Subject"}.get(Path(path).suffix, "Description")
+    figure: Any = ax.figure
+    while not isinstance(figure, Figure):  # a part of a figure
+        figure = figure.figure
+    figure.savefig(path, metadata={key: caption(ax).replace("\n", " ")}, **options)
+
+
+def plot_odds(epsilon: float, beliefs: Sequence[float] = (0.01, 0.1, 0.5), *, ax: Axes | None = None) -> Axes:
+    """Draw how far a belief about one person can move, whatever else is known and however clever the observer is.
+
+    Parameters
+    ----------
+    epsilon : float
+        The promise. Delta is left out: with probability about delta the bound may fail.
+    beliefs : sequence of float
+        What somebody thinks beforehand, as probabilities.
+    ax : matplotlib axis, optional
+        Where to draw; a new figure without it.
+
+    Examples
+    --------
+    >>> plot_odds(0.5).get_xlabel()
+    'probability that it is true of this person'
+    """
+    if not (np.isfinite(epsilon) and epsilon >= 0):
+        raise UseError(f"epsilon={shown(epsilon)} promises nothing that could be drawn. Hint: give a number from 0 on.")
+    ax = _axis(ax, 6.4, 1.4 + 0.5 * len(beliefs))
+    grow = float(np.exp(min(epsilon, 700.0)))
+    words = []
+    for place, before in enumerate(beliefs):
+        low, high = before / (before + (1 - before) * grow), before * grow / (before * grow + 1 - before)
+        ax.barh(place, high - low, left=low, height=0.5, color=COLOURS[0], alpha=0.35)
+        ax.plot([before, before], [place - 0.36, place + 0.36], color="black", linewidth=2)
+        ax.annotate(f"at most {high:.1%}", (high, place), xytext=(5, 0), textcoords="offset points", va="center",
+                    fontsize="small")  # fmt: skip
+        words.append(f"from {before:.0%} to at most {high:.1%}")
+    ax.set_yticks(range(len(beliefs)), [f"thought before: {before:.0%}" for before in beliefs])
+    ax.invert_yaxis()
+    ax.set(xlim=(0, 1.28), xlabel="probability that it is true of this person", title=f"epsilon {epsilon:g}")
+    ax.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
+    return _say(ax, f"How far the model can move a belief about one person at epsilon {epsilon:g}: {', '.join(words)}.")
+
+
+def plot_budget(ledger: Ledger, *, ax: Axes | None = None) -> Axes:
+    """Draw what a ledger has spent, release by release, beside its budget.
+
+    Epsilons are added up as they are. A ledger with a delta may count Gaussian steps together for less.
+
+    Examples
+    --------
+    >>> import veilwood as vw
+    >>> ledger = vw.MemoryLedger(epsilon=3)
+    >>> iris = vw.datasets.iris()
+    >>> forest = vw.RandomTreesClassifier(iris.schema, epsilon=1.0, ledger=ledger).fit(iris.X, iris.y)
+    >>> plot_budget(ledger).get_xlabel()
+    'epsilon'
+    """
+    counted = [entry for entry in ledger.entries() if entry.state != "cancelled"]
+    entries = [(entry, float(entry.loss.epsilon)) for entry in counted if entry.loss.epsilon is not None]
+    ax = _axis(ax, 7.2, 1.6 + 0.36 * max(len(entries), 1))
+    start = 0.0
+    for place, (entry, size) in enumerate(entries):
+        waits = entry.state == "reserved"
+        ax.barh(place, size, left=start, height=0.6, color=COLOURS[0], hatch="//" if waits else "",
+                fill=not waits, edgecolor=COLOURS[0])  # fmt: skip
+        start += size
+    ax.set_yticks(range(len(entries)), [f"{entry.id}: {entry.what.partition(':')[0]}" for entry, _ in entries])
+    ax.invert_yaxis()
+    limit = "no budget"
+    if ledger.budget is not None and ledger.budget.epsilon is not None:
+        whole = float(ledger.budget.epsilon)
+        ax.axvline(whole, color=COLOURS[1], linewidth=2, linestyle="--")
+        ax.annotate("budget", (whole, 0), xycoords=("data", "axes fraction"), xytext=(-4, 6),
+                    textcoords="offset points", ha="right", color=COLOURS[1], fontsize="small")  # fmt: skip
+        limit = f"a budget of epsilon {whole:g}"
+    ax.set(xlabel="epsilon", xlim=(0, None), title=ledger.of or ledger.name)
+    ax.margins(x=0.05)
+    beside = len(counted) - len(entries)
+    more = f" {beside} more are NOT PRIVATE: no number bounds what they told, and they are not drawn." if beside else ""
+    return _say(ax, f"{len(entries)} releases spent epsilon {start:g} together, of {limit}.{more}")
+
+
+def plot_accuracy_by_epsilon(
+    curves: Mapping[str, Mapping[float, float | tuple[float, float]]],
+    *,
+    levels: Mapping[str, float] | None = None,
+    ylabel: str = "accuracy",
+    title: str = "",
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw accuracy against epsilon, one line a method.
+
+    Parameters
+    ----------
+    curves : mapping of name to mapping of epsilon to accuracy or (accuracy, error)
+        What was measured. Use rows that may be shown, or what ``vw.evaluate`` released.
+    levels : mapping of name to accuracy, optional
+        What does not depend on epsilon, such as the most frequent class: dotted lines.
+    ylabel, title : str
+        What is measured, and on what.
+    ax : matplotlib axis, optional
+        Where to draw; a new figure without it.
+
+    Examples
+    --------
+    >>> ax = plot_accuracy_by_epsilon({"ours": {0.5: (0.8, 0.01), 2.0: 0.9}}, levels={"majority": 0.6})
+    >>> print(caption(ax))
+    accuracy by epsilon. ours: 0.800 at 0.5, 0.900 at 2. majority: 0.600 at every epsilon.
+    """
+    ax = _axis(ax, 6.4, 4.2)
+    words = [f"{title + ': ' if title else ''}{ylabel} by epsilon."]
+    every = sorted({epsilon for points in curves.values() for epsilon in points})
+    for i, (name, points) in enumerate(curves.items()):
+        epsilons = sorted(points)
+        pairs = [value if isinstance(value, tuple) else (value, 0.0) for value in map(points.__getitem__, epsilons)]
+        values, errors = (np.array(column, float) for column in zip(*pairs, strict=True))
+        ax.errorbar(epsilons, values, yerr=errors if errors.any() else None, color=COLOURS[i % len(COLOURS)],
+                    marker=MARKERS[i % len(MARKERS)], capsize=3, label=name)  # fmt: skip
+        told = (f"{value:.3f} at {epsilon:g}" for epsilon, value in zip(epsilons, values, strict=True))
+        words.append(f"{name}: {', '.join(told)}.")
+    for i, (name, level) in enumerate((levels or {}).items()):
+        ax.axhline(level, color=GREY, linestyle=(":", "--", "-.")[i % 3], label=name)
+        words.append(f"{name}: {level:.3f} at every epsilon.")
+    ax.set_xscale("log")
+    ax.set_xticks(every, [f"{epsilon:g}" for epsilon in every])
+    ax.set_xticks([], minor=True)
+    ax.set(xlabel="epsilon (smaller is more private)", ylabel=ylabel, title=title)
+    ax.legend(fontsize="small")
+    return _say(ax, " ".join(words))
+
+
+def plot_effects(effects: Effects, column: str | None = None, *, ax: Axes | None = None) -> Axes:
+    """Draw what one column adds to the predictions of a PrivateForest: bars of categories, or steps with a band.
+
+    Bars and bands are those of ``explain()``: about one in 20 misses the truth.
+    ``plots.all_effects`` draws every column.
+
+    Parameters
+    ----------
+    effects : Effects
+        What ``explain()`` returned.
+    column : str, optional
+        The strongest without it.
+    ax : matplotlib axis, optional
+        Where to draw; a new figure without it.
+
+    Examples
+    --------
+    >>> import veilwood as vw
+    >>> car = vw.datasets.car()
+    >>> forest = vw.PrivateForestClassifier(car.schema, epsilon=20.0, n_rows=1728, random_state=0).fit(car.X, car.y)
+    >>> plot_effects(forest.explain(), "safety").get_title()
+    'safety'
+    """
+    if not effects.main:
+        raise UseError("there is nothing to draw: no column was measured. Hint: print(explain()) says so too.")
+    found = {main.column: main for main in effects.main}
+    if column is not None and column not in found:
+        raise UseError(f"no effect of {shown(column)} was measured. Hint: {', '.join(found)} were.")
+    main = effects.main[0] if column is None else found[column]
+    ax = _axis(ax, 5.2, 3.6)
+    draw_effect(ax, main, effects.outputs)
+    ax.axhline(0, color=GREY, linewidth=0.8)
+    ax.set(title=main.column, ylabel=effects.unit)
+    if len(effects.outputs) > 1:
+        ax.legend(fontsize="x-small")
+    told = [
+        f"{group}: {', '.join(f'{output} {value:+.2f}' for output, value in zip(effects.outputs, row, strict=True))}"
+        for group, row in list(zip(main.groups, main.effect, strict=True))[:_MOST_LABELS]
+    ]
+    return _say(ax, f"What {main.column} adds ({effects.unit}). {'; '.join(told)}.")
+
+
+def draw_effect(ax: Any, main: MainEffect, outputs: Sequence[str]) -> None:
+    """Draw one column: each output as bars of categories, or as steps over the column's own scale with a band."""
+    inside = len(main.groups) if main.edges is None else len(main.edges) - 1
+    for output, name in enumerate(outputs):
+        colour = COLOURS[output % len(COLOURS)]
+        effect, error = main.effect[:, output], main.error[:, output]
+        if main.edges is None:
+            width = 0.8 / len(outputs)
+            place = np.arange(inside) - 0.4 + width * (output + 0.5)
+            ax.bar(place, effect, width, yerr=error, color=colour, alpha=0.8, label=name,
+                   error_kw={"linewidth": 0.8, "capsize": 2})  # fmt: skip
+            continue
+        ax.stairs(effect[:inside], main.edges, color=colour, baseline=None, label=name)
+        ax.stairs((effect + error)[:inside], main.edges, baseline=(effect - error)[:inside], fill=True, color=colour,
+                  alpha=0.2)  # fmt: skip
+        if inside < len(effect):  # missing values, right of all numbers
+            beyond = main.edges[-1] + (main.edges[-1] - main.edges[0]) * 0.08
+            ax.errorbar([beyond], effect[-1:], yerr=error[-1:], color=colour, marker="o", markersize=3, capsize=2)
+            ax.text(beyond, 0.01, "missing", rotation=90, fontsize="x-small", ha="right", va="bottom",
+                    transform=ax.get_xaxis_transform())  # fmt: skip
+    if main.edges is None:
+        ticks = np.arange(inside)[:: -(-inside // _MOST_LABELS)]
+        ax.set_xticks(ticks, [main.groups[tick] for tick in ticks], rotation=45, ha="right", fontsize="x-small")
+
+
+def plot_pair(
+    pair: Interaction, *, output: int = 0, unit: str = "effect beyond both columns", ax: Axes | None = None
+) -> Axes:
+    """Draw what two columns do together beyond each by itself, as a map of colours; faint where noise could do it.
+
+    Parameters
+    ----------
+    pair : Interaction
+        One of ``explain().interactions``.
+    output : int
+        Which output, where there are several.
+    unit : str
+        What stands at the scale of colours: ``explain().unit``.
+    ax : matplotlib axis, optional
+        Where to draw; a new figure without it.
+
+    Examples
+    --------
+    >>> import numpy as np, veilwood as vw
+    >>> X = np.random.default_rng(0).random((20_000, 3))
+    >>> schema = vw.Schema.numeric((0, 1), classes=[0, 1], n_features=3)
+    >>> forest = vw.PrivateForestClassifier(schema, epsilon=20.0, random_state=0)
+    >>> effects = forest.fit(X, ((X[:, 0] > 0.5) ^ (X[:, 2] > 0.5)).astype(int)).explain()
+    >>> plot_pair(effects.interactions[0], unit=effects.unit).get_title()
+    'x0 and x2'
+    """
+    effect, error = pair.effect[:, :, output], pair.error[:, :, output]
+    most = max(float(np.abs(effect).max()), 1e-12)
+    rows, columns = effect.shape
+    ax = _axis(ax, min(2.6 + 0.5 * columns, 10), min(1.8 + 0.4 * rows, 8))
+    picture = ax.imshow(
+        effect, cmap="PuOr_r", vmin=-most, vmax=most, aspect="auto", origin="lower",
+        alpha=np.clip(np.abs(effect) / np.maximum(error, 1e-12), 0.25, 1.0),
+    )  # fmt: skip
+    if rows * columns <= _MOST_WRITTEN:
+        for (i, j), value in np.ndenumerate(effect):
+            ink = "white" if abs(value) > 0.6 * most and abs(value) > error[i, j] else "black"
+            text = f"{value:+.2f}\n±{error[i, j]:.2f}"
+            ax.text(j, i, text, ha="center", va="center", fontsize="xx-small", color=ink)
+    for labels, size, put in ((pair.groups[0], rows, ax.set_yticks), (pair.groups[1], columns, ax.set_xticks)):
+        ticks = np.arange(size)[:: -(-size // _MOST_LABELS)]
+        put(ticks, [labels[tick] for tick in ticks], fontsize="x-small")
+    ax.tick_params(axis="x", rotation=45)
+    ax.set(xlabel=pair.columns[1], ylabel=pair.columns[0], title=" and ".join(pair.columns))
+    ax.figure.colorbar(picture, ax=ax, label=unit)
+    i, j = np.unravel_index(np.abs(effect).argmax(), effect.shape)
+    return _say(
+        ax,
+        f"What {pair.columns[0]} and {pair.columns[1]} do together ({unit}), {rows} by {columns} groups. The largest: "
+        f"{effect[i, j]:+.2f} ± {error[i, j]:.2f} at {pair.groups[0][i]} and {pair.groups[1][j]}.",
+    )
+
+
+def plot_calibration(happened: ArrayLike, probabilities: ArrayLike, *, bins: int = 10, ax: Axes | None = None) -> Axes:
+    """Draw how often something happened against its predicted probability, in groups of equal size.
+
+    Parameters
+    ----------
+    happened : array-like of bool
+        Whether it happened, for each row: ``y == label``. Use rows that may be shown: a picture of private rows is
+        not private.
+    probabilities : array-like of float
+        The predicted probability, for each row.
+    bins : int
+        The number of groups.
+    ax : matplotlib axis, optional
+        Where to draw; a new figure without it.
+
+    Examples
+    --------
+    >>> plot_calibration([0, 1, 1, 0], [0.2, 0.8, 0.7, 0.3], bins=2).get_ylabel()
+    'share that happened'
+    """
+    order = np.argsort(np.asarray(probabilities, float), kind="stable")
+    said, true = np.asarray(probabilities, float)[order], np.asarray(happened, float)[order]
+    groups = [part for part in np.array_split(np.arange(len(said)), bins) if len(part)]
+    mean, share = (np.array([values[part].mean() for part in groups]) for values in (said, true))
+    error = np.sqrt(np.maximum(share * (1 - share), 1e-12) / [len(part) for part in groups])
+    ax = _axis(ax, 4.6, 4.4)
+    ax.plot([0, 1], [0, 1], color=GREY, linestyle=":", label="calibrated")
+    ax.errorbar(mean, share, yerr=error, color=COLOURS[0], marker="o", capsize=3, label="forest")
+    ax.set(xlabel="predicted probability", ylabel="share that happened", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    ax.legend(fontsize="small")
+    told = (f"{there:.2f} for {what:.2f}" for what, there in zip(mean, share, strict=True))
+    return _say(ax, f"Share that happened for each predicted probability: {', '.join(told)}.")
+
+
+def plot_tree(forest: Any, tree: int = 0, *, ax: Axes | None = None) -> Axes:
+    """Draw one released tree, root on top: questions in the nodes, what is predicted in the leaves.
+
+    Only what was released is drawn, so it costs nothing.
+
+    Parameters
+    ----------
+    forest : fitted estimator with trees
+        ``GreedyForest*``, ``MedianForest*``, ``RandomTrees*`` or ``MatrixForestClassifier``.
+    tree : int
+        Which one.
+    ax
+        As in ``plot_effects``.
+
+    Examples
+    --------
+    >>> import veilwood as vw
+    >>> iris = vw.datasets.iris()
+    >>> forest = vw.GreedyForestClassifier(iris.schema, epsilon=9.0, n_estimators=1, max_depth=2)
+    >>> plot_tree(forest.fit(iris.X, iris.y)).get_title()
+    'tree 1 of 1'
+    """
+    model = getattr(forest, "model_", None)
+    if not isinstance(model, ForestModel):
+        raise UseError(
+            f"{type(forest).__name__} holds no trees to draw. Hint: fit it first; a PrivateForest has explain()."
+        )
+    trees = model.forest
+    if not 0 <= tree < trees.n_trees:
+        raise UseError(f"tree={shown(tree)} is not there. Hint: there are {trees.n_trees}, counted from 0.")
+    nodes, place, words = _laid_out(model, tree)
+    leaves = int((trees.feature[list(place)] == LEAF).sum())
+    if leaves > _MOST_LEAVES:
+        raise UseError(f"a tree of {leaves} leaves cannot be read. Hint: draw one of at most {_MOST_LEAVES}.")
+    ax = _axis(ax, max(1.3 * leaves, 4.8), 1.1 + 1.0 * (1 - min(y for _, y in place.values())))
+    for node, (x, y) in place.items():
+        leaf = trees.feature[node] == LEAF
+        for number, below in enumerate(nodes.get(node, ())):
+            ax.plot([x, place[below][0]], [y, place[below][1]], color=GREY, linewidth=1, zorder=1)
+            middle = (0.6 * x + 0.4 * place[below][0], 0.6 * y + 0.4 * place[below][1])
+            ax.text(*middle, words[node][1][number], fontsize="x-small", ha="center", va="center", zorder=2,
+                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})  # fmt: skip
+        ax.text(x, y, words[node][0], ha="center", va="center", fontsize="small", zorder=3,
+                bbox={"boxstyle": "round" if leaf else "square", "facecolor": "#dcecf7" if leaf else "white",
+                      "edgecolor": COLOURS[0]})  # fmt: skip
+    ax.set(xlim=(-0.6, leaves - 0.4), ylim=(min(y for _, y in place.values()) - 0.5, 0.5))
+    ax.set_axis_off()
+    ax.set_title(f"tree {tree + 1} of {trees.n_trees}")
+    told = "; ".join(f"at {words[node][0]}: {', '.join(words[node][1])}" for node in nodes)
+    ends = sorted((x, words[node][0].replace("\n", " ")) for node, (x, _) in place.items() if node not in nodes)
+    said = ", ".join(word for _, word in ends)
+    return _say(ax, f"A tree of {leaves} leaves. {told or 'It asks nothing'}. Its leaves from the left: {said}.")
+
+
+def _laid_out(
+    model: ForestModel, tree: int
+) -> tuple[dict[int, list[int]], dict[int, tuple[float, float]], dict[int, tuple[str, list[str]]]]:
+    """Return children of inner nodes, the place of each node, and what stands in it and at its branches."""
+    trees = model.forest
+    children: dict[int, list[int]] = {}
+    place: dict[int, tuple[float, float]] = {}
+    words: dict[int, tuple[str, list[str]]] = {}
+    free = 0
+
+    def visit(node: int, depth: int) -> float:
+        nonlocal free
+        if trees.feature[node] == LEAF:
+            words[node] = (_in_words(model, model.leaf_values[trees.child[node]]), [])
+            x = float(free)
+            free += 1
+        else:
+            question, branches = _question(model, node)
+            words[node] = (question, branches)
+            children[node] = [int(trees.child[node]) + number for number in range(len(branches))]
+            x = float(np.mean([visit(below, depth + 1) for below in children[node]]))
+        place[node] = (x, -1.0 * depth)
+        return x
+
+    visit(int(trees.roots[tree]), 0)
+    return children, place, words
+
+
+def _question(model: ForestModel, node: int) -> tuple[str, list[str]]:
+    """Return the column that a node asks for, and which of its values go down each branch."""
+    trees, feature, cut = model.forest, int(model.forest.feature[node]), int(model.forest.cut[node])
+    column = model.encoding.schema.features[feature]
+    codes = model.encoding.n_codes[feature]
+    if cut >= 0:
+        edge = f"{model.encoding.threshold(feature, cut):.4g}"
+        return column.name, [f"< {edge}", f"≥ {edge}"]
+    branch = trees.lookup[-1 - cut : -1 - cut + codes]
+    names = [str(value) for value in column.values] if column.kind == "categorical" else _ranges(model, feature)
+    names = [*names, "missing"]
+    told = [", ".join(names[code] for code in np.flatnonzero(branch == side)) for side in range(int(branch.max()) + 1)]
+    return column.name, [text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..." for text in told]
+
+
+def _ranges(model: ForestModel, feature: int) -> list[str]:
+    """Return the bins of a numeric column, as one would say them."""
+    meaning = model.encoding.columns[feature]
+    count = meaning.n_codes - (meaning.missing_code is not None)
+    edges = [f"{model.encoding.threshold(feature, code):.4g}" for code in range(1, count)]
+    if not edges:
+        return ["all"]
+    return [f"< {edges[0]}", *(f"{low} to {high}" for low, high in itertools.pairwise(edges)), f"≥ {edges[-1]}"]
+
+
+def _in_words(model: ForestModel, values: NDArray[np.float64]) -> str:
+    schema = model.encoding.schema
+    if schema.classes:
+        best = int(np.argmax(values))
+        return f"{schema.classes[best]}\n{values[best] / max(float(values.sum()), 1e-12):.0%}"
+    return f"{float(model.encoding.decode_target(values[0] * TARGET_LEVELS)):.4g}"
+
+
+def _axis(ax: Axes | None, width: float, height: float) -> Axes:
+    """Return the axis that was given, or the only one of a new figure."""
+    return Figure(figsize=(width, height), layout="constrained").subplots() if ax is None else ax
+
+
+def _say(ax: Axes, words: str) -> Axes:
+    _captions[ax] = words
+    return ax
+
+
+PRIVATE, BASELINE, TRIVIAL, BROKEN = "#1f5f8b", "#3a7d44", "#9a9a9a", "#b3412e"
+_FEWEST_ACCUSED = 5e-3  # below, a few thousand guesses are mostly luck
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Accuracy of a private estimator beside two baselines, on one data set."""
+
+    name: str
+    """The data set."""
+    epsilons: tuple[float, ...]
+    """The privacy losses tried, in increasing order."""
+    private: NDArray[np.float64]
+    """Accuracy of the private estimator; shape (n_runs, n_epsilons)."""
+    non_private: float
+    majority: float
+    """Mean accuracy of an ordinary forest, and of always saying the most frequent class."""
+
+
+def accuracy_vs_epsilon(comparisons: Sequence[Comparison]) -> Figure:
+    """Draw accuracy against epsilon, one panel per data set: mean and standard deviation over runs, and baselines.
+
+    Examples
+    --------
+    >>> runs = np.array([[0.6, 0.8], [0.7, 0.8]])
+    >>> figure = accuracy_vs_epsilon([Comparison("toy", (0.5, 2.0), runs, 0.9, 0.5)])
+    >>> figure.axes[0].get_xlabel()
+    'epsilon (smaller is more private)'
+    """
+    figure = Figure(figsize=(4.2 * len(comparisons), 3.6), layout="constrained")
+    panels: NDArray[Any] = figure.subplots(1, len(comparisons), sharey=True, squeeze=False)[0]
+    for axes, data in zip(panels, comparisons, strict=True):
+        axes.axhline(data.non_private, color=BASELINE, linestyle="--", label="ordinary forest, not private")
+        axes.axhline(data.majority, color=TRIVIAL, linestyle=":", label="most frequent class")
+        axes.errorbar(
+            data.epsilons, data.private.mean(axis=0), yerr=data.private.std(axis=0),
+            color=PRIVATE, marker="o", capsize=3, label="private forest",
+        )  # fmt: skip
+        axes.set_xscale("log")
+        axes.set_xticks(data.epsilons, [f"{epsilon:g}" for epsilon in data.epsilons])
+        axes.set_xticks([], minor=True)
+        axes.set(title=data.name, xlabel="epsilon (smaller is more private)", ylim=(0, 1.02))
+    panels[0].set_ylabel("accuracy on rows held out")
+    panels[-1].legend(loc="lower right", fontsize="small")
+    return figure
+
+
+def error_vs_bound(
+    x: ArrayLike, *, measured: Mapping[str, ArrayLike], bounds: Mapping[str, ArrayLike], xlabel: str, title: str
+) -> Figure:
+    """Draw measured errors beside the bounds that theorems give. Bounds above 1 say nothing and are cut off.
+
+    Examples
+    --------
+    >>> figure = error_vs_bound(
+    ...     [1, 2], measured={"forest": [0.2, 0.1]}, bounds={"Theorem 5.4": [0.9, 0.5]}, xlabel="depth", title="toy"
+    ... )
+    >>> [line.get_label() for line in figure.axes[0].lines]
+    ['Theorem 5.4', 'forest']
+    """
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for name, values in bounds.items():
+        axes.plot(x, np.asarray(values, dtype=float), linestyle="--", marker="v", label=name)
+    for name, values in measured.items():
+        axes.plot(x, np.asarray(values, dtype=float), marker="o", label=name)
+    axes.set(xlabel=xlabel, ylabel="error", title=title, ylim=(-0.02, 1.02))
+    axes.legend(fontsize="small")
+    return figure
+
+
+def skill_vs_noise(settings: Sequence[tuple[str, int, float, float]], *, title: str) -> Figure:
+    """Draw the expected skill of settings against their noise, relative to the rows of a leaf, shaded by depth.
+
+    Parameters
+    ----------
+    settings : sequence of (estimator, depth, noise over rows of a leaf, skill)
+        What ``veilwood.tune`` planned.
+
+    Examples
+    --------
+    >>> figure = skill_vs_noise([("RandomTreesClassifier", 2, 0.1, 0.4), ("RandomTreesClassifier", 4, 1.0, 0.2)],
+    ...                         title="toy")
+    >>> figure.axes[0].get_ylabel()
+    'expected skill'
+    """
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    axes = figure.subplots()
+    depths = [depth for _, depth, _, _ in settings]
+    for marker, name in zip("osv^", dict.fromkeys(name for name, *_ in settings), strict=False):
+        depth, noise, skill = np.array([numbers for other, *numbers in settings if other == name]).T
+        points = axes.scatter(noise, skill, c=depth, vmin=min(depths), vmax=max(depths), marker=marker, label=name)
+    figure.colorbar(points, label="depth")
+    if all(noise > 0 for _, _, noise, _ in settings):
+        axes.set_xscale("log")
+    axes.set(xlabel="noise on a count / rows of a leaf", ylabel="expected skill", title=title, ylim=(-0.02, 1.02))
+    axes.legend(fontsize="small")
+    return figure
+
+
+def claimed_and_attacked(rows: Sequence[tuple[str, float, float, float]]) -> Figure:
+    """Draw what attacks showed beside what was claimed, for sound estimators and their broken twins.
+
+    Parameters
+    ----------
+    rows : sequence of (name, claimed epsilon, shown of the sound one, shown of its twin)
+        From top to bottom.
+
+    Examples
+    --------
+    >>> figure = claimed_and_attacked([("RandomTreesClassifier", 1.0, 0.9, 1.8)])
+    >>> [text.get_text() for text in figure.legends[0].get_texts()]
+    ['claimed', 'shown by attack', 'shown of a twin with half the noise']
+    """
+    figure = Figure(figsize=(7.2, 1.6 + 0.5 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    place = np.arange(len(rows))
+    names, claimed, sound, twin = zip(*rows, strict=True)
+    marks = axes.vlines(claimed, place - 0.4, place + 0.4, color="black", linewidth=2, label="claimed")
+    bars = [
+        axes.barh(place - 0.18, sound, height=0.34, color=PRIVATE, label="shown by attack"),
+        axes.barh(place + 0.18, twin, height=0.34, color=BROKEN, label="shown of a twin with half the noise"),
+    ]
+    axes.set_yticks(place, names)
+    axes.invert_yaxis()
+    axes.set(xlabel="epsilon", xlim=(0, 1.1 * max(*claimed, *sound, *twin)))
+    figure.legend(handles=[marks, *bars], loc="outside lower center", ncols=3, fontsize="small", frameon=False)
+    return figure
+
+
+def roc_vs_bound(
+    curves: Mapping[str, tuple[ArrayLike, ArrayLike]], epsilons: Mapping[str, float | None], *, title: str
+) -> Figure:
+    """Draw how often an attack finds members against how often it accuses others, with the bound of each epsilon.
+
+    Parameters
+    ----------
+    curves : mapping of name to (false positive rates, true positive rates)
+        One curve of the attack for each model.
+    epsilons : mapping of name to epsilon or None
+        What each model promises. The dashed line is its bound: the true positive rate is at most e^epsilon times
+        the false positive rate.
+
+    Examples
+    --------
+    >>> figure = roc_vs_bound({"private": ([0, 0.5, 1], [0, 0.6, 1])}, {"private": 1.0}, title="toy")
+    >>> [line.get_label() for line in figure.axes[0].lines][0]
+    'private'
+    """
+    figure = Figure(figsize=(9.6, 4.4), layout="constrained")
+    for axes, scale in zip(figure.subplots(1, 2), ("linear", "log"), strict=True):
+        rates = np.geomspace(_FEWEST_ACCUSED, 1, 200)
+        for i, (name, (false, true)) in enumerate(curves.items()):
+            (line,) = axes.plot(false, true, color=f"C{i}", label=name)
+            epsilon = epsilons[name]
+            if epsilon is not None:
+                grow = np.exp(epsilon)
+                bound = np.minimum(grow * rates, 1 - (1 - rates) / grow)
+                axes.plot(rates, bound, color=line.get_color(), linestyle="--", linewidth=1, label=f"bound of {name}")
+        axes.plot(rates, rates, color=TRIVIAL, linestyle=":", label="guessing")
+        axes.set(xlabel="others accused (false positives)", xscale=scale, yscale=scale)
+        if scale == "log":
+            axes.set(xlim=(_FEWEST_ACCUSED, 1), ylim=(_FEWEST_ACCUSED, 1.1))
+    figure.axes[0].set(ylabel="members found (true positives)", title=title)
+    figure.axes[1].legend(fontsize="x-small", loc="lower right")
+    return figure
+
+
+def all_effects(effects: Effects, *, most: int = 9) -> Figure:
+    """Draw the strongest main effects of a PrivateForest, one panel a column; ``plot_effects`` draws one of them.
+
+    Parameters
+    ----------
+    effects : Effects
+        What ``explain()`` returned.
+    most : int
+        The largest number of panels, strongest first.
+
+    Examples
+    --------
+    >>> import veilwood as vw
+    >>> car = vw.datasets.car()
+    >>> forest = vw.PrivateForestClassifier(car.schema, epsilon=20.0, n_rows=1728, random_state=0).fit(car.X, car.y)
+    >>> len(all_effects(forest.explain(), most=4).axes)
+    4
+    """
+    shown = effects.main[:most]
+    if not shown:
+        raise UseError("there is nothing to draw: no column was measured. Hint: print(explain()) says so too.")
+    across = min(3, len(shown))
+    down = -(-len(shown) // across)
+    figure = Figure(figsize=(3.6 * across, 0.6 + 2.8 * down), layout="constrained")
+    panels: NDArray[Any] = figure.subplots(down, across, sharey=True, squeeze=False).ravel()
+    for panel in panels[len(shown) :]:
+        figure.delaxes(panel)
+    for axes, main in zip(panels, shown, strict=False):
+        draw_effect(axes, main, effects.outputs)
+        axes.axhline(0, color=TRIVIAL, linewidth=0.8)
+        axes.set_title(main.column)
+    figure.supylabel(effects.unit, fontsize="medium")
+    if len(effects.outputs) > 1:
+        panels[0].legend(fontsize="x-small")
+    return figure

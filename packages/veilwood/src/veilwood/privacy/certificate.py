@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a finished release says about itself: the certificate that travels with every fitted model.
+
+It holds public facts only. ``certify`` builds every one of them, for the door and for servers, from typed facts: the
+plan, the spend that stands in a ledger, and how servers took part. What it rests on is decided by ``assumptions_of``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from itertools import groupby
+from typing import Any, Final, Literal, TypeAlias
+
+from veilwood._version import __version__
+from veilwood.charts import card
+from veilwood.errors import ModelFileError, VeilwoodError, shorten
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.plan import EACH_TO_ONE_TREE, Layout, Plan
+
+KeptAs: TypeAlias = Literal["file", "memory", "not"]
+ServerNoise: TypeAlias = Literal["dealt", "sampled"]
+Holding: TypeAlias = Literal["counts", "rows", "columns"]
+
+NO_SCHEMA: Final = "none: the release is a schema"
+"""What stands for the hash of a schema in the plan of a release that needs none."""
+_WEAK: Final = 8.0  # epsilon from which a statement says so,
+_LARGEST_SHOWN: Final = 30.0  # and from which the factor is no longer worth its digits
+
+
+class Assumption(Enum):
+    """Something that a guarantee rests on, with the text that certificates show."""
+
+    PUBLIC_SCHEMA = (
+        "the schema (columns, bounds, categories, classes) is public knowledge and was not read off the data, but for "
+        "what a private release of its own, charged by itself, has made public"
+    )
+    PUBLIC_NAMES = "the names of the columns, and which of them are the target and the id, are public knowledge"
+    FITS = "the table is not empty and fits the schema: otherwise the fit is refused, and a refusal can be seen"
+    UNIFORM_BITS = "the operating system's random bits are uniform and secret; noise is sampled exactly from them"
+    ONE_UNIT = (
+        "one unit of the data is {unit}; what the same person has beyond that, in other rows or under another id, is "
+        "not covered"
+    )
+    KEYED = "records were given to trees by a keyed hash under a secret key, which is taken to be a random function"
+    DECLARED_ROWS = "the number of rows that was given (n_rows) is public, or a guess made without the data"
+    COUNTED_ROWS = "the number of rows was counted without noise: it is public, as all neighbours have as many"
+    TIMING = "nobody outside times the fit: how long it takes depends on the rows, above all on their number"
+    IN_MEMORY = "the ledger was kept in memory only: earlier spends on this data are not recorded in it"
+    THIS_FIT_ALONE = (
+        "no ledger was given: the loss is that of this fit alone, and other fits on the same data add to it"
+    )
+    NO_COLLUSION = "no two of the three servers collude, and each of them follows the protocol (semi-honest)"
+    DEALT_JOINTLY = (
+        "each server adds its own part of the noise: the guarantee holds towards a server that knows its part"
+    )
+    SAMPLED_JOINTLY = "noise is drawn from biased secret bits; its distance from the exact law is contained in delta"
+    OWNERS_COUNT = "owners count their own rows: a wrong count harms the model, not the privacy of other owners"
+    ONE_CORRUPT = "towards a server the guarantee is that of secret sharing: what it sees does not depend on the data"
+    ONE_HOT = "every row was checked, in shares, to hold one value for each feature and at most one class"
+    ROWS_SEEN = "servers see how many rows each owner sent, padding included"
+    TRAFFIC = "whoever watches the servers' network or times the training can guess how many rows were sent"
+    ROWS_ALIGNED = "owners of columns know how many rows there are: they send the same ones"
+
+
+@dataclass(frozen=True)
+class Spend:
+    """Where the loss of a release stands."""
+
+    ledger: str
+    entry: int
+    """The name of the ledger and the number in it."""
+    loss: Loss
+    """What was charged."""
+    kept: KeptAs = "file"
+    """Whether the ledger is a file, lives in memory, or stands in for one that was not given."""
+    not_private: str | None = None
+    """Why nothing is guaranteed, if so."""
+    plan: str | None = None
+    """The hash of the plan as it stands in the ledger."""
+
+
+@dataclass(frozen=True)
+class ByServers:
+    """How three servers took part in a release."""
+
+    noise: ServerNoise
+    """Whether each server dealt a part of the noise, or all sampled it together in shares."""
+    holding: Holding
+    """What owners shared with them: counts of their rows, whole rows, or columns of the same rows."""
+
+
+def assumptions_of(plan: Plan, kept: KeptAs, servers: ByServers | None) -> list[Assumption]:
+    """Return what the guarantee of a release rests on: the one place where that is decided."""
+    shared = servers is not None and servers.holding != "counts"
+    applies = {
+        Assumption.PUBLIC_SCHEMA: plan.schema_hash != NO_SCHEMA,
+        Assumption.PUBLIC_NAMES: plan.schema_hash == NO_SCHEMA,
+        Assumption.FITS: plan.parameters.get("invalid") != "drop",
+        Assumption.UNIFORM_BITS: True,
+        Assumption.ONE_UNIT: True,
+        Assumption.KEYED: plan.layout.records == EACH_TO_ONE_TREE,
+        Assumption.DECLARED_ROWS: plan.layout.rows_known == "declared",
+        Assumption.COUNTED_ROWS: plan.layout.rows_known == "counted",
+        Assumption.TIMING: servers is None,
+        Assumption.IN_MEMORY: kept == "memory",
+        Assumption.THIS_FIT_ALONE: kept == "not",
+        Assumption.NO_COLLUSION: servers is not None,
+        Assumption.DEALT_JOINTLY: servers is not None and servers.noise == "dealt",
+        Assumption.SAMPLED_JOINTLY: servers is not None and servers.noise == "sampled",
+        Assumption.OWNERS_COUNT: servers is not None and servers.holding == "counts",
+        Assumption.ONE_CORRUPT: shared,
+        Assumption.ONE_HOT: shared,
+        Assumption.ROWS_SEEN: shared,
+        Assumption.TRAFFIC: shared,
+        Assumption.ROWS_ALIGNED: servers is not None and servers.holding == "columns",
+    }
+    return [assumption for assumption, holds in applies.items() if holds]
+
+
+@dataclass(frozen=True)
+class PrivacyStatement:
+    """The guarantee of one release, or the reason why there is none."""
+
+    is_private: bool
+    """Whether the guarantee below holds."""
+    epsilon: float | None
+    delta: float | None
+    """The loss; None when nothing is guaranteed."""
+    adjacency: str
+    unit: str
+    """Which two tables must look alike."""
+    mechanism: str
+    """How the noise was drawn."""
+    released: str
+    """What left the private side; everything else in the model is computed from it."""
+    composition: tuple[dict[str, Any], ...]
+    """The steps that add up to the loss."""
+    assumptions: tuple[str, ...]
+    """What the guarantee rests on."""
+    reason: str | None
+    """Why the result is not private, when it is not."""
+    ledger: str
+    ledger_entry: int
+    """Where the spend is recorded."""
+    schema_hash: str
+    plan_hash: str
+    version: str
+    """What was released, exactly, and by which version of the library. Where a plan went on from what was released,
+    this is the hash of the one that opened the door, which could be signed before.
+    """
+    chosen: dict[str, Any] = field(default_factory=dict)
+    """What such a plan chose on the way: its choices, its layout, and its own hash; empty if nothing was chosen."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the statement as plain values."""
+        return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
+
+    def to_json(self) -> str:
+        """Return the statement as JSON text."""
+        return json.dumps(asdict(self), indent=2)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> PrivacyStatement:
+        """Read what ``to_dict`` wrote."""
+        try:
+            data = dict(data)
+            data["composition"] = tuple(data["composition"])
+            data["assumptions"] = tuple(data["assumptions"])
+            made = cls(**data)
+        except (TypeError, KeyError, ValueError) as error:
+            told = shorten(str(error))
+            raise ModelFileError(f"the certificate is incomplete or has unknown fields ({told}).") from None
+        for name, kinds in _KINDS.items():
+            if not isinstance(getattr(made, name), kinds):
+                raise ModelFileError(f"the certificate's {name!r} is of the wrong kind.")
+        if not all(isinstance(step, dict) and {*_STEP} <= set(step) for step in made.composition):
+            raise ModelFileError("the certificate's steps cannot be read.")
+        if made.chosen and not _can_be_shown(made.chosen):
+            raise ModelFileError("the certificate's choices cannot be read.")
+        return made
+
+    def to_markdown(self) -> str:
+        """Return a one-page statement for people."""
+        lines = [f"# Privacy certificate: {'private' if self.is_private else 'NOT PRIVATE'}", ""]
+        if self.is_private:
+            bound = f"epsilon = {self.epsilon:g}" + (f", delta = {self.delta:g}" if self.delta else "")
+            lines += [
+                f"Guarantee: **{bound}** for {self.unit} ({self.adjacency}).",
+                "",
+                "In words: whatever anyone concludes from this model, they would have concluded with the same "
+                f"probability, within a factor of {_factor(self.epsilon or 0.0)}, had the data of {self.unit} been "
+                f"{'absent' if self.adjacency == 'add-remove' else 'replaced by any other'}.",
+            ]
+        else:
+            lines += [f"No guarantee holds: {self.reason}."]
+        lines += ["", "| | |", "|---|---|"]
+        facts = {
+            "released": self.released,
+            "mechanism": self.mechanism,
+            "ledger": f"{self.ledger}, entry {self.ledger_entry}",
+            "schema (sha256)": self.schema_hash,
+            "plan (sha256)": self.plan_hash,
+            "veilwood": self.version,
+        }
+        lines += [f"| {name} | {value} |" for name, value in facts.items()]
+        if self.chosen:
+            lines += ["", "## Chosen on the way", "", *(f"- {choice}" for choice in self._chosen_in_words())]
+        lines += ["", "## Composition", "", "| step | mechanism | sensitivity | loss |", "|---|---|---|---|"]
+        lines += [f"| {' | '.join(cells)} |" for cells in steps_in_words(self.composition)]
+        lines += ["", "## Assumptions", "", *(f"- {assumption}" for assumption in self.assumptions)]
+        return "\n".join(lines) + "\n"
+
+    def __str__(self) -> str:
+        if not self.is_private:
+            return f"NOT PRIVATE: {self.reason}"
+        bound = f"epsilon={self.epsilon:g}" + (f", delta={self.delta:g}" if self.delta else "")
+        steps = [f"{names}: {mechanism}" for names, mechanism, *_ in steps_in_words(self.composition)]
+        steps = [text.replace(", each: ", ", each ") for text in steps]
+        noise = self.mechanism if len(steps) <= 1 else "; ".join(steps)
+        return f"{bound}, {self.adjacency}, protects {self.unit}; {noise}"
+
+    def _repr_html_(self) -> str:
+        """Show the certificate in a notebook."""
+        title = "Privacy certificate: NOT PRIVATE" if not self.is_private else "Privacy certificate"
+        told = f"{self.reason}" if not self.is_private else str(self).split(";")[0]
+        head = ("measured", "mechanism", "sensitivity", "loss")
+        return card(
+            title, f"{told}\n{self.ledger}, entry {self.ledger_entry}", [head, *steps_in_words(self.composition)]
+        )
+
+    def _chosen_in_words(self) -> list[str]:
+        """What an adaptive plan chose, for people."""
+        layout = ", ".join(Layout.from_dict(self.chosen["layout"]).in_words())
+        choices = [f"{name}: {value}" for name, value in self.chosen["choices"].items()]
+        return [*choices, f"layout: {layout}", f"plan as carried out (sha256): {self.chosen['plan_hash']}"]
+
+
+def certify(plan: Plan, spend: Spend, servers: ByServers | None = None) -> PrivacyStatement:
+    """Return the certificate of a finished release: the only place where one is built.
+
+    Parameters
+    ----------
+    plan : Plan
+        What was carried out.
+    spend : Spend
+        What was charged for it, and where that stands.
+    servers : ByServers, optional
+        How servers took part, if they did.
+    """
+    (told, fingerprint), loss = plan.told(), spend.loss
+    private, unit, steps = spend.not_private is None and loss.epsilon is not None, told["unit"], told["steps"]
+    return PrivacyStatement(
+        is_private=private,
+        epsilon=float(loss.epsilon) if private and loss.epsilon is not None else None,
+        delta=float(loss.delta) if private else None,
+        adjacency=told["adjacency"],
+        unit=unit,
+        mechanism="; ".join(dict.fromkeys(step["mechanism"] for step in steps)),
+        released=plan.released,
+        composition=tuple(steps),
+        assumptions=tuple(each.value.format(unit=unit) for each in assumptions_of(plan, spend.kept, servers)),
+        reason=spend.not_private,
+        ledger=spend.ledger,
+        ledger_entry=spend.entry,
+        schema_hash=plan.schema_hash,
+        plan_hash=plan.opened_as or spend.plan or fingerprint,
+        version=__version__,
+        chosen=chosen_in(plan, fingerprint),
+    )
+
+
+def chosen_in(plan: Plan, fingerprint: str) -> dict[str, Any]:
+    """Return what a plan that went on from what had been released has chosen; nothing for any other."""
+    if plan.opened_as is None:
+        return {}
+    return {"choices": plan.choices, "layout": plan.layout.to_dict(), "plan_hash": fingerprint}
+
+
+_STEP: Final = ("name", "mechanism", "sensitivity", "loss")  # what is shown of each
+_KINDS: Final[dict[str, Any]] = {
+    **dict.fromkeys(("adjacency", "unit", "mechanism", "released", "ledger"), str),
+    **dict.fromkeys(("schema_hash", "plan_hash", "version"), str),
+    **dict.fromkeys(("epsilon", "delta"), float | int | None),
+    "is_private": bool,
+    "reason": str | None,
+    "ledger_entry": int,
+    "chosen": dict,
+}
+
+
+def _can_be_shown(chosen: dict[str, Any]) -> bool:
+    """Whether choices read from a file are of the form that ``certify`` gives them."""
+    if set(chosen) != {"choices", "layout", "plan_hash"} or not isinstance(chosen["plan_hash"], str):
+        return False
+    try:
+        Layout.from_dict(chosen["layout"])
+    except (TypeError, VeilwoodError):
+        return False
+    return isinstance(chosen["choices"], dict)
+
+
+def steps_in_words(steps: Iterable[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """Return name, mechanism, sensitivity and loss of all steps.
+
+    Equal ones in a row are told once; so are numbered ones with the same noise, such as the choices of all rounds.
+    """
+    groups: dict[object, list[dict[str, Any]]] = {}
+    for place, (cells, alike) in enumerate(groupby(steps, key=_noise_of)):
+        for step in alike:
+            name = str(step["name"])
+            numbered = re.sub(r" \d+", "", name) if re.search(r" \d", name) else place
+            groups.setdefault((numbered, cells), []).append(step)
+    return [(_together([str(step["name"]) for step in group]), *_noise_of(group[0])) for group in groups.values()]
+
+
+def _noise_of(step: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(str(step[key]) for key in _STEP[1:])
+
+
+def _together(names: list[str]) -> str:
+    """Name steps that are alike: round 1, round 2, ..., round 48 are 48 rounds.
+
+    >>> _together(["round 1", "round 2"]), _together(["round 1: choice", "round 3: choice"])
+    ('2 rounds, each', '2 rounds: choice, each')
+    """
+    if len(names) == 1:
+        return names[0]
+    stems = {re.sub(r" \d+", "", name) for name in names}
+    first, colon, rest = min(stems).partition(":")
+    if len(stems) == 1 and all(re.match(rf"{re.escape(first)} \d", name) for name in names) and first.isalpha():
+        return f"{len(names)} {first}s{colon}{rest}, each"
+    return f"{names[0]} to {names[-1]}, {len(names)} steps, each"
+
+
+def _factor(epsilon: float) -> str:
+    """exp(epsilon) in words."""
+    if epsilon > _LARGEST_SHOWN:
+        return f"exp({epsilon:g}), which bounds next to nothing"
+    factor = f"{math.exp(epsilon):,.3g}" if epsilon < _WEAK else f"{math.exp(epsilon):,.0f}, a weak bound"
+    return f"exp({epsilon:g}) = {factor}"

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is promised: the loss of a release, whom it protects, and how losses add up.
+
+No noise is drawn here (``noise``) and nothing is recorded (``ledger``). Budgets are exact rationals.
+
+| letter | name | meaning |
+|---|---|---|
+| epsilon, delta | approximate privacy | P(M(D) in S) <= exp(epsilon) P(M(D') in S) + delta |
+| rho | zero-concentrated privacy (zCDP) | Renyi divergence of order alpha at most rho * alpha, for every alpha > 1 |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from functools import cache
+from numbers import Rational, Real
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+
+from veilwood.errors import MechanismError, ParameterError
+from veilwood.safe_io import MOST_DIGITS_OF_A_SUM, check_digits, rational
+
+LARGEST_DELTA = Fraction(1, 100)
+_LONGEST = 10**100  # a denominator; the squares and sums of longer ones could not be read back from files
+SMALLEST_EPSILON, LARGEST_EPSILON = Fraction(1, 10**6), Fraction(10**6)
+SMALLEST_DELTA = Fraction(1, 10**30)
+_LONG = 1000  # bits of a denominator, from which on its digits are counted
+SAMPLING_DELTA = Fraction(1, 10**12)  # below it lies what noise sampled in shares adds to delta (proofs/secure.md)
+
+
+def exact(value: object, name: str = "value") -> Fraction:
+    """Return the rational number a person means by ``value``: 0.1 is one tenth, not its binary neighbour.
+
+    Numerator and denominator have at most ``bounded.MOST_DIGITS`` digits each; a longer number is refused.
+
+    >>> exact(0.1)
+    Fraction(1, 10)
+    >>> exact("1/3")
+    Fraction(1, 3)
+    """
+    if isinstance(value, Rational) and not isinstance(value, bool):
+        return check_digits(Fraction(int(value.numerator), int(value.denominator)), name)
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return rational(repr(float(value)), name)
+    if isinstance(value, str | Decimal):
+        return rational(str(value), name)
+    raise ParameterError(name, value, "is not a number")
+
+
+def zcdp_epsilon(rho: Fraction, delta: Fraction) -> Fraction:
+    """Return an epsilon, rounded up, such that rho-zCDP implies (epsilon, delta) privacy.
+
+    Every order alpha gives a valid epsilon (Canonne, Kamath, Steinke 2020, Corollary 13), so an inexact
+    minimisation can only make the answer larger than it need be, never wrong.
+
+    >>> float(zcdp_epsilon(Fraction(1, 10), Fraction(1, 10**6))) < 2.3
+    True
+    """
+    if delta <= 0:
+        raise MechanismError(f"zCDP gives no finite epsilon at delta={delta}. Hint: choose delta such as 1e-6.")
+    if rho == 0:
+        return Fraction(0)
+    rho_, log_inverse_delta = float(rho), -math.log(delta)
+
+    def epsilon_at(log_order_minus_one: float) -> float:
+        a = math.exp(log_order_minus_one)  # alpha - 1
+        alpha = 1.0 + a
+        return alpha * rho_ + (log_inverse_delta - math.log(alpha)) / a + math.log(a / alpha)
+
+    found = minimize_scalar(epsilon_at, bounds=(-20.0, 40.0), method="bounded", options={"xatol": 1e-10})
+    # 1e-9 covers the rounding of the dozen float operations above by a wide margin.
+    return Fraction(max(0.0, epsilon_at(float(found.x)))) * (1 + Fraction(1, 10**9)) + Fraction(1, 10**12)
+
+
+@cache
+def zcdp_rho(epsilon: Fraction, delta: Fraction) -> Fraction:
+    """Return the largest rho (rounded down) whose conversion at ``delta`` stays within ``epsilon``."""
+    low, high = Fraction(0), max(epsilon, epsilon * epsilon)
+    for _ in range(60):
+        middle = Fraction(float((low + high) / 2))
+        if zcdp_epsilon(middle, delta) <= epsilon:
+            low = middle
+        else:
+            high = middle
+    # A short rational keeps noise scales readable and their arithmetic cheap.
+    rounded = Fraction(math.floor(low * 10**15), 10**15)
+    # The search's float minimisation jitters near the optimum: a part in 10^9 less stays clear of it.
+    return (rounded if rounded > 0 else low) * (1 - Fraction(1, 10**9))
+
+
+class _Sum:
+    """An exact sum of parts; None, which is unbounded, makes it None.
+
+    A plan of many steps is added up once more with every step, and the parts of one budget share a denominator: that
+    is kept, and not reduced, so that most additions are of whole numbers.
+    """
+
+    def __init__(self) -> None:
+        self.above, self.below, self._bounded = 0, 1, True
+
+    def add(self, part: Fraction | None) -> None:
+        if part is None:
+            self._bounded = False
+        elif self.below % part.denominator == 0:
+            self.above += part.numerator * (self.below // part.denominator)
+        else:
+            total = Fraction(self.above, self.below) + part
+            if total.denominator.bit_length() > _LONG:
+                check_digits(total, "the sum of the losses", MOST_DIGITS_OF_A_SUM)
+            self.above, self.below = total.numerator, total.denominator
+
+    @property
+    def value(self) -> Fraction | None:
+        return Fraction(self.above, self.below) if self._bounded else None
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What one or several releases cost: statements that hold at the same time.
+
+    The release is (``epsilon``, ``delta``)-private, and, when ``rho`` is not None, also rho-zCDP.
+    ``epsilon`` None means that no bound holds (no noise was added).
+
+    >>> two = Loss.pure(Fraction(1, 2)) + Loss.pure(Fraction(1, 2))
+    >>> two.epsilon, two.rho
+    (Fraction(1, 1), Fraction(1, 4))
+    """
+
+    epsilon: Fraction | None
+    delta: Fraction = Fraction(0)
+    rho: Fraction | None = None
+
+    def __post_init__(self) -> None:
+        if self.epsilon is not None and self.epsilon < 0:
+            raise ParameterError("epsilon", self.epsilon, "is negative")
+        if not 0 <= self.delta < 1:
+            raise ParameterError("delta", self.delta, "must be at least 0 and below 1")
+        if self.rho is not None and self.rho < 0:
+            raise ParameterError("rho", self.rho, "is negative")
+
+    @classmethod
+    def pure(cls, epsilon: Fraction) -> Loss:
+        """Pure epsilon; it is also epsilon^2/2-zCDP (Bun and Steinke 2016, Proposition 3.3)."""
+        return cls(epsilon, Fraction(0), epsilon * epsilon / 2)
+
+    @classmethod
+    def zcdp(cls, rho: Fraction, delta: Fraction) -> Loss:
+        """rho-zCDP, stated as (epsilon, delta) too."""
+        return cls(zcdp_epsilon(rho, delta), delta, rho)
+
+    @classmethod
+    def pure_or_zcdp(cls, epsilon: Fraction, delta: Fraction) -> Loss:
+        """(``epsilon``, ``delta``), where it is decided on the way whether steps add up by epsilon or by rho.
+
+        Its rho is the larger one of both ways; it does not imply the epsilon (proofs/door.md).
+
+        >>> Loss.pure_or_zcdp(Fraction(1), Fraction(1, 10**6)).rho
+        Fraction(1, 2)
+        """
+        return cls(epsilon, delta, max(epsilon * epsilon / 2, zcdp_rho(epsilon, delta)))
+
+    @classmethod
+    def zero(cls) -> Loss:
+        """Nothing spent."""
+        return cls(Fraction(0), Fraction(0), Fraction(0))
+
+    @classmethod
+    def unbounded(cls) -> Loss:
+        """No guarantee at all."""
+        return cls(None)
+
+    @classmethod
+    def total(cls, losses: Iterable[Loss]) -> Loss:
+        """Compose any number of losses.
+
+        Sums of fractions can grow without end, and with them the time that the next one takes. Decimals such as 0.1
+        never come near the limit, ``bounded.MOST_DIGITS_OF_A_SUM``.
+        """
+        epsilon, delta, rho = _Sum(), _Sum(), _Sum()
+        for loss in losses:
+            epsilon.add(loss.epsilon)
+            rho.add(loss.rho)
+            delta.add(loss.delta)
+            if delta.above >= delta.below:  # nothing is promised any more
+                epsilon.add(None)
+                delta = _Sum()
+        return cls(epsilon.value, delta.value or Fraction(0), rho.value)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether steps may add up by epsilon or by rho: its rho alone does not imply its epsilon."""
+        return self.rho is not None and self.delta > 0 and not Loss(None, Fraction(0), self.rho).fits(self)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether any guarantee holds."""
+        return self.epsilon is not None
+
+    def __add__(self, other: Loss) -> Loss:
+        """Sequential, adaptive composition: each statement composes with its own kind."""
+        epsilon = None if self.epsilon is None or other.epsilon is None else self.epsilon + other.epsilon
+        rho = None if self.rho is None or other.rho is None else self.rho + other.rho
+        # Beyond delta = 1 nothing is promised; keep the value in range and the epsilon unbounded.
+        delta = self.delta + other.delta
+        return Loss(epsilon, delta, rho) if delta < 1 else Loss(None, Fraction(0), rho)
+
+    def part(self, share: Fraction) -> Loss:
+        """Return a share of this loss to spend on a part of a release: of epsilon if pure, of rho otherwise.
+
+        The (epsilon, delta) of a part of rho is not tight and never quoted: such parts compose by rho.
+
+        >>> Loss.pure(Fraction(1)).part(Fraction(1, 4)).epsilon
+        Fraction(1, 4)
+        """
+        if self.epsilon is None:
+            return self
+        if self.delta == 0:
+            return Loss.pure(self.epsilon * share)
+        return Loss(self.epsilon, self.delta, None if self.rho is None else self.rho * share)
+
+    def epsilon_at(self, delta: Fraction) -> Fraction | None:
+        """Return the smallest known epsilon such that (epsilon, ``delta``) holds; None if there is none."""
+        known = [] if self.epsilon is None or delta < self.delta else [self.epsilon]
+        if self.rho is not None and delta > 0:
+            known.append(zcdp_epsilon(self.rho, delta))
+        return min(known, default=None)
+
+    def fits(self, budget: Loss) -> bool:
+        """Whether this total stays within ``budget``, an (epsilon, delta) pair."""
+        if budget.epsilon is None:
+            return True
+        epsilon = self.epsilon_at(budget.delta)
+        return epsilon is not None and epsilon <= budget.epsilon
+
+    def __str__(self) -> str:
+        if self.epsilon is None:
+            return "unbounded (NOT PRIVATE)"
+        text = f"epsilon={float(self.epsilon):.6g}"
+        return text if self.delta == 0 else f"{text}, delta={float(self.delta):.3g}"
+
+
+def requested_loss(epsilon: object, delta: object) -> Loss:
+    """Return the loss a user asks for by ``epsilon`` and ``delta``; ``epsilon=inf`` asks for no noise.
+
+    With delta above 0 the whole budget is held as rho, so that steps compose under zCDP. Epsilon lies between 10^-6 and
+    10^6, delta is 0 or between 10^-30 and 1/100.
+
+    >>> str(requested_loss(1.0, 0.0)), str(requested_loss(float("inf"), 0))
+    ('epsilon=1', 'unbounded (NOT PRIVATE)')
+    """
+    if isinstance(epsilon, float | np.floating) and epsilon == math.inf:
+        return Loss.unbounded()
+    none = isinstance(delta, float) and delta == 0  # usually
+    epsilon_, delta_ = exact(epsilon, "epsilon"), Fraction(0) if none else exact(delta, "delta")
+    check_budget(epsilon_, delta_)
+    if max(epsilon_.denominator, delta_.denominator) > _LONGEST:
+        raise ParameterError("epsilon", float(epsilon_), "or delta has too many digits", "a float, or a short fraction")
+    return Loss.pure(epsilon_) if delta_ == 0 else Loss(epsilon_, delta_, zcdp_rho(epsilon_, delta_))
+
+
+def check_budget(epsilon: Fraction, delta: Fraction) -> None:
+    """Refuse an epsilon or a delta that no budget has."""
+    if epsilon <= 0:
+        raise ParameterError(
+            "epsilon",
+            float(epsilon),
+            "must be above 0",
+            "0.1 to 2 is usual; float('inf') means no noise and no privacy",
+        )
+    if not SMALLEST_EPSILON <= epsilon <= LARGEST_EPSILON:
+        raise ParameterError("epsilon", float(epsilon), "is not a useful budget", "choose between 1e-6 and 1e6")
+    if not 0 <= delta <= LARGEST_DELTA:
+        raise ParameterError(
+            "delta",
+            float(delta),
+            f"must be between 0 and {float(LARGEST_DELTA)}: with that probability all is revealed",
+            "0 (pure epsilon), or less than one in the number of people, about 1e-6",
+        )
+    if 0 < delta < SMALLEST_DELTA:
+        raise ParameterError("delta", float(delta), "is too small to be told from 0", "use delta=0")

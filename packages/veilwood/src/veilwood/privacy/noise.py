@@ -1,0 +1,509 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact integer noise that makes a number private, with its cost. Private choices are in ``selection``.
+
+No sensitivity of a query is derived here, nothing is charged here, and the bits come from entropy.py.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, exp, expm1, log, pi, prod, sqrt
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from veilwood.errors import MechanismError, shown
+from veilwood.privacy import samplers
+from veilwood.privacy.loss import Loss, zcdp_epsilon, zcdp_rho
+from veilwood.safe_io import check_digits
+
+__all__ = [
+    "LARGEST_SCALE",
+    "LARGEST_SIGMA_SQUARED",
+    "LARGEST_SPARSE_SCALE",
+    "LARGEST_VALUE",
+    "MOST_SPARSE_CELLS",
+    "Backend",
+    "Bools",
+    "DiscreteGaussian",
+    "DiscreteLaplace",
+    "Geometric",
+    "Shape",
+    "SparseLaplace",
+    "StandingOut",
+    "fraction",
+    "integers",
+    "not_negative",
+    "positive",
+]
+
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Shape = int | tuple[int, ...]
+Backend = Literal["veilwood", "opendp"]
+
+# A scale of 2**50 with values up to 2**61 leaves int64 with probability below exp(-4096): such sums are safe.
+LARGEST_SCALE = 2**50
+LARGEST_SIGMA_SQUARED = 2**80
+_SHORT = 64  # bits, beyond which the digits of a number are counted
+LARGEST_VALUE = 2**61  # of a number that gets noise: sums of a few cannot overflow
+
+
+class _AdditiveNoise(ABC):
+    """Noise that is added to integers."""
+
+    def sample(self, shape: Shape) -> Ints:
+        """Return independent draws of the given shape."""
+        return self._draw(_size(shape)).reshape(shape)
+
+    @abstractmethod
+    def _draw(self, n: int) -> Ints:
+        """Return `n` independent draws."""
+
+    def perturb(self, counts: ArrayLike) -> Ints:
+        """Return integer `counts` of any shape with independent noise on every entry, zeros included."""
+        exact = integers("counts", counts)
+        return exact + self.sample(exact.shape)
+
+
+@dataclass(frozen=True, init=False)
+class Geometric:
+    """One-sided geometric noise: P(z) = (1 - a) a^z for z = 0, 1, 2, ... with a = exp(-1/scale).
+
+    The selections below draw this law by ``samplers.geometric``; added to a count it gives no guarantee by itself.
+
+    Parameters
+    ----------
+    scale
+        Positive integer or ``Fraction``, at most 2**50.
+
+    Examples
+    --------
+    >>> from veilwood.privacy.noise import Geometric
+    >>> Geometric(2).sample((2, 3)).shape
+    (2, 3)
+    """
+
+    scale: Fraction
+
+    def __init__(self, scale: Fraction | int) -> None:
+        object.__setattr__(self, "scale", positive("scale", scale, LARGEST_SCALE))
+
+    def sample(self, shape: Shape) -> Ints:
+        """Return independent draws of the given shape."""
+        return samplers.geometric(self.scale, _size(shape)).reshape(shape)
+
+    def pmf(self, k: ArrayLike) -> Floats:
+        """Return the probability of each integer in `k`."""
+        at = np.asarray(k)
+        return np.where(at >= 0, -expm1(-1 / self.scale) * np.exp(-np.maximum(at, 0) / float(self.scale)), 0.0)
+
+    @property
+    def variance(self) -> float:
+        """Exact variance, a / (1 - a)^2."""
+        return exp(-1 / self.scale) / expm1(-1 / self.scale) ** 2
+
+
+@dataclass(frozen=True, init=False)
+class DiscreteLaplace(_AdditiveNoise):
+    """Discrete Laplace noise: P(x) proportional to exp(-abs(x)/scale) on the integers.
+
+    Drawn exactly, as the difference of two geometrics (Ghosh, Roughgarden and Sundararajan 2009).
+
+    Parameters
+    ----------
+    scale
+        Positive integer or ``Fraction``, at most 2**50. For epsilon at L1 sensitivity s it is s/epsilon.
+    backend
+        ``"veilwood"`` for the built-in sampler, ``"opendp"`` for OpenDP's. OpenDP takes a floating-point scale:
+        it is rounded up, so that the noise is never lower than asked for.
+
+    Notes
+    -----
+    Guarantee
+
+    Neighbours: integer vectors that differ by at most s in L1 norm.
+    Bound: pure differential privacy with epsilon = s/scale, assuming uniform bits from the operating system.
+    Proof: proofs/discrete-laplace.md
+    Test: packages/veilwood/tests/privacy/test_noise.py::test_laplace_loss_is_the_bound_and_attains_it
+
+    Examples
+    --------
+    >>> from fractions import Fraction
+    >>> from veilwood.privacy.noise import DiscreteLaplace
+    >>> noise = DiscreteLaplace(Fraction(3, 2))
+    >>> noise.epsilon(l1_sensitivity=1)
+    Fraction(2, 3)
+    >>> noise.perturb([10, 0, 7]).dtype
+    dtype('int64')
+    >>> round(noise.variance, 4)
+    4.337
+    """
+
+    scale: Fraction
+    backend: Backend
+
+    def __init__(self, scale: Fraction | int, backend: Backend = "veilwood") -> None:
+        object.__setattr__(self, "scale", positive("scale", scale, LARGEST_SCALE))
+        object.__setattr__(self, "backend", _known(backend))
+
+    def _draw(self, n: int) -> Ints:
+        return (samplers.opendp_laplace if self.backend == "opendp" else samplers.laplace)(self.scale, n)
+
+    def pmf(self, k: ArrayLike) -> Floats:
+        """Return the probability of each integer in `k`."""
+        # (1 - q) / (1 + q) with q = exp(-1/scale), without cancellation.
+        peak = float(np.tanh(1 / (2 * float(self.scale))))
+        return np.asarray(peak * np.exp(-np.abs(np.asarray(k)) / float(self.scale)))
+
+    @property
+    def variance(self) -> float:
+        """Exact variance 2q / (1 - q)^2, with q = exp(-1/scale): a little below 2 scale^2."""
+        return 2 * exp(-1 / self.scale) / expm1(-1 / self.scale) ** 2
+
+    def epsilon(self, l1_sensitivity: Fraction | int) -> Fraction:
+        """Return the epsilon that adding this noise costs at the given L1 sensitivity."""
+        return not_negative("l1_sensitivity", l1_sensitivity) / self.scale
+
+
+@dataclass(frozen=True, init=False)
+class DiscreteGaussian(_AdditiveNoise):
+    """Discrete Gaussian noise: P(x) proportional to exp(-x^2 / (2 sigma_squared)) on the integers.
+
+    Parameters
+    ----------
+    sigma_squared
+        Positive integer or ``Fraction``, at most 2**80. For rho at squared L2 sensitivity s it is s/(2 rho).
+    backend
+        As in ``DiscreteLaplace``.
+
+    Notes
+    -----
+    Guarantee
+
+    Neighbours: integer vectors that differ by at most sqrt(s) in L2 norm.
+    Bound: zero-concentrated differential privacy with rho = s/(2 sigma_squared), assuming uniform bits from the
+    operating system.
+    Proof: proofs/discrete-gaussian.md
+    Test: packages/veilwood/tests/privacy/test_noise.py::test_gaussian_renyi_divergence_is_below_the_bound
+
+    Examples
+    --------
+    >>> from veilwood.privacy.noise import DiscreteGaussian
+    >>> noise = DiscreteGaussian(8)
+    >>> noise.rho(squared_l2_sensitivity=1)
+    Fraction(1, 16)
+    >>> round(noise.variance, 6)
+    8.0
+    """
+
+    sigma_squared: Fraction
+    backend: Backend
+
+    def __init__(self, sigma_squared: Fraction | int, backend: Backend = "veilwood") -> None:
+        checked = positive("sigma_squared", sigma_squared, LARGEST_SIGMA_SQUARED)
+        object.__setattr__(self, "sigma_squared", checked)
+        object.__setattr__(self, "backend", _known(backend))
+
+    def _draw(self, n: int) -> Ints:
+        return (samplers.opendp_gaussian if self.backend == "opendp" else samplers.gaussian)(self.sigma_squared, n)
+
+    def pmf(self, k: ArrayLike) -> Floats:
+        """Return the probability of each integer in `k`."""
+        normaliser, _ = self._moments()
+        return np.asarray(
+            np.exp(-(np.asarray(k, dtype=np.float64) ** 2) / (2 * float(self.sigma_squared))) / normaliser
+        )
+
+    @property
+    def variance(self) -> float:
+        """Exact variance: below sigma_squared, and equal to it within rounding once sigma exceeds 2."""
+        return self._moments()[1]
+
+    def rho(self, squared_l2_sensitivity: Fraction | int) -> Fraction:
+        """Return the zCDP rho that adding this noise costs at the given squared L2 sensitivity."""
+        return not_negative("squared_l2_sensitivity", squared_l2_sensitivity) / (2 * self.sigma_squared)
+
+    def _moments(self) -> tuple[float, float]:
+        """Return the normaliser and the variance."""
+        if self.sigma_squared >= 4:
+            # Poisson summation: both differ from the continuous ones by a factor 1 + O(exp(-2 pi^2 sigma^2)).
+            return sqrt(2 * pi * self.sigma_squared), float(self.sigma_squared)
+        x = np.arange(-80, 81)
+        weights = np.exp(-(x**2) / (2 * float(self.sigma_squared)))
+        normaliser = float(weights.sum())
+        return normaliser, float((x**2 * weights).sum()) / normaliser
+
+
+def _size(shape: Shape) -> int:
+    """Return how many draws fill `shape`."""
+    return shape if isinstance(shape, int) else prod(shape)
+
+
+def _known(backend: Backend) -> Backend:
+    """Return the name of a sampler we have, or refuse."""
+    if backend not in ("veilwood", "opendp"):
+        raise MechanismError(f"backend must be 'veilwood' or 'opendp', got {shown(backend)}. Hint: leave it out.")
+    return backend
+
+
+# -- what mechanisms take: whole numbers and exact ratios; anything else is refused ---------------------------------
+
+
+def integers(name: str, values: ArrayLike) -> Ints:
+    """Return `values` as int64, or refuse: floating-point values would leak through their low-order bits."""
+    array = np.asarray(values)
+    if array.size == 0 and not isinstance(values, np.ndarray):
+        array = array.astype(np.int64)  # numpy makes an empty list a float array
+    if array.dtype.kind not in "iu":
+        raise MechanismError(
+            f"{name} must be integers, got {array.dtype}. Hint: count in whole units, or quantise each record first."
+        )
+    if array.size and (int(array.max()) > LARGEST_VALUE or int(array.min()) < -LARGEST_VALUE):
+        raise MechanismError(f"{name} must lie within ±2**61, or sums could overflow. Hint: use a coarser unit.")
+    return array.astype(np.int64)
+
+
+def fraction(name: str, value: Fraction | int) -> Fraction:
+    """Return `value` as a Fraction, refusing what is not exact."""
+    if isinstance(value, bool) or not isinstance(value, int | Fraction | np.integer):
+        raise MechanismError(
+            f"{name} must be an integer or a Fraction, got {shown(value)}. Hint: write Fraction('0.1'), not 0.1."
+        )
+    exact = Fraction(value) if isinstance(value, Fraction) else Fraction(int(value))
+    short = max(exact.numerator.bit_length(), exact.denominator.bit_length()) <= _SHORT
+    return exact if short else check_digits(exact, name)
+
+
+def positive(name: str, value: Fraction | int, largest: int) -> Fraction:
+    """Return `value` as a Fraction, refusing what is not positive or too large."""
+    exact = fraction(name, value)
+    if not 0 < exact <= largest:
+        limit = f"2**{largest.bit_length() - 1}"
+        raise MechanismError(f"{name} must be above 0 and at most {limit}, got {shown(value)}. Hint: check its unit.")
+    return exact
+
+
+def not_negative(name: str, value: Fraction | int) -> Fraction:
+    """Return `value` as a Fraction, refusing negative ones."""
+    exact = fraction(name, value)
+    if exact < 0:
+        raise MechanismError(f"{name} must not be negative, got {shown(value)}. Hint: a sensitivity is a distance.")
+    return exact
+
+
+MOST_SPARSE_CELLS: Final = 1 << 53
+LARGEST_SPARSE_SCALE: Final = 4  # from 5 on, empty cells would be released too often beside those of one row
+_BITS: Final = 128  # of exp(-1/scale), rounded up
+
+
+@dataclass(frozen=True, init=False)
+class SparseLaplace:
+    """Noise on a huge table of counts, of which only the cells with a positive noisy count are released.
+
+    A cell with rows gets discrete Laplace noise. An empty one is released with a small probability, as if it had
+    one row or more; which ones do is drawn without visiting the others.
+
+    Parameters
+    ----------
+    scale
+        Positive integer or ``Fraction``, at most 4. For epsilon at L1 sensitivity s it is s/epsilon.
+
+    Notes
+    -----
+    Guarantee
+
+    Neighbours: tables of counts that differ by at most s in L1 norm.
+    Bound: that of ``DiscreteLaplace``, epsilon = s/scale, though whether a cell is released depends on its count.
+    Proof: proofs/sparse-counts.md
+    Test: packages/veilwood/tests/privacy/test_sparse_noise.py::test_loss_is_the_bound_and_attains_it
+
+    Examples
+    --------
+    >>> from fractions import Fraction
+    >>> noise = SparseLaplace(Fraction(1, 20))
+    >>> noise.epsilon(l1_sensitivity=1)
+    Fraction(20, 1)
+    >>> noise.gap
+    485165195
+    >>> cells, counts = noise.perturb(np.array([3, 10**9]), np.array([5, 700]), 10**10)
+    >>> bool(set([3, 10**9]) <= set(cells.tolist()))
+    True
+    """
+
+    scale: Fraction
+
+    def __init__(self, scale: Fraction | int) -> None:
+        object.__setattr__(self, "scale", DiscreteLaplace(scale).scale)
+        if self.scale > LARGEST_SPARSE_SCALE:
+            raise MechanismError(
+                f"scale must be at most {LARGEST_SPARSE_SCALE}, got {scale}: with so much noise most empty cells "
+                "turn up. Hint: list fewer cells and add noise to every one, or raise epsilon."
+            )
+
+    @property
+    def gap(self) -> int:
+        """About how many empty cells one chance find stands for: exp(1/scale), rounded down."""
+        _, above = samplers.exp_minus(1 / self.scale, _BITS)
+        return min((1 << _BITS) // above, LARGEST_SCALE)
+
+    def epsilon(self, l1_sensitivity: Fraction | int) -> Fraction:
+        """Return the epsilon that this noise costs at the given L1 sensitivity."""
+        return DiscreteLaplace(self.scale).epsilon(l1_sensitivity)
+
+    @property
+    def variance(self) -> float:
+        """Exact variance of the noise on a cell of many rows."""
+        return DiscreteLaplace(self.scale).variance
+
+    def law(self, count: int, up_to: int) -> NDArray[np.float64]:
+        """Return the probabilities that a cell with ``count`` rows comes out as 0 (not at all), 1, ..., ``up_to``."""
+        a = exp(-1 / self.scale)
+        values = np.arange(1, up_to + 1)
+        if count == 0:
+            return np.append(exp(-1 / self.gap), -expm1(-1 / self.gap) * (1 - a) * a ** (values - 1.0))
+        return np.append(a**count / (1 + a), (1 - a) / (1 + a) * a ** np.abs(values - float(count)))
+
+    def perturb(self, cells: Ints, counts: Ints, n_cells: int) -> tuple[Ints, Ints]:
+        """Return the cells that are released, in ascending order, and their noisy counts, which are positive.
+
+        Parameters
+        ----------
+        cells, counts
+            Different cells from 0 to ``n_cells`` - 1 with their counts, at least 1 each; all others are empty.
+        n_cells
+            Public: how many cells there are, at most 2**53.
+        """
+        if not 0 < n_cells <= MOST_SPARSE_CELLS:
+            raise MechanismError(f"n_cells={n_cells} must be between 1 and 2**53. Hint: use coarser cells.")
+        if cells.dtype != np.int64 or counts.dtype != np.int64 or cells.ndim != 1 or cells.shape != counts.shape:
+            raise MechanismError("cells and counts must be int64 vectors of one length. Hint: count in whole units.")
+        if (cells[:-1] > cells[1:]).any():
+            order = np.argsort(cells)
+            cells, counts = cells[order], counts[order]
+        if len(cells) and (cells[0] < 0 or cells[-1] >= n_cells or (cells[:-1] == cells[1:]).any()):
+            raise MechanismError(f"cells must be different numbers from 0 up to {n_cells - 1}.")
+        if len(counts) and (counts.min() < 1 or counts.max() > LARGEST_VALUE):
+            raise MechanismError("counts must be at least 1 and at most 2**61: leave empty cells out.")
+        noisy = DiscreteLaplace(self.scale).sample(counts.shape)
+        noisy += counts
+        found = self._chance_finds(n_cells)
+        taken = np.append(cells, -1)[np.searchsorted(cells, found)] == found  # cells ascend
+        found = found[~taken]
+        found_counts = 1 + samplers.geometric(self.scale, len(found))
+        out = noisy > 0
+        cells, noisy = cells[out], noisy[out]
+        places = np.searchsorted(cells, found)  # ascending again: the order must not tell which were not empty
+        return np.insert(cells, places, found), np.insert(noisy, places, found_counts)
+
+    def _chance_finds(self, n_cells: int) -> Ints:
+        """Choose each cell with probability 1 - exp(-1/g): the gaps between chosen ones are geometric of scale g."""
+        gap, last, parts = Fraction(self.gap), -1, []
+        most = max(1, (1 << 62) // (n_cells + 1))  # so many gaps, none counted beyond the end, cannot overflow
+        while last < n_cells:
+            expected = (n_cells - last) / float(gap)
+            gaps = samplers.geometric(gap, min(most, int(expected + 4 * expected**0.5) + 8))
+            places = last + np.cumsum(np.minimum(gaps, n_cells) + 1)
+            parts.append(places[places < n_cells])
+            last = int(places[-1])
+        return np.concatenate(parts)
+
+
+@dataclass(frozen=True, init=False)
+class StandingOut:
+    """Gaussian noise on the counts of unknown things, of which those above a threshold are released.
+
+    Parameters
+    ----------
+    sigma_squared
+        Of the noise, as in ``DiscreteGaussian``.
+    threshold
+        What is released has a noisy count above it.
+    most
+        How much one unit adds to the count of one thing, at most.
+    things
+        How many things two neighbouring tables can have that the other does not have, both together.
+
+    Notes
+    -----
+    Guarantee
+
+    Neighbours: tables of counts, by name, that differ by at most sqrt(s) in L2 norm; at most ``things`` names are in
+    one table only, with counts of at most ``most``.
+    Bound: (epsilon, delta)-differential privacy, epsilon being that of zCDP with rho = s/(2 sigma_squared) at a part of
+    delta; the rest of delta bounds the probability that a thing of one table only is released. Assumes uniform bits
+    from the operating system.
+    Proof: proofs/discover.md
+    Test: packages/veilwood/tests/privacy/test_standing_out.py::test_the_exact_loss_is_within_the_promise
+
+    Examples
+    --------
+    >>> noise = StandingOut.for_loss(Loss(Fraction(1), Fraction(1, 10**6)), squared_l2=2, most=1, things=2)
+    >>> noise.threshold
+    37
+    >>> places, counts = noise.perturb(np.array([1, 5000, 1]))
+    >>> places
+    array([1])
+    """
+
+    sigma_squared: Fraction
+    threshold: int
+    most: int
+    things: int
+
+    def __init__(
+        self, sigma_squared: Fraction | int, threshold: Fraction | int, most: Fraction | int, things: Fraction | int
+    ) -> None:
+        whole = {"threshold": threshold, "most": most, "things": things}
+        for name, number in whole.items():
+            if int(number) != number or number < 1:
+                raise MechanismError(f"{name}={number} must be a whole number of 1 or more.")
+            object.__setattr__(self, name, int(number))
+        object.__setattr__(self, "sigma_squared", DiscreteGaussian(Fraction(sigma_squared)).sigma_squared)
+        if self.threshold < self.most:
+            raise MechanismError(f"threshold={threshold} is below what one unit can reach, {most}.")
+
+    @classmethod
+    def for_loss(cls, loss: Loss, *, squared_l2: int, most: int, things: int) -> StandingOut:
+        """Return the least noise and threshold that keep a loss with a delta: half of it for either."""
+        if loss.epsilon is None or loss.delta <= 0:
+            raise MechanismError("what is not known before can only be released with a delta above 0.")
+        half = loss.delta / 2
+        sigma_squared = Fraction(squared_l2) / (2 * zcdp_rho(loss.epsilon, half))
+        start = most - 1 + ceil(sqrt(2 * float(sigma_squared) * max(log(things / float(half)), 0.0)))
+        threshold = max(start - 2, most)  # the estimate is within rounding; the loop makes sure
+        while cls(sigma_squared, threshold, most, things).delta > half:
+            threshold += 1
+        return cls(sigma_squared, threshold, most, things)
+
+    @property
+    def delta(self) -> Fraction:
+        """Bound the probability that any thing of one table only is released: exact, rounded up."""
+        above = self.threshold + 1 - self.most
+        _, tail = samplers.exp_minus(Fraction(above * above) / (2 * self.sigma_squared), _BITS)
+        return Fraction(self.things * tail, 1 << _BITS)
+
+    @property
+    def variance(self) -> float:
+        """Exact variance of the noise on one count."""
+        return DiscreteGaussian(self.sigma_squared).variance
+
+    def keeps(self, loss: Loss, squared_l2: int) -> bool:
+        """Whether this noise, at the given squared L2 sensitivity, costs no more than a loss, which is no zCDP."""
+        if loss.epsilon is None or loss.rho is not None or loss.delta <= self.delta:
+            return False
+        rho = DiscreteGaussian(self.sigma_squared).rho(squared_l2)
+        return zcdp_epsilon(rho, loss.delta - self.delta) <= loss.epsilon
+
+    def perturb(self, counts: Ints) -> tuple[Ints, Ints]:
+        """Return the places of the things that are released, and their noisy counts; counts are of 1 or more."""
+        if counts.ndim != 1 or counts.dtype != np.int64 or (len(counts) and counts.min() < 1):
+            raise MechanismError("counts must be an int64 vector of numbers of 1 or more: leave out what is not there.")
+        noisy = DiscreteGaussian(self.sigma_squared).perturb(counts)
+        places = np.flatnonzero(noisy > self.threshold).astype(np.int64)
+        return places, noisy[places]

@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Private choices: noisy max, permute-and-flip and the exponential mechanism, drawn exactly.
+
+Noise that is added to numbers is in ``noise``.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from veilwood.errors import MechanismError, PlanError
+from veilwood.privacy import entropy, samplers
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.noise import LARGEST_SCALE, Ints, fraction, integers, positive
+
+__all__ = [
+    "Bools",
+    "ExponentialMechanism",
+    "NoisyMax",
+    "PermuteAndFlip",
+    "RandomStopping",
+    "TrialBudget",
+    "uniform_below",
+]
+
+
+Floats = NDArray[np.float64]
+
+
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, init=False)
+class _Selection(ABC):
+    """Choice of one candidate by integer scores, over the last axis of an array."""
+
+    epsilon: Fraction
+    score_range: int
+
+    def __init__(self, epsilon: Fraction | int, score_range: int) -> None:
+        object.__setattr__(self, "epsilon", positive("epsilon", epsilon, LARGEST_SCALE))
+        if fraction("score_range", score_range).denominator != 1 or score_range <= 0:
+            raise MechanismError(
+                f"score_range must be a positive integer, got {score_range}. Hint: it is the most that the "
+                "change of one score can exceed the change of another between neighbours."
+            )
+        object.__setattr__(self, "score_range", int(score_range))
+        positive("score_range / epsilon", self._scale, LARGEST_SCALE)
+
+    @property
+    def _scale(self) -> Fraction:
+        return Fraction(self.score_range) / self.epsilon
+
+    @abstractmethod
+    def _choose(self, gaps: Ints, admissible: Bools) -> Ints:
+        """Return the chosen index in each row, given how far each score is below the best."""
+
+    def _law(self, accept: Floats) -> Floats:
+        """Return the probabilities, given exp(-epsilon * gap / score_range) of the admissible candidates."""
+        return _first_flip(accept)
+
+    def select(self, scores: ArrayLike, admissible: ArrayLike | None = None) -> Ints:
+        """Return the index chosen along the last axis, one for each row of scores.
+
+        Parameters
+        ----------
+        scores
+            Integers, shape (..., candidates); a larger score is better.
+        admissible
+            Booleans that broadcast to the shape of `scores`: candidates that may be chosen. Public: it must not
+            depend on the data.
+        """
+        gaps, mask = _gaps(scores, admissible)
+        rows = gaps.reshape(-1, gaps.shape[-1])
+        return self._choose(rows, mask.reshape(rows.shape)).reshape(gaps.shape[:-1])
+
+    def law(self, scores: ArrayLike, admissible: ArrayLike | None = None) -> Floats:
+        """Return the exact probability of each candidate, for one vector of scores."""
+        gaps, mask = _gaps(scores, admissible)
+        if gaps.ndim != 1:
+            raise MechanismError(f"scores must be one vector, got shape {gaps.shape}. Hint: call law row by row.")
+        probabilities = np.zeros(gaps.shape)
+        probabilities[mask] = self._law(np.exp(-gaps[mask] / float(self._scale)))
+        return probabilities
+
+
+class NoisyMax(_Selection):
+    """Private choice: add geometric noise of scale score_range/epsilon to every score and take the largest.
+
+    Ties are broken uniformly at random, which makes the law that of `PermuteAndFlip` (proofs/noisy-max.md).
+
+    Parameters
+    ----------
+    epsilon
+        Positive integer or ``Fraction``: what one choice costs.
+    score_range
+        The largest amount by which the change of one score can exceed the change of another when one neighbour
+        replaces the other. For scores that one added record can only raise, by at most 1: 1 under add-remove,
+        2 under replace-one.
+
+    Notes
+    -----
+    Guarantee
+
+    Neighbours: score vectors whose difference d has max(d) - min(d) <= score_range.
+    Bound: pure differential privacy with the given epsilon, each row of scores by itself.
+    Proof: proofs/noisy-max.md
+    Test: packages/veilwood/tests/privacy/test_selection.py::test_selection_loss_is_the_bound_and_attains_it
+
+    Examples
+    --------
+    >>> from veilwood.privacy.selection import NoisyMax
+    >>> NoisyMax(epsilon=1, score_range=1).law([3, 3]).tolist()
+    [0.5, 0.5]
+    >>> NoisyMax(epsilon=1, score_range=1).select([[0, 900], [900, 0]]).tolist()
+    [1, 0]
+    """
+
+    def _choose(self, gaps: Ints, admissible: Bools) -> Ints:
+        noisy = np.where(admissible, samplers.geometric(self._scale, gaps.size).reshape(gaps.shape) - gaps, _LOWEST)
+        return _one_of(noisy == noisy.max(axis=-1, keepdims=True))
+
+
+class PermuteAndFlip(_Selection):
+    """Private choice: go through the candidates in random order, keep each with probability exp(-epsilon gap / r).
+
+    The first one kept is the choice. Since coins and order are independent, that is a uniform one among those kept
+    (McKenna and Sheldon 2020).
+
+    Parameters
+    ----------
+    epsilon, score_range
+        As in ``NoisyMax``; the latter is the r above.
+
+    Notes
+    -----
+    Guarantee
+
+    Neighbours: score vectors whose difference d has max(d) - min(d) <= score_range.
+    Bound: pure differential privacy with the given epsilon, each row of scores by itself.
+    Proof: proofs/permute-and-flip.md
+    Test: packages/veilwood/tests/privacy/test_selection.py::test_selection_loss_is_the_bound_and_attains_it
+
+    Examples
+    --------
+    >>> from veilwood.privacy.selection import PermuteAndFlip
+    >>> PermuteAndFlip(epsilon=1, score_range=1).law([3, 2]).round(4).tolist()
+    [0.8161, 0.1839]
+    """
+
+    def _choose(self, gaps: Ints, admissible: Bools) -> Ints:
+        # A geometric reaches the gap with probability exp(-gap/scale): an exact coin.
+        return _one_of(admissible & (samplers.geometric(self._scale, gaps.size).reshape(gaps.shape) >= gaps))
+
+
+class ExponentialMechanism(_Selection):
+    """Private choice: each candidate with probability proportional to exp(epsilon score / score_range).
+
+    Drawn exactly, from one uniform number for each choice, with the same work whatever the scores. Prefer
+    `PermuteAndFlip` under pure epsilon (it is never worse) and this one under zCDP.
+
+    Parameters
+    ----------
+    epsilon, score_range
+        As in ``NoisyMax``.
+
+    Notes
+    -----
+    Guarantee
+
+    Neighbours: score vectors whose difference d has max(d) - min(d) <= score_range.
+    Bound: pure differential privacy with the given epsilon, and zero-concentrated with rho = epsilon^2/8, each row
+    of scores by itself.
+    Proof: proofs/exponential.md
+    Test: packages/veilwood/tests/privacy/test_selection.py::test_selection_loss_is_the_bound_and_attains_it
+
+    Examples
+    --------
+    >>> from veilwood.privacy.selection import ExponentialMechanism
+    >>> choice = ExponentialMechanism(epsilon=1, score_range=1)
+    >>> choice.rho
+    Fraction(1, 8)
+    >>> choice.law([3, 2]).round(4).tolist()
+    [0.7311, 0.2689]
+    """
+
+    @property
+    def rho(self) -> Fraction:
+        """The zCDP rho of one choice, by bounded range (Cesar and Rogers 2021)."""
+        return self.epsilon**2 / 8
+
+    def _choose(self, gaps: Ints, admissible: Bools) -> Ints:
+        return samplers.weighted_choice(gaps, admissible, self._scale)
+
+    def _law(self, accept: Floats) -> Floats:
+        return np.asarray(accept / accept.sum())
+
+
+_LOWEST = np.iinfo(np.int64).min
+
+
+def _one_of(mask: Bools) -> Ints:
+    """Return the index of a uniformly chosen true entry in each row; every row has one."""
+    nth = samplers.uniform_below(mask.sum(axis=-1))
+    return np.asarray((mask.cumsum(axis=-1) > nth[:, np.newaxis]).argmax(axis=-1))
+
+
+def _first_flip(accept: Floats) -> Floats:
+    """Return each candidate's probability to be the first kept, by its time of arrival t in a random order.
+
+    p_i = accept_i * integral over t in [0, 1] of the product over j != i of (1 - accept_j t): a polynomial, which
+    Gauss-Legendre quadrature integrates exactly, with no cancellation as all terms are positive.
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(accept.size // 2 + 1)
+    stays = 1 - accept * ((nodes + 1) / 2)[:, np.newaxis]  # by node and candidate
+    others = np.array([np.delete(stays, i, axis=1).prod(axis=1) for i in range(accept.size)])
+    return np.asarray(accept * (others @ (weights / 2)))
+
+
+def _gaps(scores: ArrayLike, admissible: ArrayLike | None) -> tuple[Ints, Bools]:
+    """Return how far each score is below the best admissible one (0 where not admissible), and the mask."""
+    exact = integers("scores", scores)
+    if exact.ndim == 0 or exact.shape[-1] == 0:
+        raise MechanismError(
+            f"scores must have at least one candidate on the last axis, got shape {exact.shape}. "
+            "Hint: the shape is (..., candidates)."
+        )
+    mask = np.ones(exact.shape, dtype=np.bool_)
+    if admissible is not None:
+        given = np.asarray(admissible)
+        if given.dtype != np.bool_:
+            raise MechanismError(f"admissible must be booleans, got {given.dtype}. Hint: pass `mask.astype(bool)`.")
+        try:
+            mask = np.broadcast_to(given, exact.shape)
+        except ValueError:
+            raise MechanismError(
+                f"admissible has shape {given.shape}, scores have {exact.shape}. Hint: they must broadcast."
+            ) from None
+        if not mask.any(axis=-1).all():
+            raise MechanismError("admissible leaves a row without candidates. Hint: allow at least one in each.")
+    best = np.where(mask, exact, _LOWEST).max(axis=-1, keepdims=True)
+    return np.where(mask, best - exact, 0), mask
+
+
+Outcome = TypeVar("Outcome")
+_MOST_TRIALS = 10**6  # on average: no search needs more
+
+
+def uniform_below(bound: int) -> int:
+    """Return a whole number from 0 to ``bound`` - 1, each exactly as likely, from fresh random bits.
+
+    >>> uniform_below(1)
+    0
+    """
+    if not 1 <= bound <= 1 << 63:
+        raise MechanismError(f"there is no uniform number below {bound}.")
+    limit = (1 << 64) - (1 << 64) % bound
+    while True:
+        word = int(entropy.words(1)[0])
+        if word < limit:
+            return word % bound
+
+
+class TrialBudget:
+    """What a search has charged for one trial: its doors take from it, none for other neighbours or more than is left.
+
+    A trial may set units aside by one secret key. Where a unit is then in one part only, what is released of each part
+    may cost the whole; otherwise all that a trial releases adds up.
+
+    Notes
+    -----
+    Guarantee
+
+    The lemma "one trial" of proofs/private-search.md, attacked by packages/veilwood/tests/privacy/test_stopping.py.
+    """
+
+    def __init__(self, loss: Loss, neighbours: Neighbours) -> None:
+        self.loss, self.neighbours = loss, neighbours
+        self._taken = [Loss.zero(), Loss.zero()]  # of the units trained on, and of those set aside
+
+    def take(self, loss: Loss, neighbours: Neighbours, *, aside: bool = False) -> None:
+        """Take the loss of a release, of the units set aside or of the others; refuse one that was not charged."""
+        if neighbours != self.neighbours:
+            raise PlanError(f"a trial that protects {neighbours} is no part of a search for {self.neighbours}.")
+        taken = list(self._taken)
+        taken[aside] += loss
+        together = taken if neighbours.in_one_part else [taken[0] + taken[1]]
+        if not all(part.fits(self.loss) for part in together):
+            raise PlanError(f"a trial that costs {loss} more exceeds the {self.loss} that the search has charged.")
+        self._taken = taken
+
+
+@dataclass(frozen=True)
+class RandomStopping:
+    """Run a trial a random number of times, and keep the best outcome only.
+
+    The number follows the logarithmic law: P(k) proportional to (1 - 1 / odds)^k / k for k = 1, 2, ... It does not
+    depend on the data, and must stay secret together with everything but the best outcome: so must the time it takes.
+
+    Attributes
+    ----------
+    trial_epsilon : Fraction
+        What one trial costs, pure.
+    odds : int
+        The larger, the more trials: on average (odds - 1) / ln(odds).
+
+    Notes
+    -----
+    Guarantee
+
+    2 ``trial_epsilon``, pure, for the best outcome with its score (proofs/private-search.md, attacked by
+    packages/veilwood/tests/privacy/test_stopping.py).
+
+    Examples
+    --------
+    >>> stopping = RandomStopping(Fraction(1, 4), 100)
+    >>> stopping.epsilon, round(stopping.mean_trials, 1)
+    (Fraction(1, 2), 21.5)
+    """
+
+    trial_epsilon: Fraction
+    odds: Fraction | int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "odds", int(self.odds) if self.odds == int(self.odds) else self.odds)
+        if not isinstance(self.odds, int) or not 2 <= self.odds <= 100 * _MOST_TRIALS or self.trial_epsilon <= 0:
+            raise MechanismError(
+                "random stopping takes odds of 2 or more, a whole number, and trials that cost something."
+            )
+
+    @property
+    def epsilon(self) -> Fraction:
+        """What the best outcome costs."""
+        return 2 * self.trial_epsilon
+
+    @property
+    def score_range(self) -> int:
+        """How far one unit moves what is compared: trials are private themselves, so it is one trial."""
+        return 1
+
+    @property
+    def mean_trials(self) -> float:
+        """Trials to expect."""
+        return (int(self.odds) - 1) / math.log(self.odds)
+
+    @classmethod
+    def with_mean(cls, trial_epsilon: Fraction, trials: float) -> RandomStopping:
+        """Return the one with at least so many trials on average."""
+        if not 1 <= trials <= _MOST_TRIALS:
+            raise MechanismError(f"{trials} trials on average are not between 1 and {_MOST_TRIALS:,}.")
+        odds = 2
+        while cls(trial_epsilon, odds).mean_trials < trials:
+            odds += 1 + odds // 50
+        return cls(trial_epsilon, odds)
+
+    def draw(self) -> int:
+        """Draw how many trials there are, exactly: a geometric number, kept with probability one in itself."""
+        while True:
+            trials = 1
+            while uniform_below(int(self.odds)):
+                trials += 1
+            if uniform_below(trials) == 0:
+                return trials
+
+    def best(self, trial: Callable[[], Outcome], better: Callable[[Outcome, Outcome], bool]) -> Outcome:
+        """Run the trials and return the best outcome; ``better`` is a strict total order of outcomes."""
+        found = trial()
+        for _ in range(self.draw() - 1):
+            another = trial()
+            if better(another, found):
+                found = another
+        return found

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ed25519 signatures of plans and models, kept in a file beside them: who signed what.
+
+A signature attests who, not that the run was honest: whoever holds the key may sign a model that was never noised. A
+key inside a file proves nothing, so whoever verifies brings the public key.
+
+What is signed is one statement, as canonical JSON behind a fixed line that names its purpose:
+
+| of a model | of a plan |
+|---|---|
+| hash of the whole file, certificate, plan hash, schema hash, ledger and its entry | plan hash, schema hash |
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import os
+import stat
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from veilwood.errors import SignatureError, VeilwoodError, shown
+from veilwood.privacy.certificate import PrivacyStatement
+from veilwood.privacy.plan import Plan
+from veilwood.safe_io import read_file, read_json, write_file
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+__all__ = [
+    "PublicKey",
+    "check",
+    "match",
+    "new_key",
+    "signature_path",
+    "statement_of_model",
+    "statement_of_plan",
+    "write",
+]
+
+PublicKey = str | bytes | PathLike[str]
+"""The path of a public key, or the key itself as PEM text."""
+
+_PURPOSE: Final = b"veilwood signature 1\n"
+_MOST_BYTES_OF_A_KEY: Final = 10_000
+_MOST_BYTES: Final = 1 << 26
+
+
+# -- what is signed ---------------------------------------------------------------------------------------------------
+
+
+def statement_of_model(certificate: PrivacyStatement, content: bytes) -> dict[str, Any]:
+    """Return what a signature of a model file says."""
+    return {
+        "kind": "model",
+        "model_hash": hashlib.sha256(content).hexdigest(),
+        "plan_hash": certificate.plan_hash,
+        "schema_hash": certificate.schema_hash,
+        "ledger": certificate.ledger,
+        "ledger_entry": certificate.ledger_entry,
+        "certificate": certificate.to_dict(),
+    }
+
+
+def statement_of_plan(plan: Plan) -> dict[str, Any]:
+    """Return what a signature of a plan says; its hash covers everything in it."""
+    return {"kind": "plan", "plan_hash": plan.fingerprint(), "schema_hash": plan.schema_hash}
+
+
+def _signed_bytes(statement: dict[str, Any]) -> bytes:
+    return _PURPOSE + json.dumps(statement, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
+
+
+def new_key(path: str | PathLike[str]) -> Path:
+    """Draw a key pair: the private key at ``path``, readable by its owner only, the public one beside it.
+
+    Returns
+    -------
+    Path
+        Of the public key, which ends in ``.pub``: give it to those who verify, by a way that they trust.
+    """
+    _cryptography()
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+    key = Ed25519PrivateKey.generate()
+    private, public = Path(path), Path(f"{os.fspath(path)}.pub")
+    for place in (private, public):
+        if place.exists():
+            raise SignatureError(f"{shown(str(place))} exists already. Hint: give the path of a new key.")
+    try:
+        # Made with these rights from the start: it is never readable by others, not even for a moment.
+        handle = os.open(private, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(handle, "wb") as file:
+            file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    except OSError as error:
+        raise SignatureError(f"cannot write {shown(str(private))}: {error.strerror or error}.") from None
+    write_file(public, key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    return public
+
+
+def _private_key(path: str | PathLike[str]) -> Ed25519PrivateKey:
+    _cryptography()
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    content = _read(Path(path), "key")
+    if os.name == "posix" and stat.S_IMODE(os.stat(path).st_mode) & 0o077:
+        raise SignatureError(f"{shown(str(path))} can be read by others. Hint: chmod 600, or make a new key.")
+    try:
+        key = load_pem_private_key(content, password=None)
+    except (ValueError, TypeError) as error:
+        raise SignatureError(f"{shown(str(path))} is not a private key that can be read ({shown(error)}).") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise SignatureError(f"{shown(str(path))} is not an Ed25519 key. Hint: veilwood sign --new-key KEY")
+    return key
+
+
+def _public_key(key: PublicKey) -> Ed25519PublicKey:
+    _cryptography()
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    if not isinstance(key, str | bytes | PathLike):
+        raise SignatureError(f"signed_by={shown(key)} is not a key. Hint: the path of a public key, or its PEM text.")
+    text = key.encode(errors="replace") if isinstance(key, str) else key
+    content = text if isinstance(text, bytes) and text.lstrip().startswith(b"-----BEGIN") else None
+    if content is None:
+        content = _read(Path(os.fsdecode(key)), "key")
+    try:
+        read = load_pem_public_key(content)
+    except (ValueError, TypeError):
+        raise SignatureError("signed_by is not a public key. Hint: the file that ends in .pub.") from None
+    if not isinstance(read, Ed25519PublicKey):
+        raise SignatureError("signed_by is not an Ed25519 key. Hint: the file that ends in .pub.")
+    return read
+
+
+def _name_of(key: Ed25519PublicKey) -> str:
+    """A short name of a key, for messages only."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    return hashlib.sha256(key.public_bytes(Encoding.Raw, PublicFormat.Raw)).hexdigest()[:16]
+
+
+# -- signing and verifying --------------------------------------------------------------------------------------------
+
+
+def signature_path(path: str | PathLike[str]) -> Path:
+    """Where the signature of a file stands: beside it, with ``.sig`` added."""
+    return Path(f"{os.fspath(path)}.sig")
+
+
+def write(path: str | PathLike[str], statement: dict[str, Any], key: str | PathLike[str]) -> Path:
+    """Sign a statement about the file at ``path`` and write the signature beside it."""
+    private = _private_key(key)
+    signed = {
+        "format": 1,
+        "key": _name_of(private.public_key()),
+        "signature": base64.b64encode(private.sign(_signed_bytes(statement))).decode(),
+        "statement": statement,
+    }
+    place = signature_path(path)
+    write_file(place, (json.dumps(signed, indent=1, sort_keys=True) + "\n").encode())
+    return place
+
+
+def check(path: str | PathLike[str], signed_by: PublicKey, kind: str) -> dict[str, Any]:
+    """Return the statement beside a file that the holder of a key has signed; refuse everything else.
+
+    Nothing of it is believed before the signature was verified. Whether the statement is true of the file is asked by
+    ``match``.
+    """
+    from_cryptography = _cryptography()
+    key = _public_key(signed_by)
+    place = signature_path(path)
+    name = shown(str(place))
+    if not place.exists():
+        raise SignatureError(f"there is no signature {name}. Hint: ask the signer for it, or leave signed_by out.")
+    try:
+        signed = read_json(_read(place, "signature"))
+        statement, given = signed["statement"], base64.b64decode(signed["signature"], validate=True)
+        if not isinstance(statement, dict) or signed["format"] != 1:
+            raise TypeError
+        message, who = _signed_bytes(statement), str(signed["key"])
+    except SignatureError:
+        raise
+    except (VeilwoodError, KeyError, TypeError, ValueError, binascii.Error, RecursionError):
+        raise SignatureError(f"{name} is damaged: it cannot be read as a signature.") from None
+    try:
+        key.verify(given, message)
+    except from_cryptography:
+        if who != _name_of(key):
+            raise SignatureError(
+                f"{name} is of another key ({shown(who)}, not {_name_of(key)}). Hint: use the signer's public key."
+            ) from None
+        raise SignatureError(f"{name} is broken: it is not what the holder of the key has signed.") from None
+    if statement.get("kind") != kind:
+        raise SignatureError(f"{name} is of a {shown(statement.get('kind'))}, not of a {kind}.")
+    return statement
+
+
+def match(path: str | PathLike[str], statement: dict[str, Any], truth: dict[str, Any]) -> None:
+    """Refuse a statement, signed as it may be, that is not about this file."""
+    differs = sorted(name for name in {*statement, *truth} if statement.get(name) != truth.get(name))
+    if differs:
+        raise SignatureError(
+            f"{shown(str(signature_path(path)))} is of another file: {', '.join(map(shown, differs[:4]))} differs."
+        )
+
+
+def _read(path: Path, what: str) -> bytes:
+    most = _MOST_BYTES if what == "signature" else _MOST_BYTES_OF_A_KEY
+    try:
+        content = read_file(path, most)
+    except (OSError, ValueError) as error:  # ours are among them
+        reason = getattr(error, "strerror", None) or error
+        raise SignatureError(f"cannot read the {what} {shown(str(path))}: {reason}.") from None
+    if len(content) > most:
+        raise SignatureError(f"{shown(str(path))} is too long for a {what}.")
+    return content
+
+
+def _cryptography() -> type[Exception]:
+    """Return how a wrong signature is reported, or say how to get signatures at all."""
+    try:
+        from cryptography.exceptions import InvalidSignature
+    except ImportError:
+        raise SignatureError("signatures need cryptography. Hint: pip install veilwood[sign]") from None
+    return InvalidSignature

@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One measurement of a plan: what is measured, how far one unit can move it, and the noise that hides that.
+
+Steps are put together in ``plan`` and carried out by ``door``.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, Final, Literal, TypeAlias
+
+from veilwood.errors import PlanError, shorten, shown
+from veilwood.privacy.joint_noise import MOST_CELLS_TOGETHER, JointLaplace
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, StandingOut
+from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAndFlip, RandomStopping
+from veilwood.safe_io import are_whole, rational
+
+Noise: TypeAlias = DiscreteLaplace | DiscreteGaussian | JointLaplace | SparseLaplace | StandingOut
+
+
+Selection: TypeAlias = NoisyMax | PermuteAndFlip | ExponentialMechanism | RandomStopping
+
+
+_MECHANISMS = (
+    DiscreteLaplace,
+    DiscreteGaussian,
+    JointLaplace,
+    SparseLaplace,
+    StandingOut,
+    NoisyMax,
+    PermuteAndFlip,
+    ExponentialMechanism,
+    RandomStopping,
+)
+
+
+BACKEND_VARIABLE = "VEILWOOD_NOISE_BACKEND"
+"""Environment variable: "veilwood" (default) or "opendp" decides who draws additive noise."""
+
+
+_SIZES: Final = "sizes"  # of tables, a parameter of a mechanism that is several numbers
+MOST_CELLS = 10**30  # in any direction: more than any step has; what a file says beyond it is no plan
+
+
+@dataclass(frozen=True)
+class Step:
+    """One measurement of a plan: what is measured, how much one unit can move it, and the noise for that.
+
+    ``mechanism`` None means that no noise is added, which only an unbounded loss allows. ``choices`` is how many of a
+    step's selections one row can influence.
+    """
+
+    name: str
+    loss: Loss
+    mechanism: Noise | Selection | None
+    sensitivity: int
+    shape: tuple[int, ...]
+    choices: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.choices <= MOST_CELLS:
+            raise PlanError(f"step {shown(self.name)} has {shown(self.choices)} choices by one row, not 1 or more.")
+        promises = self.loss.epsilon is not None or self.loss.rho is not None
+        if promises and not self.keeps_its_loss:
+            raise PlanError(
+                f"step {shown(self.name)} promises {self.cost}, and {self.describe} at sensitivity {self.sensitivity} "
+                "does not keep that. Hint: counting_step, sparse_step and selecting_step choose the noise."
+            )
+
+    @property
+    def keeps_its_loss(self) -> bool:
+        """Whether the noise, recomputed from its exact parameters and the sensitivity, costs no more than promised.
+
+        A loss makes up to two statements, epsilon and rho, and plans add up either: both must hold.
+        """
+        if isinstance(self.mechanism, StandingOut):  # the one that has a delta of its own
+            return self.mechanism.keeps(self.loss, self.sensitivity)
+        epsilon, rho = self._costs()
+        if rho is None:  # no noise at all
+            return False
+        if self.loss.rho is not None and rho > self.loss.rho:
+            return False
+        if self.loss.delta > 0:  # a part of rho, whose epsilon is not its own (Loss.part)
+            return self.loss.rho is not None
+        return epsilon is not None and self.loss.epsilon is not None and epsilon <= self.loss.epsilon
+
+    def _costs(self) -> tuple[Fraction | None, Fraction | None]:
+        """Epsilon and rho that the mechanism costs at this sensitivity; None where it keeps none."""
+        match self.mechanism:
+            case None | StandingOut():
+                return None, None
+            case (DiscreteLaplace() | JointLaplace() | SparseLaplace()) as noise:
+                epsilon = noise.epsilon(self.sensitivity)
+                return epsilon, epsilon**2 / 2
+            case DiscreteGaussian() as noise:
+                return None, noise.rho(self.sensitivity)
+            case choice if choice.score_range < self.sensitivity:
+                return None, None
+            case choice:
+                return choice.epsilon * self.choices, choice.epsilon**2 * self.choices / _rho_divisor(choice)
+
+    @property
+    def describe(self) -> str:
+        """The mechanism in words."""
+        match self.mechanism:
+            case DiscreteLaplace(scale=scale):
+                return f"discrete Laplace, scale {amount(float(scale))}"
+            case DiscreteGaussian(sigma_squared=variance):
+                return f"discrete Gaussian, sigma {amount(float(variance) ** 0.5)}"
+            case JointLaplace(scale=scale):
+                return f"joint Laplace, scale {amount(float(scale))}"
+            case SparseLaplace(scale=scale, gap=gap):
+                chance = -math.expm1(-1 / gap)
+                kind = f"sparse Laplace, scale {amount(float(scale))}"
+                return f"{kind}, an empty cell turns up with probability {chance:.3g}"
+            case StandingOut(sigma_squared=variance, threshold=threshold):
+                return f"discrete Gaussian, sigma {amount(float(variance) ** 0.5)}, what is above {threshold} comes out"
+            case None:
+                return "no noise"
+            case selection:
+                return f"{type(selection).__name__}, epsilon {float(selection.epsilon):.6g}"
+
+    @property
+    def cost(self) -> str:
+        """The loss in words; parts of a zCDP budget compose by rho, so that is what they state."""
+        return (
+            f"rho={float(self.loss.rho):.4g}" if self.loss.delta > 0 and self.loss.rho is not None else str(self.loss)
+        )
+
+    @cached_property
+    def variance(self) -> float:
+        """Variance of the noise on one number, exact but for joint noise (``joint_moments``); 0 without noise."""
+        return self.mechanism.variance if isinstance(self.mechanism, Noise) else 0.0
+
+    @property
+    def table_cells(self) -> tuple[int, ...]:
+        """Cells of each table that is released: of several, if they get their noise together."""
+        return self.mechanism.sizes if isinstance(self.mechanism, JointLaplace) else self.shape[:1]
+
+    @property
+    def table_variances(self) -> tuple[float, ...]:
+        """Of the noise on a cell of each of these tables."""
+        return self.mechanism.variances if isinstance(self.mechanism, JointLaplace) else (self.variance,)
+
+    @property
+    def total_variance(self) -> float:
+        """Of the noise on the sum of a table's cells."""
+        return (
+            self.mechanism.moments.total if isinstance(self.mechanism, JointLaplace) else self.shape[0] * self.variance
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, in words and, under "exact", as exact numbers in text."""
+        return {
+            "name": self.name,
+            "mechanism": self.describe,
+            "sensitivity": self.sensitivity,
+            "shape": list(self.shape),
+            "choices": self.choices,
+            "loss": self.cost,
+            "exact": {**loss_to_dict(self.loss), "mechanism": _mechanism_to_dict(self.mechanism)},
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Step:
+        """Read what ``to_dict`` wrote."""
+        exact, name, shape = data["exact"], data["name"], tuple(data["shape"])
+        numbers = (*shape, data["sensitivity"], data["choices"])
+        if not isinstance(name, str) or not are_whole(numbers, 0, MOST_CELLS):
+            raise PlanError(f"step {shorten(str(name))!r} is not made of whole numbers.")
+        mechanism = _mechanism_from_dict(exact["mechanism"])
+        return cls(name, loss_from_dict(exact), mechanism, data["sensitivity"], shape, data["choices"])
+
+
+def amount(value: float) -> str:
+    """Write a number with six digits that count, as people do: millions without a power of ten.
+
+    >>> amount(2219570.4), amount(0.5), amount(20.0)
+    ('2,219,570', '0.5', '20')
+    """
+    rounded = float(f"{value:.6g}")
+    return f"{rounded:,.0f}" if 1e6 <= abs(rounded) < 1e15 else f"{rounded:.6g}"
+
+
+def _rho_divisor(choice: Selection | type[Selection]) -> int:
+    """The d in rho = epsilon^2 / d of one choice: 8 for the exponential mechanism, 2 for any pure mechanism."""
+    kind = choice if isinstance(choice, type) else type(choice)
+    return 8 if kind is ExponentialMechanism else 2
+
+
+def to_plain(loss: Loss, steps: Iterable[Step]) -> tuple[dict[str, str | None], list[dict[str, Any]]]:
+    """Return the loss and the steps of a plan as plain values."""
+    return loss_to_dict(loss), [step.to_dict() for step in steps]
+
+
+def loss_to_dict(loss: Loss) -> dict[str, str | None]:
+    """Return a loss as exact numbers in text."""
+    return {
+        "epsilon": None if loss.epsilon is None else str(loss.epsilon),
+        "delta": str(loss.delta),
+        "rho": None if loss.rho is None else str(loss.rho),
+    }
+
+
+def loss_from_dict(data: Mapping[str, Any]) -> Loss:
+    """Read what ``loss_to_dict`` wrote."""
+    epsilon, delta, rho = (
+        None if data[key] is None else rational(data[key], key) for key in ("epsilon", "delta", "rho")
+    )
+    return Loss(epsilon, Fraction(0) if delta is None else delta, rho)
+
+
+def _mechanism_to_dict(mechanism: Noise | Selection | None) -> dict[str, str] | None:
+    if mechanism is None:
+        return None
+    facts = {f.name: getattr(mechanism, f.name) for f in fields(mechanism)}
+    texts = {name: " ".join(map(str, fact)) if name == _SIZES else str(fact) for name, fact in facts.items()}
+    return {"kind": type(mechanism).__name__} | texts
+
+
+def _mechanism_from_dict(data: Mapping[str, str] | None) -> Noise | Selection | None:
+    if data is None:
+        return None
+    (kind,) = (known for known in _MECHANISMS if known.__name__ == data["kind"])
+    numbers = {key: _parameter(key, value) for key, value in data.items() if key != "kind"}
+    made: Noise | Selection = kind(**numbers)
+    return made
+
+
+def _parameter(name: str, text: str) -> Any:
+    """Read a parameter of a mechanism."""
+    if name == _SIZES:
+        sizes = text.split() if isinstance(text, str) and len(text) <= 4 * MOST_CELLS_TOGETHER else None
+        if sizes is None or not all(size.isdecimal() and size.isascii() for size in sizes):
+            raise PlanError("sizes of tables are whole numbers, with blanks between them.")
+        return tuple(map(int, sizes))
+    return text if name == "backend" else rational(text, name)
+
+
+def counting_step(
+    name: str, shape: tuple[int, ...], loss: Loss, neighbours: Neighbours, *, l1: int, squared_l2: int
+) -> Step:
+    """Plan the release of integer sums with additive noise.
+
+    Parameters
+    ----------
+    l1, squared_l2 : int
+        Norms of the largest non-negative vector that one row can add to the sums.
+
+    Notes
+    -----
+    Guarantee
+
+    The step costs exactly ``loss``: discrete Laplace of scale sensitivity / epsilon for pure epsilon
+    (proofs/discrete-laplace.md), discrete Gaussian with sigma^2 = sensitivity^2 / (2 rho) otherwise
+    (proofs/discrete-gaussian.md). Attacked by packages/veilwood-audit/tests/test_audit.py::test_halved_noise_is_caught.
+    """
+    if loss.epsilon is None:
+        return Step(name, loss, None, neighbours.l1(l1), shape)
+    backend: Any = os.environ.get(BACKEND_VARIABLE, "veilwood")
+    if loss.delta == 0:
+        sensitivity = neighbours.l1(l1)
+        return Step(name, loss, DiscreteLaplace(Fraction(sensitivity) / loss.epsilon, backend), sensitivity, shape)
+    if loss.rho is None or loss.rho == 0:
+        raise PlanError(f"step {name!r} has no zCDP budget for Gaussian noise.")
+    sensitivity = neighbours.squared_l2(squared_l2)
+    return Step(name, loss, DiscreteGaussian(Fraction(sensitivity) / (2 * loss.rho), backend), sensitivity, shape)
+
+
+def joint_step(name: str, sizes: Sequence[int], n_classes: int, loss: Loss, neighbours: Neighbours) -> Step:
+    """Plan the release of tables of class counts, one below the other; each row is in one cell of every table.
+
+    Notes
+    -----
+    Guarantee
+
+    The step costs exactly ``loss``, which is pure epsilon (proofs/joint-laplace.md, attacked by
+    packages/veilwood/tests/privacy/test_joint_noise.py).
+    """
+    if loss.epsilon is None or loss.delta > 0:
+        raise PlanError(f"step {name!r} takes pure epsilon. Hint: delta=0.")
+    sensitivity = neighbours.l1(1)  # the norm of a row is 1, and rows add up at most
+    mechanism = JointLaplace(Fraction(sensitivity) / loss.epsilon, sizes)
+    return Step(name, loss, mechanism, sensitivity, (sum(sizes), n_classes))
+
+
+def sparse_step(name: str, n_cells: int, loss: Loss, neighbours: Neighbours, *, l1: int) -> Step:
+    """Plan the release of counts of up to ``n_cells`` cells, nearly all of them empty; ``l1`` as in ``counting_step``.
+
+    Notes
+    -----
+    Guarantee
+
+    The step costs exactly ``loss``, which is pure epsilon (proofs/sparse-counts.md, attacked by
+    packages/veilwood/tests/privacy/test_sparse_noise.py).
+    """
+    sensitivity = neighbours.l1(l1)
+    if loss.epsilon is None:
+        return Step(name, loss, None, sensitivity, (n_cells,))
+    if loss.delta > 0:
+        raise PlanError(f"step {name!r} takes pure epsilon. Hint: delta=0.")
+    return Step(name, loss, SparseLaplace(Fraction(sensitivity) / loss.epsilon), sensitivity, (n_cells,))
+
+
+def standing_out_step(
+    name: str, shape: tuple[int, ...], loss: Loss, neighbours: Neighbours, *, things_per_row: int
+) -> Step:
+    """Plan the release of things that are not known before, of which a row adds one to ``things_per_row`` at most.
+
+    Notes
+    -----
+    Guarantee
+
+    The step costs at most ``loss``, an epsilon and a delta (proofs/discover.md, attacked by
+    packages/veilwood/tests/privacy/test_standing_out.py).
+    """
+    sensitivity = neighbours.squared_l2(things_per_row)
+    if loss.epsilon is None:
+        return Step(name, loss, None, sensitivity, shape)
+    own = Loss(loss.epsilon, loss.delta)
+    # A unit alone can have so many things; of two that replace each other, each can.
+    things, most = neighbours.l1(things_per_row), neighbours.unit.at_most
+    mechanism = StandingOut.for_loss(own, squared_l2=sensitivity, most=most, things=things)
+    return Step(name, own, mechanism, sensitivity, shape)
+
+
+def selecting_step(
+    name: str,
+    shape: tuple[int, ...],
+    loss: Loss,
+    neighbours: Neighbours,
+    *,
+    score_range: int,
+    selections_per_row: int = 1,
+    by: Literal["flip", "exponential"] = "flip",
+) -> Step:
+    """Plan private choices, one for each row of a table of scores of at most ``shape``.
+
+    Parameters
+    ----------
+    score_range : int
+        Range of the scores when one row is added (proofs/permute-and-flip.md).
+    selections_per_row : int
+        How many of the choices one row of the data can influence: 1 for the nodes of one level of one tree.
+
+    Notes
+    -----
+    Guarantee
+
+    The step costs at most ``loss``. A unit of k rows, or a replaced row, changes scores in several nodes; their
+    ranges add up to ``neighbours.score_range(score_range)``, which is the range each choice is calibrated to
+    (proofs/selection-levels.md, attacked by packages/veilwood-audit/tests/test_audit.py::test_levels_of_selections_cost_their_loss).
+    """
+    sensitivity = neighbours.score_range(score_range)
+    if loss.epsilon is None:
+        return Step(name, loss, None, sensitivity, shape)
+    mechanism = PermuteAndFlip if by == "flip" else ExponentialMechanism
+    if loss.delta == 0:
+        epsilon = loss.epsilon / selections_per_row
+    else:
+        if loss.rho is None or loss.rho == 0:
+            raise PlanError(f"step {name!r} has no zCDP budget for its selections.")
+        squared = _rho_divisor(mechanism) * loss.rho / selections_per_row
+        epsilon = Fraction(math.isqrt(math.floor(squared * 10**24)), 10**12)  # rounded down
+    return Step(name, loss, mechanism(epsilon, sensitivity), sensitivity, shape, selections_per_row)

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One pass over rows: route them through a forest, add up what its leaves see, or read what its leaves say.
+
+Where numba is installed the work is done by ``kernels``, on threads that each own some trees or rows; the numpy
+twins here, and ``gpu`` where it is in use, give identical results. The sums are exact integers and private: only
+the door may see them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from joblib import effective_n_jobs
+from numpy.typing import NDArray
+
+from veilwood.data.batches import Batch
+from veilwood.data.counts import COIN, AddsUpCells, Cells, Coins, Split, Way, codes_of
+from veilwood.engines import gpu
+from veilwood.trees.forest import LEAF, Forest, Ints
+
+__all__ = [
+    "HAVE_NUMBA",
+    "Assignment",
+    "Counts",
+    "LeafCount",
+    "leaf_totals",
+    "on_threads",
+    "route",
+    "sum_over_trees",
+    "tree_tables",
+    "way_through",
+]
+
+
+def way_through(
+    forest: Forest,
+    tree: int,
+    n_codes: Sequence[int],
+    columns: Sequence[int] | None = None,
+    leaf: Callable[[int], Way] = int,
+) -> Way:
+    """Return the tests that lead a row through a tree to its leaf, or to what ``leaf`` says of it.
+
+    ``columns`` gives the column of each feature, where the forest has some of them only.
+    """
+
+    def below(node: int) -> Way:
+        feature, child, cut = int(forest.feature[node]), int(forest.child[node]), int(forest.cut[node])
+        if feature == LEAF:
+            return leaf(child)
+        column = feature if columns is None else columns[feature]
+        if cut == 0:
+            return below(child + 1)
+        if cut > 0:
+            return Split(column, (0, cut), (below(child), below(child + 1)))
+        branches = forest.lookup[-1 - cut : -1 - cut + n_codes[column]]
+        return codes_of(column, branches, lambda branch: below(child + branch))
+
+    return below(int(forest.roots[tree]))
+
+
+def tree_tables(
+    forest: Forest, n_codes: Sequence[int], columns: Sequence[int] | None = None, more: Sequence[Way] = ()
+) -> list[Cells]:
+    """Return a table for each tree, whose cells are its leaves; ``more`` tests may leave rows out."""
+    return [
+        Cells((way_through(forest, tree, n_codes, columns), -start, *more), end - start)
+        for tree, (start, end) in enumerate(pairwise(forest.tree_leaves.tolist()))
+    ]
+
+
+Codes: TypeAlias = NDArray[np.uint16]
+Counts: TypeAlias = NDArray[np.int64]
+
+HAVE_NUMBA = importlib.util.find_spec("numba") is not None
+_KEYSTREAM_ROWS = 4096  # rows whose tree assignment comes from one call of the keyed function
+
+
+class Assignment(NamedTuple):
+    """Gives each record to one tree, by a keyed function of its place in the data (Bojarski, disjoint trees).
+
+    Notes
+    -----
+    Guarantee
+
+    The trees of different records are independent and do not depend on any record's value or on how many records
+    there are, so a forest on disjoint records is as private as one tree (proofs/disjoint-trees.md, attacked by
+    packages/veilwood-audit/tests/test_audit.py::test_shuffle_and_cut_is_caught).
+    """
+
+    key: bytes
+    n_trees: int
+
+    def __repr__(self) -> str:
+        """Keep the key out of logs: workers of a cluster log what fails with its arguments."""
+        return f"Assignment(to {self.n_trees} trees)"
+
+    def trees(self, partition: int, first_row: int, n_rows: int) -> Ints:
+        """Return the tree of rows ``first_row`` up to ``first_row + n_rows`` of a partition."""
+        first_block = first_row // _KEYSTREAM_ROWS
+        last_block = (first_row + max(n_rows, 1) - 1) // _KEYSTREAM_ROWS
+        stream = b"".join(
+            hashlib.shake_256(self.key + partition.to_bytes(8, "big") + block.to_bytes(8, "big")).digest(
+                4 * _KEYSTREAM_ROWS
+            )
+            for block in range(first_block, last_block + 1)
+        )
+        words = np.frombuffer(stream, "<u4").astype(np.uint64)
+        start = first_row - first_block * _KEYSTREAM_ROWS
+        # Multiply-shift: any fixed law that ignores the data will do, this one is uniform to 1 part in 2^32 / n_trees.
+        return ((words[start : start + n_rows] * np.uint64(self.n_trees)) >> np.uint64(32)).astype(np.int32)
+
+
+def leaf_totals(
+    forest: Forest,
+    batches: Iterable[Batch],
+    *,
+    n_classes: int | None,
+    target_levels: int = 1,
+    assignment: Assignment | None = None,
+    n_jobs: int | None = 1,
+    fast: bool = HAVE_NUMBA,
+) -> Counts:
+    """Return, for each leaf, how many rows of each class reach it; for regression the rotated pair of sums.
+
+    Parameters
+    ----------
+    forest : Forest
+        The public structure.
+    batches : iterable of Batch
+        Encoded rows with their targets.
+    n_classes : int or None
+        Number of classes, or None for regression, where a target y in 0..target_levels adds y to the first
+        column and target_levels - y to the second (the rotated pair, proofs/rotated-pair.md).
+    assignment : Assignment, optional
+        Counts each row in one tree only.
+    fast : bool
+        Use the compiled kernel; its numpy twin gives the same integers.
+
+    Returns
+    -------
+    ndarray of int64, shape (n_leaves, n_classes or 2)
+        Exact, hence private.
+    """
+    rows = ((batch.codes, batch.target, _trees_of(batch, assignment)) for batch in batches)
+    if gpu.IN_USE.get():
+        return gpu.leaf_totals(forest, rows, n_classes=n_classes, target_levels=target_levels)
+    totals = np.zeros((forest.n_leaves, n_classes or 2), np.int64)
+    if fast:
+        forest.derive()
+    for codes, classes, own in rows:
+        target = np.ascontiguousarray(classes, np.int32)
+        if fast:
+            add = _fast_adder(forest, codes, target, own, 0 if n_classes else target_levels, totals)
+            on_threads(add, forest.n_trees, n_jobs)
+        else:
+            _numpy_add(forest, codes, target, own, n_classes, target_levels, totals)
+    return totals
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LeafCount:
+    """Counts the leaves of a forest (``batches.Count``), and can say what it counts (``cells.SaidCount``)."""
+
+    forest: Forest
+    n_classes: int | None
+    target_levels: int = 1
+    assignment: Assignment | None = None
+
+    def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Counts:
+        """Return the totals of these batches."""
+        return leaf_totals(
+            self.forest, batches, n_classes=self.n_classes, target_levels=self.target_levels,
+            assignment=self.assignment, n_jobs=n_jobs,
+        )  # fmt: skip
+
+    def by_cells(self, answer: AddsUpCells, n_codes: Sequence[int]) -> Counts:
+        """Return the totals out of answers: a table for each tree, or one for all where each row is in one tree."""
+        forest = self.forest
+        what: Any = "classes" if self.n_classes else "pair"
+        if self.assignment is not None:
+            trees = tuple(way_through(forest, tree, n_codes) for tree in range(forest.n_trees))
+            own = Split(COIN, tuple(range(forest.n_trees)), trees)
+            (totals,) = answer([Cells((own,), forest.n_leaves)], what, Coins(self.assignment.key, forest.n_trees))
+            return totals
+        return np.concatenate(answer(tree_tables(forest, n_codes), what))
+
+
+def _fast_adder(
+    forest: Forest, codes: Codes, target: Ints, own: Ints | None, levels: int, totals: Counts
+) -> Callable[[int, int], None]:
+    """Choose the kernel: by columns where every row visits every tree and trees are not huge, else row by row."""
+    from veilwood import kernels
+
+    ends = np.append(forest.roots[1:], forest.n_nodes)
+    if own is not None or (ends - forest.roots).max() > kernels.MOST_PLACES:
+        owner = kernels.NO_OWNER if own is None else own
+        return partial(kernels.add_rows, *_arrays(forest), np.ascontiguousarray(codes), target, owner, levels, totals)
+    columns = np.ascontiguousarray(codes.T)
+    few = columns.max(axis=1, initial=0) < 32  # codes of a column, so that 32 bits tell them apart
+    bits = np.where(few[forest.feature], forest.lookup_bits, 0).astype(np.uint32)
+    top = forest.roots + np.add.reduceat(forest.level < kernels.SWEPT_LEVELS, forest.roots).astype(np.int32)
+    swept = min(kernels.SWEPT_LEVELS, forest.depth)
+    return partial(kernels.add_columns, *_arrays(forest), top, swept, bits, columns, target, levels, totals)
+
+
+def _trees_of(batch: Batch, assignment: Assignment | None) -> Ints | None:
+    """The tree that each row is given to; None where every tree sees it."""
+    return None if assignment is None else assignment.trees(batch.partition, batch.first_row, len(batch.target))
+
+
+def route(forest: Forest, codes: Codes) -> Ints:
+    """Return the leaf of each row in each tree, shape (n_rows, n_trees): the plain numpy walk, level by level.
+
+    >>> from veilwood.data.encoding import EncodedColumn
+    >>> from veilwood.trees.random import grow_multiway
+    >>> coin = EncodedColumn("coin", ordered=False, n_codes=2, missing_code=None)
+    >>> route(grow_multiway([coin], 1, 1, 0), np.array([[0], [1]], np.uint16)).ravel().tolist()
+    [0, 1]
+    """
+    rows = np.arange(len(codes))[:, None]
+    node = np.broadcast_to(forest.roots, (len(codes), forest.n_trees)).copy()
+    while True:
+        feature = forest.feature[node]
+        inner = feature != LEAF
+        if not inner.any():
+            return forest.child[node]
+        code = codes[rows, np.where(inner, feature, 0)].astype(np.int64)
+        cut = forest.cut[node]
+        branch = np.where(cut < 0, forest.lookup[np.where(cut < 0, -1 - cut + code, 0)], code >= cut)
+        node = np.where(inner, forest.child[node] + branch, node)
+
+
+def sum_over_trees(
+    forest: Forest,
+    codes: Codes,
+    leaf_values: NDArray[np.float64],
+    *,
+    n_jobs: int | None = None,
+    fast: bool = HAVE_NUMBA,
+) -> NDArray[np.float64]:
+    """Return, for each row, the sum over trees of the values at its leaves, shape (n_rows, n_values)."""
+    if gpu.IN_USE.get():
+        return gpu.sum_over_trees(forest, codes, leaf_values)
+    sums = np.zeros((len(codes), leaf_values.shape[1]))
+    codes = np.ascontiguousarray(codes)
+    values = np.ascontiguousarray(leaf_values, np.float64)
+    if fast:
+        from veilwood import kernels
+
+        on_threads(partial(kernels.sum_rows, *_arrays(forest), codes, values, sums), len(codes), n_jobs)
+        return sums
+    for first in range(0, len(codes), 4096):
+        leaves = route(forest, codes[first : first + 4096])
+        for tree in range(forest.n_trees):  # one tree after the other, as the kernel adds, for equal rounding
+            sums[first : first + 4096] += values[leaves[:, tree]]
+    return sums
+
+
+def _numpy_add(
+    forest: Forest, codes: Codes, target: Ints, own: Ints | None, n_classes: int | None, levels: int, totals: Counts
+) -> None:
+    leaves = route(forest, codes)
+    tree = slice(None) if own is None else own[:, None] == np.arange(forest.n_trees)
+    leaf = leaves[tree].ravel()
+    repeated = np.broadcast_to(target[:, None], leaves.shape)[tree].ravel()
+    if n_classes:
+        np.add.at(totals, (leaf, repeated), 1)
+    else:
+        np.add.at(totals[:, 0], leaf, repeated)
+        np.add.at(totals[:, 1], leaf, levels - repeated)
+
+
+def _arrays(forest: Forest) -> tuple[Any, ...]:
+    return forest.packed, forest.roots, forest.depth, forest.lookup
+
+
+def on_threads(work: Callable[[int, int], None], n_items: int, n_jobs: int | None) -> None:
+    """Split ``n_items`` evenly among threads; the kernels release the interpreter lock and share no output."""
+    n_threads = max(1, min(effective_n_jobs(n_jobs), n_items))
+    bounds = np.linspace(0, n_items, n_threads + 1).astype(int)
+    if n_threads == 1:
+        work(0, n_items)
+        return
+    with ThreadPoolExecutor(n_threads) as pool:
+        list(pool.map(work, bounds[:-1], bounds[1:]))

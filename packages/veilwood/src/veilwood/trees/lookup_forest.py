@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forests whose trees are tables: prediction looks cells up instead of walking.
+
+A tree that asks the same few columns on every path has about as many leaves as its columns have groups together. Each
+code becomes a group of its column once, and a tree then takes one addition for each of its columns and one lookup. The
+sums are those of ``counting.sum_over_trees``, bit for bit: tree after tree is added in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood.trees.counting import HAVE_NUMBA, Codes, on_threads
+from veilwood.trees.forest import LEAF, Forest
+
+MOST_CELLS = 1 << 12  # of a tree
+MORE_THAN_LEAVES = 2  # times as many cells as leaves, at most: others are walked
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Tabulated:
+    """Trees as tables.
+
+    Attributes
+    ----------
+    features : ndarray of int64
+        Columns that any tree asks.
+    groups : ndarray, shape (n_features, most codes)
+        The group of each code of these columns.
+    axes : ndarray of int32, shape (n_axes, 2)
+        Each column of each tree: its place in ``features``, and the tree.
+    offsets : ndarray of uint16, shape (n_axes, most groups)
+        What each group adds to the place of a row in the tree's table.
+    ends : ndarray of int32
+        Where the axes of each tree end.
+    starts : ndarray of int32
+        Where the table of each tree begins.
+    values : ndarray, shape (n_cells, n_values)
+        What each cell says, tree after tree.
+    """
+
+    features: NDArray[np.int64]
+    groups: NDArray[np.uint8] | NDArray[np.uint16]
+    axes: NDArray[np.int32]
+    offsets: NDArray[np.uint16]
+    ends: NDArray[np.int32]
+    starts: NDArray[np.int32]
+    values: Floats
+
+    @classmethod
+    def of(cls, forest: Forest, leaf_values: Floats, n_codes: Sequence[int]) -> Tabulated | None:
+        """Write a forest as tables, or return None where a tree would need far more cells than it has leaves."""
+        bounds = list(pairwise([*forest.roots.tolist(), forest.n_nodes]))
+        asked = [sorted(set(forest.feature[first:last].tolist()) - {LEAF}) for first, last in bounds]
+        features = sorted(set().union(*asked))
+        of_feature = {feature: _groups(forest, feature, n_codes[feature]) for feature in features}
+        most = max((int(group.max()) + 1 for group in of_feature.values()), default=1)
+        offsets: list[NDArray[np.uint16]] = []
+        axes, ends, starts, leaves, n_cells = [], [], [], [], 0
+        for (first, last), mine in zip(bounds, asked, strict=True):
+            told = [_within(forest, first, last, feature, of_feature[feature]) for feature in mine]
+            sizes = [int(group.max()) + 1 for group, _ in told]
+            cells = int(np.prod(sizes, dtype=np.float64))
+            n_leaves = int((forest.feature[first:last] == LEAF).sum())
+            if cells > min(MORE_THAN_LEAVES * n_leaves, MOST_CELLS):
+                return None
+            codes = np.zeros((cells, len(n_codes)), np.int64)
+            stride = cells
+            for feature, size, (group, example) in zip(mine, sizes, told, strict=True):
+                stride //= size
+                codes[:, feature] = example[np.arange(cells) // stride % size]
+                padded = np.zeros(most, np.uint16)
+                padded[: len(group)] = group * stride
+                offsets.append(padded)
+                axes.append(features.index(feature))
+            leaves.append(_leaves(forest, first, codes))
+            starts.append(n_cells)
+            ends.append(len(axes))
+            n_cells += cells
+        groups = np.zeros((len(features), max((n_codes[feature] for feature in features), default=1)),
+                          np.uint8 if most <= 256 else np.uint16)  # fmt: skip
+        for place, feature in enumerate(features):
+            groups[place, : n_codes[feature]] = of_feature[feature]
+        return cls(
+            np.array(features, np.int64), groups, np.array(axes, np.int32),
+            np.array(offsets, np.uint16).reshape(-1, most), np.array(ends, np.int32), np.array(starts, np.int32),
+            np.ascontiguousarray(leaf_values[np.concatenate(leaves)], np.float64),
+        )  # fmt: skip
+
+    def sums(self, codes: Codes, n_jobs: int | None = None, *, fast: bool = HAVE_NUMBA) -> Floats:
+        """Return ``counting.sum_over_trees``."""
+        sums = np.zeros((len(codes), self.values.shape[1]))
+        columns = np.ascontiguousarray(codes.T)  # as they are encoded
+        if fast:
+            from veilwood import kernels
+
+            add = partial(kernels.add_tables, *self._arrays(), columns, sums)
+            on_threads(add, len(codes), n_jobs)
+            return sums
+        mine = [group[columns[feature]] for feature, group in zip(self.features, self.groups, strict=True)]
+        for start, (first, last) in zip(self.starts, pairwise([0, *self.ends.tolist()]), strict=True):
+            place = np.full(len(codes), start, np.int64)
+            for axis in range(first, last):
+                place += self.offsets[axis][mine[self.axes[axis]]]
+            sums += self.values[place]
+        return sums
+
+    def _arrays(self) -> tuple[Any, ...]:
+        return self.features, self.groups, self.axes, self.offsets, self.ends, self.starts, self.values
+
+
+def _groups(forest: Forest, feature: int, n_codes: int) -> NDArray[np.int64]:
+    """The group of each code: codes that no tree tells apart may share one."""
+    cuts = forest.cut[forest.feature == feature]
+    if (cuts < 0).any():  # a category may go anywhere
+        return np.arange(n_codes)
+    return np.searchsorted(np.unique(cuts), np.arange(n_codes), side="right")
+
+
+def _within(
+    forest: Forest, first: int, last: int, feature: int, groups: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the group of each group of the whole forest within one tree, and a code of each."""
+    example = np.unique(groups, return_index=True)[1]
+    cuts = np.unique(forest.cut[first:last][forest.feature[first:last] == feature])
+    branches = np.stack([forest.lookup[-1 - cut + example] if cut < 0 else example >= cut for cut in cuts])
+    _, code, group = np.unique(branches, axis=1, return_index=True, return_inverse=True)
+    return group.ravel(), example[code]
+
+
+def _leaves(forest: Forest, root: int, codes: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Walk one tree."""
+    node, rows = np.full(len(codes), root), np.arange(len(codes))
+    while (inner := forest.feature[node] != LEAF).any():
+        code, cut = codes[rows, np.where(inner, forest.feature[node], 0)], forest.cut[node]
+        looked_up = forest.lookup[np.where(inner & (cut < 0), code - 1 - cut, 0)] if len(forest.lookup) else code
+        branch = np.where(cut < 0, looked_up, code >= cut)
+        node = np.where(inner, forest.child[node] + branch, node)
+    return np.asarray(forest.child[node])

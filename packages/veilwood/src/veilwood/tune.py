@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The search for good settings from public facts alone: every setting is planned and scored, none is fitted.
+
+What a plan costs is in ``plan``, how noise is optimised in ``strategy_search``; docs/tuning.md derives the score.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from sklearn.base import clone
+
+from veilwood import estimators as families
+from veilwood.charts import card
+from veilwood.data.columns import closest
+from veilwood.data.encoding import Encoding
+from veilwood.data.schema import Schema
+from veilwood.errors import DomainTooLargeError, ParameterError, SchemaError, UseError
+from veilwood.forests import expected_skill as skill
+from veilwood.forests.expected_skill import expected_skill, learned
+from veilwood.progress import track
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["SEARCHED", "Candidate", "Tuning", "expected_skill", "tunable", "tune"]
+
+SEARCHED = ("n_ensembles", "max_features", "n_estimators", "max_depth")
+"""The parameters searched over, where a family has them."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One setting that was planned: public numbers only.
+
+    Attributes
+    ----------
+    estimator : str
+        Name of the class.
+    parameters : dict
+        The values searched over.
+    n_leaves : int
+        Leaves of all trees together.
+    rows_per_leaf : float
+        Expected rows in a leaf: n over the leaves of a tree.
+    noise_std : float
+        Standard deviation of the noise on one count of a leaf, in rows.
+    skill : float
+        What theory expects, between 0 and 1: see ``expected_skill``.
+    score : float
+        What settings are ranked by: theory and what public tables have shown (``facts``), in units of skill, where
+        only differences mean something; theory alone where no public table had so many rows times epsilon.
+    """
+
+    estimator: str
+    parameters: dict[str, int]
+    n_leaves: int
+    rows_per_leaf: float
+    noise_std: float
+    skill: float
+    score: float = math.nan
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What ``tune`` found: settings from best to worst.
+
+    Attributes
+    ----------
+    settings : tuple of Candidate
+        All settings planned, the best first.
+    skipped : int
+        Settings left out because they would need too large a table.
+    schema_name, n, epsilon, delta
+        The public facts they were judged by.
+    """
+
+    settings: tuple[Candidate, ...]
+    skipped: int
+    schema_name: str
+    n: int
+    epsilon: float
+    delta: float
+    _best: Any = field(repr=False)
+
+    @property
+    def best(self) -> Any:
+        """The best setting as an unfitted estimator, a new one each time."""
+        return clone(self._best)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The settings, best first, one a row."""
+        return pd.DataFrame(
+            [
+                {
+                    "estimator": s.estimator,
+                    **s.parameters,
+                    "leaves": s.n_leaves,
+                    "rows_per_leaf": s.rows_per_leaf,
+                    "noise_std": s.noise_std,
+                    "skill": s.skill,
+                    "score": s.score,
+                }
+                for s in self.settings
+            ]
+        ).astype({name: "Int64" for s in self.settings for name in s.parameters})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        facts = {"schema": self.schema_name, "n": self.n, "epsilon": self.epsilon, "delta": self.delta}
+        return {**facts, "skipped": self.skipped, "settings": [asdict(setting) for setting in self.settings]}
+
+    def plot(self) -> Figure:
+        """Draw the score of each setting against its noise relative to the size of a leaf."""
+        from veilwood.plots import skill_vs_noise  # matplotlib would double the time of importing veilwood
+
+        return skill_vs_noise(
+            [
+                (s.estimator, s.parameters.get("max_depth", 0), s.noise_std / s.rows_per_leaf, s.skill)
+                for s in self.settings
+            ],
+            title=f"{self.schema_name}, n={self.n:,}, epsilon={self.epsilon:g}",
+        )
+
+    def __str__(self) -> str:
+        best = self.settings[0]
+        chosen = ", ".join(f"{key}={value}" for key, value in best.parameters.items())
+        skipped = f"; {self.skipped} skipped, their tables would be too large" if self.skipped else ""
+        shown = self.table.head(10).round({"rows_per_leaf": 1, "noise_std": 1, "skill": 3, "score": 3}).astype(object)
+        return (
+            f"Best of {len(self.settings)} settings on schema {self.schema_name!r} for n={self.n:,}, "
+            f"epsilon={self.epsilon:g}, delta={self.delta:g}{skipped}:\n"
+            f"{best.estimator}({chosen}), score {best.score:.3f}. Nothing was spent.\n"
+            f"{self._trust()}\n"
+            f"{shown.where(shown.notna(), '').to_string(index=False)}"
+        )
+
+    __repr__ = __str__
+
+    def _trust(self) -> str:
+        """Say how far to trust the ranking."""
+        told = learned()
+        if self.n * self.epsilon > told["most_rows_times_epsilon"]:
+            return "Ranks are rough: no public table that was tried had so many rows times epsilon."
+        return (
+            "Ranks are rough: on public tables that were left out their correlation was "
+            f"{told['rank_correlation']:.2f}, and the error of a score {told['error']:.2f}."
+        )
+
+    def _repr_html_(self) -> str:
+        """Show the ten best settings in a notebook."""
+        best = self.table.head(10).round(3).astype(str)
+        title = f"Best of {len(self.settings)} settings on {self.schema_name}: n={self.n:,}, epsilon={self.epsilon:g}"
+        return card(title, "Nothing was spent.", [list(best.columns), *best.to_numpy().tolist()])
+
+
+def tune(
+    schema: Any,
+    estimators: Any = None,
+    *,
+    n: int,
+    epsilon: float,
+    delta: float = 0.0,
+    grid: Mapping[str, Sequence[int]] | None = None,
+) -> Tuning:
+    """Search for good settings from public facts alone: no data is read, nothing is spent.
+
+    Every setting of a grid is planned, and scored by its noise per leaf relative to the rows expected in a leaf,
+    weighed against what trees of that depth over those features can learn (``expected_skill``).
+
+    Parameters
+    ----------
+    schema : Schema, path or dict
+        What is public about the data.
+    estimators : estimator, class, or list of them, optional
+        Forests to search over, from ``MatrixForestClassifier``, ``RandomTreesClassifier`` and
+        ``RandomTreesRegressor``; an instance brings its other parameters (adjacency, voting, ledger, ...) along. By
+        default all that do the schema's task, voting by averages, which the score describes.
+    n : int
+        Number of rows, which must be public: never pass the length of a private table. A noisy count will do.
+    epsilon, delta : float
+        The privacy loss of the fit to come.
+    grid : dict of lists, optional
+        Values to try, in place of the default ones: ``{"max_depth": [2, 3]}``.
+
+    Returns
+    -------
+    Tuning
+        All settings, best first, as ``.table``; ``.best``, an unfitted estimator; ``.plot()``.
+
+    Examples
+    --------
+    >>> import veilwood as vw
+    >>> car = vw.datasets.car()
+    >>> found = vw.tune(car.schema, vw.RandomTreesClassifier, n=1700, epsilon=1.0, grid={"max_depth": [2, 4]})
+    >>> found.best.plan().loss.epsilon
+    Fraction(1, 1)
+    >>> bool(found.table["score"].is_monotonic_decreasing)
+    True
+    """
+    schema = Schema.resolve(schema)
+    if not _is_count(n):
+        raise ParameterError("n", n, "must be a whole number of at least 1", "a public or noisy number of rows")
+    candidates = _candidates(schema, estimators, grid or {})
+    planned: list[tuple[Candidate, Any]] = []
+    for prototype, values in track(candidates, "planning settings"):
+        forest: Any = clone(prototype).set_params(schema=schema, epsilon=epsilon, delta=delta, **values)
+        if forest.random_state is None:
+            forest.random_state = 0  # public; fixed, so that the plan that was scored is the plan carried out
+        try:
+            planned.append((_judge(forest, schema, int(n), values), forest))
+        except DomainTooLargeError:
+            continue
+    if not planned:
+        raise DomainTooLargeError(
+            f"each of the {len(candidates)} settings needs too large a table. Hint: lower max_features in the grid."
+        )
+    planned.sort(key=lambda pair: -pair[0].score)
+    return Tuning(
+        settings=tuple(setting for setting, _ in planned),
+        skipped=len(candidates) - len(planned),
+        schema_name=schema.name,
+        n=int(n),
+        epsilon=float(epsilon),
+        delta=float(delta),
+        _best=planned[0][1],
+    )
+
+
+def tunable() -> tuple[type[Any], ...]:
+    """Return what can be tuned: forests whose plan knows how many leaves they have, at most."""
+    return (
+        families.MatrixForestClassifier, families.RandomTreesClassifier, families.RandomTreesRegressor,
+        families.MedianForestClassifier, families.MedianForestRegressor,
+        families.GreedyForestClassifier, families.GreedyForestRegressor,
+    )  # fmt: skip
+
+
+def default_grid(kind: type[Any], n_features: int) -> dict[str, Sequence[int]]:
+    """Return the values tried for a family of forests."""
+    if issubclass(kind, families.MatrixForestClassifier):
+        return {
+            "n_ensembles": (1, 2, 4),
+            "max_features": sorted({min(width, n_features) for width in (2, 4, 6)}),
+            "n_estimators": (128,),  # the trees of an ensemble share their noise: more of them cost time alone
+            "max_depth": (1, 2, 3, 4),
+        }
+    return {"n_estimators": (1, 2, 4, 8, 16, 32, 64), "max_depth": (1, 2, 3, 4, 5, 6, 8, 10)}
+
+
+def _candidates(schema: Schema, estimators: Any, grid: Mapping[str, Sequence[int]]) -> list[tuple[Any, dict[str, int]]]:
+    """List what to plan: a prototype and the values to set, for every possible setting of the grid."""
+    if estimators is None:
+        estimators = [averaging(kind) for kind in tunable() if kind.task == schema.task]
+    elif not isinstance(estimators, Sequence) or isinstance(estimators, str):
+        estimators = [estimators]
+    if not estimators:
+        raise UseError("no estimator to tune. Hint: name one, or leave estimators out to search all.")
+    prototypes = [_prototype(estimator, schema) for estimator in estimators]
+    n_features = len(schema.features)
+    defaults = [default_grid(type(prototype), n_features) for prototype in prototypes]
+    known = {name for default in defaults for name in default}
+    for name, values in grid.items():
+        if name not in known:
+            raise UseError(
+                f"grid has {name!r}, which is not searched over.{closest(name, known)} Hint: one of "
+                f"{', '.join(sorted(known))}; set other parameters on an estimator."
+            )
+        if isinstance(values, str) or not isinstance(values, Sequence) or not all(map(_is_count, values)):
+            raise UseError(f"grid[{name!r}]={values!r} must be a list of whole numbers of at least 1.")
+    found = []
+    for prototype, default in zip(prototypes, defaults, strict=True):
+        axes = {name: grid.get(name, values) for name, values in default.items()}
+        for point in itertools.product(*axes.values()):
+            setting = dict(zip(axes, (int(value) for value in point), strict=True))
+            if _possible(prototype, setting, n_features):
+                found.append((prototype, setting))
+    if not found:
+        raise UseError(
+            f"the grid {dict(grid)} has no possible setting for {n_features} features. Hint: each list needs a value; "
+            "max_depth <= max_features <= features, and n_ensembles <= n_estimators."
+        )
+    return found
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= 1
+
+
+def _prototype(estimator: Any, schema: Schema) -> Any:
+    """Return an unfitted estimator for an estimator or a class."""
+    kind = estimator if inspect.isclass(estimator) else type(estimator)
+    if kind not in (known := tunable()):
+        name = kind.__name__ if kind is not str else repr(estimator)
+        why = ""
+        if kind is families.MatrixForestPredictor:
+            why = ": its noise follows the queries of each batch, and plan_answer tells it for one"
+        names = ", ".join(each.__name__ for each in known)
+        raise UseError(f"{name} cannot be tuned without data{why}. Hint: one of {names}.")
+    if kind.task != schema.task:
+        raise SchemaError(f"{kind.__name__} does {kind.task}, and schema {schema.name!r} is for {schema.task}.")
+    forest: Any = kind() if inspect.isclass(estimator) else estimator
+    return forest
+
+
+def _possible(prototype: Any, values: Mapping[str, int], n_features: int) -> bool:
+    """Whether a setting can be planned and is worth it: the same features measured twice only halve the budget."""
+    if not isinstance(prototype, families.MatrixForestClassifier):
+        return getattr(prototype, "branching", "binary") == "binary" or values["max_depth"] <= n_features
+    width, ensembles = values["max_features"], values["n_ensembles"]
+    return (
+        width <= n_features
+        and (prototype.branching == "binary" or values["max_depth"] <= width)
+        and ensembles <= values["n_estimators"]
+        and (ensembles == 1 or width < n_features)
+    )
+
+
+def _judge(forest: Any, schema: Schema, n: int, values: dict[str, int]) -> Candidate:
+    """Plan one setting and score it."""
+    plan, method = forest.plan(), forest.make_method()
+    loss, neighbours = forest.promise()
+    setting = skill.ForestSize.of(
+        method,
+        Encoding(schema, method.numeric),
+        n,
+        plan.n_leaves,
+        plan.expected_leaf_mse,
+        math.inf if loss.epsilon is None else float(loss.epsilon / neighbours.l1(1)),
+    )
+    return Candidate(
+        type(forest).__name__,
+        values,
+        plan.n_leaves,
+        setting.rows_per_leaf * n / setting.rows,
+        math.sqrt(plan.expected_leaf_mse),
+        setting.prior,
+        skill.score(setting),
+    )
+
+
+def averaging(kind: type[Any]) -> Any:
+    """Return a forest that votes by averages, which the score describes."""
+    voting = {"voting": "weight" if kind is families.MatrixForestClassifier else "threshold"}
+    return kind(**(voting if "voting" in inspect.signature(kind).parameters else {}))

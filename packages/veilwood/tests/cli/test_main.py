@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line as a new user meets it: what works, and what each mistake says."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import veilwood as vw
+from veilwood.cli.main import FAMILIES, main
+from veilwood.forests.random_trees import RandomTrees
+from veilwood.models import file as model_file
+from veilwood_testing.main_cases import FIT, SMALL, answer
+
+ROOT = Path(__file__).parents[4]
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+
+
+def test_the_default_is_the_forest_most_people_should_use(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [
+        answer(capsys, "plan", "--schema", "visits.json", *more)["estimator"]
+        for more in ([], ["--estimator", "private-forest"], ["--estimator", "PrivateForestClassifier"])
+    ]
+    assert names == ["PrivateForestClassifier"] * 3
+    assert answer(capsys, "plan", "--schema", "visits.json", "--estimator", "RandomTreesRegressor")["estimator"] == (
+        "RandomTreesClassifier"  # the schema's task picks the one of a family
+    )
+
+
+# -- what works ----------------------------------------------------------------------------------------------
+
+
+def test_from_draft_to_predictions(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "schema", "draft", "visits.csv", "--target", "ill", "-o", "draft.json")
+    assert found == {"schema": "draft.json", "task": "classification", "target": "ill", "left_out": {}}
+    assert answer(capsys, "schema", "check", "visits.csv", "--schema", "visits.json")["fits"]
+    plan = answer(capsys, "plan", "--schema", "visits.json", *SMALL)
+    assert (plan["epsilon"], plan["layout"]["trees"]) == ("1", 4)
+    assert answer(capsys, "ledger", "create", "visits.db", "--epsilon", "1.5")["remaining"] == "epsilon=1.5"
+
+    made = answer(capsys, *FIT, "--ledger", "visits.db")
+    assert made["plan"] == plan  # what was shown is what was done
+    assert made["model"] == "visits.veilwood"
+    assert answer(capsys, "certificate", "visits.veilwood") == made["certificate"]
+    assert made["certificate"]["is_private"]
+    shown = answer(capsys, "ledger", "show", "visits.db")
+    assert (shown["remaining"], shown["entries"][0]["state"]) == ("epsilon=0.5", "committed")
+    assert answer(capsys, "ledger", "verify", "visits.db")["intact"]
+
+    rows = answer(capsys, "predict", "visits.veilwood", "visits.csv", "--proba")
+    assert len(rows) == 400
+    assert set(rows[0]) == {"prediction", "probability_no", "probability_yes"}
+
+
+def test_text_for_people(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*FIT, "--delta", "1e-6"]) == 0
+    out = capsys.readouterr().out
+    assert "Delta: not spent, as pure noise is the smaller one here" in out
+    assert "Costs epsilon=1, protecting one row" in out
+    assert "Spend: not recorded: no --ledger was given" in out
+    assert out.endswith("Model: visits.veilwood\n")
+    assert main(["certificate", "visits.veilwood"]) == 0
+    assert capsys.readouterr().out.startswith("# Privacy certificate: private")
+    assert main(["ledger", "show", "small.db"]) == 0
+    assert "epsilon=0.5 left of epsilon=0.5" in capsys.readouterr().out
+
+
+def test_regression_is_picked_by_the_schema(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schema = json.loads(Path("visits.json").read_text())
+    schema |= {"task": "regression", "target": "age"}
+    Path("ages.json").write_text(json.dumps(schema))
+    fit = ["fit", "visits.csv", "--schema", "ages.json", "-o", "ages.veilwood", *SMALL]
+    assert answer(capsys, *fit)["plan"]["estimator"] == "RandomTreesRegressor"
+    assert main(["predict", "ages.veilwood", "visits.csv", "--proba"]) == 2
+    assert "leave --proba out" in capsys.readouterr().err
+
+
+def test_an_unreviewed_draft_is_not_private(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", "draft", "visits.csv", "-o", "draft.json"]) == 0
+    assert main(["fit", "visits.csv", "--schema", "draft.json", *SMALL]) == 0
+    captured = capsys.readouterr()
+    assert "warning: draft.json is an unreviewed draft" in captured.err
+    assert "Certificate: NOT PRIVATE: the schema was inferred" in captured.out
+    assert not answer(capsys, "certificate", "visits.veilwood")["is_private"]
+    # A reviewer deletes the marks; a half-reviewed draft is still a draft.
+    draft = json.loads(Path("draft.json").read_text())
+    del draft["notes"], draft["inferred"]
+    Path("draft.json").write_text(json.dumps(draft))
+    assert main(["fit", "visits.csv", "--schema", "draft.json", *SMALL, "--force"]) == 0
+    assert "Certificate: NOT PRIVATE" in capsys.readouterr().out
+    for column in draft["columns"]:
+        del column["bounds"]
+    Path("draft.json").write_text(json.dumps(draft))
+    assert main(["fit", "visits.csv", "--schema", "draft.json", *SMALL, "--force"]) == 0
+    captured = capsys.readouterr()
+    assert "warning" not in captured.err
+    assert "NOT PRIVATE" not in captured.out
+
+
+def test_infinite_epsilon_says_not_private(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*FIT, "--epsilon", "inf"]) == 0
+    assert "Certificate: NOT PRIVATE: epsilon is infinite" in capsys.readouterr().out
+
+
+def test_warnings_are_one_line(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # So many leaves that the rows of one, told from noisy counts, cannot look like more than the noise by chance.
+    fit = ["fit", "visits.csv", "--schema", "visits.json", "--estimator", "random-trees", "--param", "max_depth=8"]
+    assert main([*fit, "--epsilon", "0.01"]) == 0
+    err = capsys.readouterr().err
+    assert err.startswith("warning: expected noise")
+    assert err.count("\n") == 1
+
+
+def commands() -> list[list[str]]:
+    groups = {"schema": ["draft", "check"], "ledger": ["create", "show", "verify"]}
+    single = [["demo"], ["plan"], ["fit"], ["predict"], ["certificate"]]
+    return single + [[group, name] for group, names in groups.items() for name in names]
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_help_has_an_example(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert f"veilwood {' '.join(words)} " in out.split("Example:")[1]
+    assert "--json" in out
+
+
+@pytest.mark.parametrize(("family", "task"), [(name, task) for name, tasks in FAMILIES.items() for task in tasks])
+def test_every_family_goes_from_fit_to_predictions(
+    family: str, task: str, in_clinic: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema = json.loads(Path("visits.json").read_text())
+    schema |= {"task": task, "target": "ill" if task == "classification" else "age"}
+    Path("other.json").write_text(json.dumps(schema))
+    params = ["n_rows=400"] if family == "private-forest" else ["n_estimators=2", "max_depth=2"]
+    words = ["--estimator", family, *(word for param in params for word in ("--param", param))]
+    made = answer(capsys, "fit", "visits.csv", "--schema", "other.json", *words)
+    assert made["certificate"]["is_private"]
+    planned = vw.Plan.from_dict(answer(capsys, "plan", "--schema", "other.json", *words))
+    assert made["certificate"]["plan_hash"] == planned.fingerprint()
+    assert made["plan"] == planned.to_dict() or made["plan"]["opened_as"] == planned.fingerprint()
+    assert len(answer(capsys, "predict", "visits.veilwood", "visits.csv")) == 400
+
+
+def test_what_was_chosen_on_the_way_is_told(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["fit", "visits.csv", "--schema", "visits.json", "--estimator", "private-forest", "--epsilon", "2"]
+    assert main(words) == 0
+    assert "Chosen on the way, from what had been released: " in capsys.readouterr().out
+
+
+# -- what goes wrong -----------------------------------------------------------------------------------------
+
+
+def write(name: str, content: str | bytes) -> Callable[[], object]:
+    return lambda: Path(name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def cut_model() -> None:
+    whole = Path("old.veilwood").read_bytes()
+    Path("old.veilwood").write_bytes(whole[: len(whole) // 2])
+
+
+def nothing() -> None:
+    pass
+
+
+OLD = ["predict", "old.veilwood"]
+MISTAKES: list[tuple[list[str], str, Callable[[], object]]] = [
+    (["fit", "nosuch.csv", "--schema", "visits.json"], "there is no table at 'nosuch.csv'", nothing),
+    (["fit", ".", "--schema", "visits.json"], "column", write("other.csv", "a,b\n1,2\n")),
+    (["fit", "empty.csv", "--schema", "visits.json"], "empty.csv", write("empty.csv", "")),
+    (["fit", "bytes.csv", "--schema", "visits.json"], "bytes.csv", write("bytes.csv", bytes(range(256)) * 20)),
+    (["fit", "notes.txt", "--schema", "visits.json"], "is not a table", write("notes.txt", "hello")),
+    (["fit", "odd.csv", "--schema", "visits.json"], "'ward'", write("odd.csv", "age,ward,ill\n1,D,yes\n")),
+    (["fit", "odd.csv", "-s", "visits.json", "--show-values"], "1: 'D'", write("odd.csv", "age,ward,ill\n1,D,yes\n")),
+    (["fit", "odd.csv", "--schema", "visits.json"], "hold numbers", write("odd.csv", "age,ward,ill\nold,A,yes\n")),
+    (["fit", "odd.csv", "--schema", "visits.json"], "missing", write("odd.csv", "age,ward,ill\n,A,yes\n")),
+    (["fit", "odd.csv", "--schema", "visits.json"], "no column 'ill'", write("odd.csv", "age,ward\n1,A\n")),
+    (["fit", "visits.csv", "--schema", "nosuch.json"], "veilwood schema draft TABLE", nothing),
+    (["fit", "visits.csv", "--schema", "bad.json"], "not valid JSON", write("bad.json", "{")),
+    (["fit", "visits.csv", "--schema", "visits.csv"], "not valid JSON", nothing),
+    (["fit", "visits.csv", "--schema", "bad.json"], "has no 'name'", write("bad.json", "{}")),
+    (["fit", "visits.csv", "--schema", "."], "cannot read schema file", nothing),
+    (["fit", "visits.csv"], "--schema", nothing),
+    ([*FIT, "--estimator", "random-tree"], "Did you mean 'random-trees'?", nothing),
+    ([*FIT, "--epsilon", "0"], "epsilon=0.0 must be above 0", nothing),
+    ([*FIT, "--epsilon", "-1"], "must be above 0", nothing),
+    ([*FIT, "--epsilon", "nan"], "not a finite number", nothing),
+    ([*FIT, "--epsilon", "lots"], "Invalid value for '--epsilon'", nothing),
+    ([*FIT, "--delta", "2"], "delta=2.0 must be", nothing),
+    ([*FIT, "--param", "max_dept=3"], "Did you mean 'max_depth'?", nothing),
+    ([*FIT, "--param", "max_depth"], "KEY=VALUE", nothing),
+    ([*FIT, "--param", "epsilon=3"], "--epsilon has an option of its own", nothing),
+    ([*FIT, "--param", "max_depth=deep"], "max_depth", nothing),
+    ([*FIT, "--param", "n_estimators=0"], "n_estimators", nothing),
+    ([*FIT, "--param", "n_estimators=2.5"], "n_estimators", nothing),
+    ([*FIT, "--param", "voting=loud"], "voting='loud'", nothing),
+    ([*FIT, "-o", "old.veilwood"], "exists already", nothing),
+    ([*FIT, "-o", "."], "is a folder", nothing),
+    ([*FIT, "-o", "nosuch/model.veilwood"], "cannot write to nosuch", nothing),
+    ([*FIT, "--ledger", "nosuch.db"], "veilwood ledger create nosuch.db", nothing),
+    ([*FIT, "--ledger", "visits.csv"], "visits.csv", nothing),
+    (
+        [*FIT, "--ledger", "small.db"],
+        "remaining epsilon=0.5 of 0.5 (ledger small.db). Hint: ask for no more than remains. Nothing was spent.",
+        nothing,
+    ),
+    ([*OLD, "visits.csv"], "cut off", cut_model),
+    (["predict", "visits.csv", "visits.csv"], "not a Veilwood model", nothing),
+    (["certificate", "nosuch.veilwood"], "no such file", nothing),
+    (["certificate", "."], "directory", nothing),
+    ([*OLD, "odd.csv"], "no column 'age'", write("odd.csv", "ward\nA\n")),
+    ([*OLD, "odd.csv"], "'ward'", write("odd.csv", "age,ward\n1,D\n")),
+    ([*OLD, "nosuch.csv"], "there is no table", nothing),
+    ([*OLD, "visits.csv", "-o", "visits.csv"], "exists already", nothing),
+    (["schema", "draft", "visits.csv", "--target", "il"], "Did you mean 'ill'?", nothing),
+    (["schema", "draft", "nosuch.csv"], "there is no table", nothing),
+    (["schema", "draft", "visits.csv", "-o", "visits.json"], "exists already", nothing),
+    (["schema", "check", "odd.csv", "-s", "visits.json"], "in 1 row.", write("odd.csv", "age,ward,ill\n1,D,no\n")),
+    (["schema"], "Missing command", nothing),
+    (["ledger", "show", "nosuch.db"], "there is no ledger", nothing),
+    (["ledger", "create", "small.db", "--epsilon", "9"], "exists already", nothing),
+    (["ledger", "create", "new.db", "--epsilon", "-1"], "must be above 0", nothing),
+    (["ledger", "verify", "visits.json"], "visits.json", nothing),
+    (["demo", "--out", "visits.csv"], "visits.csv is a file", nothing),
+    (["fitt"], "fitt", nothing),
+    (["plan", "--schema", "visits.json", "--epsilom", "1"], "--epsilom", nothing),
+]
+
+
+# What makes a mistake one of a file or a ledger, or of a budget; all others are bad input.
+OF_A_FILE = (
+    "no such file",
+    "directory",
+    "cut off",
+    "not a Veilwood model",
+    "there is no ledger",
+    "ledger create nosuch",
+)
+
+
+def exit_code(words: list[str], says: str) -> int:
+    of_a_ledger = words[:2] in (["ledger", "verify"], ["ledger", "create"]) and "above 0" not in says
+    if "remaining" in says:
+        return 3
+    return 4 if of_a_ledger or words[-2:] == ["--ledger", "visits.csv"] or any(w in says for w in OF_A_FILE) else 2
+
+
+@pytest.mark.parametrize(("words", "says", "prepare"), MISTAKES, ids=[" ".join(words) for words, _, _ in MISTAKES])
+def test_mistakes_are_one_line(
+    words: list[str], says: str, prepare: Callable[[], object], in_clinic: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare()
+    files = set(in_clinic.iterdir())
+    assert main(words) == exit_code(words, says)
+    err = capsys.readouterr().err
+    assert says in err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1, err
+    assert "Traceback" not in err
+    assert set(in_clinic.iterdir()) == files
+    assert vw.open_ledger("small.db").spent.epsilon == 0
+
+
+def test_refused_rows_give_the_budget_back(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("odd.csv").write_text("age,ward,ill\n1,D,yes\n")
+    fit = ["fit", "odd.csv", "--schema", "visits.json", "--epsilon", "0.3", "--ledger", "small.db"]
+    assert main(fit) == 2
+    assert capsys.readouterr().err.endswith("Nothing was spent.\n")
+    assert vw.open_ledger("small.db").spent.epsilon == 0
+
+
+def test_a_full_disk_says_that_the_budget_is_spent(
+    in_clinic: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "visits.veilwood")
+
+    monkeypatch.setattr(model_file, "save", full)
+    assert main([*FIT, "--epsilon", "0.3", "--ledger", "small.db"]) == 4
+    err = capsys.readouterr().err
+    assert err == ("error: No space left on device: visits.veilwood. epsilon=0.3 counts as spent (ledger small.db).\n")
+
+
+@pytest.mark.parametrize(("where", "note"), [("measure", "epsilon=0.3 counts as spent"), ("design", "interrupted.")])
+def test_interrupted(
+    where: str, note: str, in_clinic: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RandomTrees, where, interrupt)
+    assert main([*FIT, "--epsilon", "0.3", "--ledger", "small.db"]) == 130
+    err = capsys.readouterr().err
+    assert note in err
+    assert err.startswith("error: interrupted.")
+    assert err.count("\n") == 1
+
+
+def test_unexpected_errors(
+    in_clinic: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("veilwood.cli.fit.feature_batches", lambda *_, **__: 1 / 0)
+    assert main([*OLD, "visits.csv"]) == 1
+    err = capsys.readouterr().err
+    assert err == (
+        "error: unexpected ZeroDivisionError: division by zero. Hint: run again with --debug for the traceback.\n"
+    )
+    assert main([*OLD, "visits.csv", "--debug"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_debug_may_stand_anywhere(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--debug", "certificate", "nosuch"], ["certificate", "nosuch", "--debug"]):
+        assert main(words) == 4
+        assert "Traceback" in capsys.readouterr().err
+
+
+def test_what_was_released_counts_as_spent_without_a_ledger_too(
+    in_clinic: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("veilwood.models.file.save", full)
+    assert main(["fit", "visits.csv", "--schema", "visits.json", "--epsilon", "0.3", "--yes"]) != 0
+    assert "epsilon=0.3 counts as spent" in capsys.readouterr().err
+
+
+def test_the_same_plan_on_a_new_table_every_month(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--schema", "visits.json", "--epsilon", "0.2", "-o", "plan.json", "-q"]) == 0
+    for month in ("may", "june"):
+        Path("visits.csv").rename(f"{month}.csv")
+        fit = ["fit", f"{month}.csv", "--schema", "visits.json", "--plan", "plan.json", "--ledger", "small.db"]
+        assert main([*fit, "--yes", "--quiet"]) == 0
+        Path(f"{month}.csv").rename("visits.csv")
+    assert capsys.readouterr().out == "plan.json\nmay.veilwood\njune.veilwood\n"
+    assert vw.open_ledger("small.db").spent.epsilon == Fraction(2, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("epsilon", "1.0"), ("delta", "0"), ("estimator", "random-trees"), ("param", "n_rows=9")]
+)
+def test_options_that_a_plan_names_are_refused_beside_it(
+    in_clinic: Path, capsys: pytest.CaptureFixture[str], name: str, value: str
+) -> None:
+    assert main(["plan", "--schema", "visits.json", "--epsilon", "0.2", "-o", "plan.json", "-q"]) == 0
+    fit = ["fit", "visits.csv", "--schema", "visits.json", "--plan", "plan.json", "--yes", f"--{name}", value]
+    assert main(fit) == 2
+    assert f"--plan names its own {name}. Hint: leave --{name} out" in capsys.readouterr().err
+
+
+# -- as processes --------------------------------------------------------------------------------------------
+
+
+def test_the_real_program(in_clinic: Path) -> None:
+    program = Path(sys.executable).with_name("veilwood")
+    start = [program] if program.exists() else [sys.executable, "-m", "veilwood"]
+    run = subprocess.run([*start, "--version"], env=ENVIRONMENT, capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (0, f"veilwood {vw.__version__}\n")
+    frame = pd.concat([pd.read_csv("visits.csv")] * 100)
+    frame.to_csv("many.csv", index=False)
+    words = [sys.executable, "-m", "veilwood", *OLD, "many.csv"]
+    with subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"prediction\n"
+        process.stdout.close()  # as head does
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal")
+def test_ctrl_c_in_a_running_fit(in_clinic: Path) -> None:
+    stall = (
+        "import time, veilwood as vw; from veilwood.cli.main import main; import sys\n"
+        "from veilwood.forests.random_trees import RandomTrees\n"
+        "RandomTrees.measure = lambda *a: (print('counting', flush=True), time.sleep(60))\n"
+        f"sys.exit(main({[*FIT, '--epsilon', '0.3', '--ledger', 'small.db']!r}))"
+    )
+    words = [sys.executable, "-c", stall]
+    with subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        while "counting" not in process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == "error: interrupted. epsilon=0.3 counts as spent (ledger small.db).\n"
+    assert process.returncode == 130

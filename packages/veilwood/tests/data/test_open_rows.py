@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of the sources: the same batches from memory and from files, pass after pass, and a fair cap by id."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+
+from veilwood.data.encoding import Encoding
+from veilwood.data.open_rows import open_rows
+from veilwood.data.schema import Schema
+from veilwood.data.tables import read_table
+from veilwood.errors import OutOfSchemaError, VeilwoodError
+from veilwood_testing.open_rows_cases import ENCODING, EXPECTED, SCHEMA, N, contents, make_frame, write
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.parquet", "a.arrow", "a.feather", "A.CSV"])
+def test_files_give_what_memory_gives(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    write(make_frame(), path) if name != "A.CSV" else make_frame().to_csv(path, index=False)
+    source = open_rows(path, None, ENCODING, batch_rows=128)
+    assert contents(source) == EXPECTED
+    assert max(len(batch.codes) for batch in source.batches()) <= 128
+
+
+@pytest.mark.parametrize("kind", ["file", "memory"])
+def test_passes_agree_in_rows_and_numbering(tmp_path: Path, kind: str) -> None:
+    X: Any = write(make_frame(), tmp_path / "a.parquet") if kind == "file" else make_frame()
+    source = open_rows(X, None, ENCODING, batch_rows=130)
+    first, second = list(source.batches()), list(source.batches())
+    assert len(first) > 1
+    for one, two in zip(first, second, strict=True):
+        assert one[2:] == two[2:]
+        np.testing.assert_array_equal(one.codes, two.codes)
+        np.testing.assert_array_equal(one.target, two.target)
+    rows = [batch.first_row + i for batch in first for i in range(len(batch.codes))]
+    assert rows == list(range(N))
+
+
+def test_folders_globs_and_datasets(tmp_path: Path) -> None:
+    frame = make_frame()
+    (tmp_path / "sub").mkdir()
+    write(frame[:400], tmp_path / "a.csv.gz")
+    write(frame[400:700], tmp_path / "b.parquet")
+    write(frame[700:], tmp_path / "sub" / "c.arrow")
+    (tmp_path / "README.txt").write_text("not a table")
+    folder = open_rows(tmp_path, None, ENCODING)
+    assert contents(folder) == EXPECTED
+    assert {(b.partition, b.first_row) for b in folder.batches()} >= {(0, 0), (1, 0), (2, 0)}
+    assert contents(open_rows(str(tmp_path / "[ab].*"), None, ENCODING))[1] == EXPECTED[1][:700]
+    write(frame, tmp_path / "all.parquet")
+    dataset = pa.dataset.dataset(tmp_path / "all.parquet")
+    assert contents(open_rows(dataset, None, ENCODING)) == EXPECTED
+    some = dataset.filter(pa.dataset.field("class") == 1)
+    assert contents(open_rows(some, None, ENCODING))[1] == [1] * sum(EXPECTED[1])
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "column"),
+    [
+        ("code,size,class\n7,x,1\n", "column 'size' (should hold numbers|has a cell that is not a number)", "size"),
+        ("code,size,class\n7,1\n", "more or fewer cells than the header", None),
+        ("", "[Ee]mpty", None),
+        ("code,class\n7,1\n", "no column 'size'", "size"),
+        ("code,size\n7,1\n", "no column 'class'", "class"),
+        ("code,size,class,more\n7,1,1,1\n", "'more' that the schema does not", "more"),
+        ("code,size,class\n", "holds no rows|0 sample", None),
+        ("code,size,class\n,1,1\n", "'code' has a missing value", "code"),
+        ("code,size,class\n8,1,1\n", "'code' has a value that is not one of its 4 declared values", "code"),
+    ],
+)
+def test_bad_files_get_one_line(tmp_path: Path, text: str, says: str, column: str | None) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+    with pytest.raises(OutOfSchemaError, match=says) as caught:
+        list(open_rows(path, None, ENCODING).batches())
+    assert caught.value.column == column
+    assert "\n" not in str(caught.value)
+    if "value" not in says:
+        with pytest.raises(OutOfSchemaError, match=says):
+            read_table(path, SCHEMA)
+
+
+def test_target_must_come_from_one_place(tmp_path: Path) -> None:
+    frame = make_frame()
+    path = write(frame, tmp_path / "a.csv")
+    with pytest.raises(OutOfSchemaError, match="beside a file"):
+        open_rows(path, frame["class"], ENCODING)
+    with pytest.raises(OutOfSchemaError, match="requires y to be passed, but the target y is None"):
+        open_rows(frame.drop(columns="class"), None, ENCODING)
+    with pytest.raises(OutOfSchemaError, match="inconsistent numbers of samples"):
+        open_rows(frame, frame["class"][1:], ENCODING)
+
+
+# -- at most k rows of an id ----------------------------------------------------------------------------
+
+
+# -- whole tables ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("union", [False, True])
+def test_files_behind_a_dataset_that_change_between_two_reads_are_refused(union: bool, tmp_path: Path) -> None:
+    """A second read of other rows would count a person whose rows are capped in the first more often than planned."""
+    path = tmp_path / "rows.feather"
+    frame = pd.DataFrame({"x": [0.1, 0.2, 0.3], "y": ["a", "b", "a"]})
+    pa.feather.write_feather(pa.Table.from_pandas(frame), path)
+    dataset = pa.dataset.dataset(path, format="feather")
+    if union:
+        dataset = pa.dataset.UnionDataset(dataset.schema, [dataset])
+    schema = Schema.from_dict({"name": "s", "task": "classification", "target": "y", "columns": [
+        {"name": "x", "kind": "numeric", "lower": 0, "upper": 1},
+        {"name": "y", "kind": "categorical", "values": ["a", "b"]}]})  # fmt: skip
+    source = open_rows(dataset, None, Encoding(schema, "grid"))
+    assert sum(len(batch.target) for batch in source.batches()) == 3
+    pa.feather.write_feather(pa.Table.from_pandas(pd.concat([frame, frame])), path)
+    with pytest.raises(VeilwoodError, match="changed while it was read"):
+        list(source.batches())

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attacks on discovery: what one person has stays hidden, nothing else tells neighbours apart, no row is refused."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import binom
+
+from veilwood.cli.main import main
+from veilwood.data.dialect import Dialect
+from veilwood.data.schema import Schema
+from veilwood.drafting.discover import discover, discovery_plan, things_in
+from veilwood.errors import BudgetExceededError, OutOfSchemaError, ParameterError, SchemaError
+from veilwood.privacy.ledger_stores import MemoryLedger
+from veilwood.privacy.neighbours import Neighbours, RowsOf
+from veilwood.privacy.noise import DiscreteGaussian, StandingOut
+from veilwood_audit.noninterference import compare, interference
+
+
+def people(n: int = 3000) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    return pd.DataFrame({
+        "patient": [f"p{row // 2}" for row in range(n)], "age": rng.integers(18, 90, n),
+        "pay": rng.normal(3000, 400, n), "ward": rng.choice(["A", "B", "C"], n), "code": rng.integers(0, 2, n),
+        "note": [f"note {row}" for row in range(n)], "ill": rng.choice(["no", "yes"], n),
+    }).astype(object)  # fmt: skip
+
+
+UNIT = {"id": "patient", "at_most": 2}
+
+
+def test_a_schema_is_discovered() -> None:
+    ledger = MemoryLedger(epsilon=3, delta=1e-5)
+    found = discover(people(), epsilon=2.0, delta=1e-6, privacy_unit=UNIT, ledger=ledger, name="clinic")
+    schema = found.schema
+    assert schema.feature_names == ("age", "pay", "ward", "code")
+    assert schema.ignore == ("patient", "note")
+    assert [column.kind for column in schema.features] == ["numeric", "numeric", "categorical", "categorical"]
+    assert schema.features[0].bounds == (16, 128)
+    assert schema.features[2].values == ("A", "B", "C", "other")
+    assert schema.classes == ("no", "yes")
+    assert all(column.nullable for column in schema.features)
+    assert not schema.inferred
+    assert found.privacy.is_private
+    assert (found.privacy.epsilon, found.privacy.delta) == (2.0, 1e-6)
+    assert not any("was not read off the data" in text for text in found.privacy.assumptions)
+    assert any("names of the columns" in text for text in found.privacy.assumptions)
+    assert Schema.from_dict(json.loads(json.dumps(found.to_dict()))) == schema
+    with pytest.raises(BudgetExceededError):
+        discover(people(), epsilon=2.0, delta=1e-6, ledger=ledger)
+
+
+def test_regression_and_public_classes() -> None:
+    table = people()[["ward", "pay"]]
+    assert discover(table, epsilon=2.0, delta=1e-6).schema.task == "regression"
+    found = discover(
+        people(), "ill", epsilon=1.0, delta=0.0, classes=["no", "yes"], bounds_only=True, ignore=["patient"]
+    )
+    assert found.schema.feature_names == ("age", "pay", "code")  # 0 and 1 are numbers, as far as bounds go
+    assert found.plan.loss.delta == 0
+    assert found.schema.classes == ("no", "yes")
+
+
+def test_categories_are_refused_without_a_delta() -> None:
+    ledger = MemoryLedger(epsilon=3)
+    with pytest.raises(ParameterError, match=r"delta=0\.0 cannot keep categories secret"):
+        discover(people(), epsilon=1.0, delta=0.0, ledger=ledger)
+    assert list(ledger.entries()) == []
+
+
+# -- attacks -----------------------------------------------------------------------------------------------------------
+
+
+def appearances(runs: int, delta: float) -> int:
+    """How often the village that one patient has comes out, in her two rows."""
+    table = pd.DataFrame({
+        "patient": [*(f"p{row}" for row in range(300)), "x", "x"], "home": ["Ulm", "Bonn"] * 150 + ["Secretville"] * 2,
+        "ill": ["no", "yes"] * 151,
+    })  # fmt: skip
+    seen = 0
+    for _ in range(runs):
+        found = discover(table, epsilon=4.0, delta=delta, privacy_unit=UNIT)
+        seen += "Secretville" in json.dumps(found.to_dict())
+    return seen
+
+
+def test_a_value_of_one_person_comes_out_with_probability_delta(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, delta = 150, 0.01
+    most = int(binom.isf(1e-7, runs, delta))
+    assert appearances(runs, delta) <= most
+    monkeypatch.setattr(StandingOut, "perturb", with_a_low_threshold)
+    assert appearances(runs, delta) > most
+
+
+def with_a_low_threshold(mechanism: StandingOut, counts: Any) -> tuple[Any, Any]:
+    """What the attack must see: the planned noise, and a quarter of the threshold."""
+    noisy = DiscreteGaussian(mechanism.sigma_squared).perturb(counts)
+    places = np.flatnonzero(noisy > mechanism.threshold // 4)
+    return places, noisy[places]
+
+
+def test_neighbours_differ_by_no_more_than_planned() -> None:
+    """Sensitivity by enumeration: for random tables, take one unit away and compare all counts."""
+    rng = np.random.default_rng(1)
+    columns, cells = ["a", "b", "c"], [0, 1, 7, "7.0", "x", "y", None, -2.5, "01", float("nan"), [3], "1e400"]
+    for _ in range(60):
+        n = int(rng.integers(1, 12))
+        frame = pd.DataFrame(
+            {name: [cells[i] for i in rng.integers(0, len(cells), n)] for name in columns}, dtype=object
+        )
+        frame["id"] = [f"p{i}" for i in rng.integers(0, 4, n)]
+        rows = int(frame.groupby("id").size().max())
+        plan = discovery_plan(columns, epsilon=1.0, delta=1e-6, neighbours=Neighbours("add-remove", RowsOf("id", rows)))
+        (step,) = plan.steps
+        mechanism = step.mechanism
+        assert isinstance(mechanism, StandingOut)
+        full = counted(frame, columns, RowsOf("id", rows))
+        for person in frame["id"].unique():
+            less = counted(frame[frame["id"] != person], columns, RowsOf("id", rows))
+            change = {key: full[key] - less[key] for key in full | less}
+            assert sum(value**2 for value in change.values()) <= step.sensitivity
+            new = {key: full[key] for key in full if not less[key]}
+            assert len(new) <= mechanism.things
+            assert max(new.values(), default=0) <= mechanism.most
+
+
+def counted(frame: pd.DataFrame, columns: list[str], cap: RowsOf | None) -> Counter[Any]:
+    texts, sizes = things_in(frame).count(columns, cap)
+    found: Counter[Any] = Counter()
+    for place, name in enumerate(columns):
+        found.update({(name, text): count for text, count in texts[place].items()})
+        found.update({(name, size): int(count) for size, count in enumerate(sizes[place]) if count})
+    return found
+
+
+def test_the_planned_sensitivity_is_attained() -> None:
+    """A person of two rows, alone with all that is in them: a bound that could be halved would be seen here."""
+    frame = pd.DataFrame({"id": ["x", "x"], "a": [3, 3], "b": [5, 5]})
+    (step,) = discovery_plan(
+        ["a", "b"], epsilon=1.0, delta=1e-6, neighbours=Neighbours("add-remove", RowsOf("id", 2))
+    ).steps
+    found = counted(frame, ["a", "b"], RowsOf("id", 2))
+    assert sum(value**2 for value in found.values()) == step.sensitivity
+
+
+# -- noninterference: with what comes out forced, nothing tells neighbours apart ---------------------------------------
+
+ODD = [None, float("nan"), [1, 2], "x" * 10_000, "\ud800", 10**400, b"\xff", float("inf"), "=1+1", pd.NaT]
+
+
+def forced(mechanism: StandingOut, counts: Any) -> tuple[Any, Any]:
+    """Let out what many have, with a count that follows from the step alone."""
+    places = np.flatnonzero(counts >= 100)
+    return places, np.full(len(places), mechanism.threshold + 7)
+
+
+SETTINGS: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "privacy_unit": UNIT}
+
+
+def in_memory(table: pd.DataFrame, folder: Path) -> Any:
+    return discover(table, **SETTINGS, ledger=MemoryLedger(epsilon=1, delta=1e-5)).to_dict()
+
+
+def by_command(raw: bytes, folder: Path) -> list[int]:
+    """Discover the schema of a file by the command line, with a ledger, once more than the budget allows."""
+    (folder / "t.csv").write_bytes(raw)
+    words = ["schema", "discover", str(folder / "t.csv"), "--epsilon", "1", "--delta", "1e-6", "--sep", ";",
+             "--encoding", "latin-1", "--privacy-unit", json.dumps(UNIT), "--ledger", "l.db", "-o"]  # fmt: skip
+    created = main(["ledger", "create", "l.db", "--epsilon", "1", "--delta", "1e-5"])
+    return [created, main([*words, "out.json"]), main([*words, "again.json"])]
+
+
+def test_neighbours_leave_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StandingOut, "perturb", forced)
+    table = people(1200)[["patient", "age", "ward", "note", "ill"]]
+    for odd in ODD:
+        row = pd.DataFrame([["new", odd, odd, odd, odd]], columns=table.columns, dtype=object)
+        for more in (pd.concat([row, table]), pd.concat([table, row, row])):
+            seen, found = compare(in_memory, table, more)
+            assert found == [], odd
+            assert "certificate" in seen.visible["returned"]
+    assert interference(in_memory, table, table.iloc[::-1]) == []
+
+
+def test_files_of_neighbours_leave_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StandingOut, "perturb", forced)
+    text = people(1200)[["patient", "age", "ward", "ill"]].to_csv(index=False, sep=";").encode("latin-1")
+    for more in (b"new;1;A;yes\n", b"new;\xff\x81;;\n", b"new;1;2;3;4;5;6\n", b"new\n", b'new;"a\nb";"c";d\n'):
+        seen, found = compare(by_command, text, text + more)
+        assert found == [], more
+        assert seen.visible["returned"] == [0, 0, 3]
+        assert {"out.json", "l.db"} <= set(seen.visible["files"])
+
+
+def test_a_number_of_rows_that_slips_out_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the two tests above would see: a discovery that names the schema after its rows."""
+    monkeypatch.setattr(StandingOut, "perturb", forced)
+    table = people(1200)
+
+    def leaks(table: pd.DataFrame, folder: Path) -> Any:
+        return discover(table, **SETTINGS, name=f"of {len(table)}").to_dict()
+
+    assert interference(leaks, table, table.iloc[1:])
+
+
+def test_no_row_is_refused_and_no_table_too_small() -> None:
+    """Whether a table has rows, or has any that can be used, shows in nothing but what stands out."""
+    for table in (people(3).iloc[:0], people(3)):
+        with pytest.raises(SchemaError, match="nothing of the target 'ill' stands out"):
+            discover(table, epsilon=1.0, delta=1e-6)
+    with pytest.raises(OutOfSchemaError, match="no column 'ill'"):
+        discover(people(3).drop(columns="ill"), "ill", epsilon=1.0, delta=1e-6)
+    with pytest.raises(OutOfSchemaError, match="names"):
+        discover(np.zeros((3, 2)), epsilon=1.0, delta=1e-6)
+    with pytest.raises(ParameterError, match="takes the target away"):
+        discover(people(3), epsilon=1.0, delta=1e-6, ignore=["*"])
+    with pytest.raises(OutOfSchemaError, match="privacy unit names"):
+        discover(people(3), epsilon=1.0, delta=1e-6, privacy_unit={"id": "who", "at_most": 2})
+
+
+def test_a_dialect_is_read(tmp_path: Path) -> None:
+    rows = "".join(f"{'k.A.' if n % 5 == 0 else f'1.{100 + n % 800},5 €'};{'jn'[n % 2]}\n" for n in range(2000))
+    (tmp_path / "t.csv").write_text("kosten;krank\n" + rows, encoding="cp1252")
+    dialect = Dialect(sep=";", decimal=",", thousands=".", encoding="cp1252", nulls=("k.A.",), money=True)
+    schema = discover(tmp_path / "t.csv", epsilon=2.0, delta=1e-6, dialect=dialect).schema
+    assert schema.features[0].bounds == (1024, 2048)
+    assert schema.dialect == dialect

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of drafts: what is left out and why, what is never written into one, and what counts as unreviewed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from veilwood.data.encoding import Encoding
+from veilwood.data.schema import Schema, is_unreviewed
+from veilwood.data.tables import read_table
+from veilwood.drafting.draft import draft
+from veilwood.errors import OutOfSchemaError, SchemaError
+from veilwood_testing.draft_cases import column
+from veilwood_testing.messy import NAMES
+
+
+def test_a_messy_table_is_drafted(found: dict[str, Any]) -> None:
+    reasons = found["left_out"]
+    assert set(reasons) == {"fallnummer", "patient_id", "name", "uhrzeit", "notiz"} == set(found["ignore"])
+    assert reasons["notiz"] == "free text"
+    assert found["privacy_unit"] == {"id": "patient_id", "at_most": 3}
+    assert found["dialect"] == {
+        "sep": ";", "decimal": ",", "thousands": ".", "encoding": "cp1252", "nulls": ["k.A."], "money": True,
+    }  # fmt: skip
+    assert column(found, "kosten")["kind"] == "numeric"
+    assert column(found, "diabetes")["values"] == [0, 1]
+    assert column(found, "raucher")["values"] == ["nein", "ja"]
+    assert (column(found, "alter")["lower"], column(found, "alter")["upper"]) == (0, 120)
+    assert column(found, "plz")["prefix"] == 2
+    assert {"aufnahme_month", "aufnahme_weekday"} <= {each["name"] for each in found["columns"]}
+    assert Schema.from_dict(found).inferred
+
+
+def test_dates_are_left_out_unless_wanted(messy: Path) -> None:
+    found = draft(messy, "wiederaufnahme")
+    assert {"geburtsdatum", "aufnahme", "entlassung"} <= set(found["left_out"])
+    assert "date" in found["left_out"]["aufnahme"]
+
+
+def test_twenty_rows_of_one_person_are_one_person() -> None:
+    people = [f"p{row}" for row in range(200)] + ["p0"] * 30
+    table = pd.DataFrame({"patient_id": people, "ward": ["A", "B"] * 100 + ["only hers"] * 30, "y": ["n", "j"] * 115})
+    assert column(draft(table), "ward")["values"] == ["A", "B"]
+    without_id = draft(table.drop(columns="patient_id"))
+    assert "only hers" in column(without_id, "ward")["values"]  # rows, where nobody knows whose they are
+
+
+def test_bounds_are_no_ones_own_number() -> None:
+    pay = np.concatenate([np.linspace(20_003, 60_007, 500), [987_654_321.0]])
+    table = pd.DataFrame({"pay": pay, "y": ["n", "j"] * 250 + ["n"]})
+    text = json.dumps(draft(table))
+    assert "987654321" not in text
+    assert "1000000000" not in text
+    assert not set(map(str, pay)) & set(text.replace(",", " ").replace("}", " ").split())
+
+
+def test_draft_is_marked_and_loads(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "shop.csv.gz", "wt") as file:
+        file.write("day,flag,size,code,class\n")
+        file.writelines(
+            f"2020-01-{n % 28 + 1:02d},{'true' if n % 3 else 'false'},{n / 7},{'NA' if n % 2 else '?'},{n % 2}\n"
+            for n in range(120)
+        )
+    found = draft(tmp_path / "shop.csv.gz")
+    assert found["name"] == "shop"
+    assert found["notes"].startswith("DRAFT")
+    assert all(each["bounds"].startswith("from data: review") for each in found["columns"])
+    schema = Schema.from_dict(found)
+    assert [each.kind for each in schema.features] == ["categorical", "numeric", "categorical"]
+    assert schema.features[2].values == ("?", "NA")  # a column of nothing but such words: they are its categories
+    assert (schema.classes, schema.target.labels) == (("0", "1"), (0, 1))
+    X, y = read_table(tmp_path / "shop.csv.gz", schema)
+    assert y.dtype == np.int64
+    Encoding(schema).encode(X)
+    assert draft(tmp_path / "shop.csv.gz", "size")["task"] == "regression"
+
+
+def test_what_cannot_be_drafted_is_refused(tmp_path: Path) -> None:
+    table = pd.DataFrame({"x": range(100), "class": ["a", "b"] * 50})
+    with pytest.raises(OutOfSchemaError, match="Did you mean 'class'"):
+        draft(table, "clas")
+    with pytest.raises(OutOfSchemaError, match="column names"):
+        draft(np.zeros((2, 2)))
+    with pytest.raises(SchemaError, match="no part 'season'"):
+        draft(table, dates=["season"])
+    with pytest.raises(SchemaError, match="target 'class' cannot be drafted"):
+        draft(table.head(6))
+    with pytest.raises(SchemaError, match="no column of the table"):
+        draft(pd.DataFrame({"id": range(100), "class": ["a", "b"] * 50}))
+
+
+def test_columns_without_a_name_or_with_the_same_one(tmp_path: Path) -> None:
+    """As programs write an index, and spreadsheets a second date."""
+    rows = "".join(f"{n % 30},{n % 7},{'jn'[n % 2]}\n" for n in range(120))
+    (tmp_path / "t.csv").write_text(",a,y\n" + rows)
+    assert draft(tmp_path / "t.csv")["left_out"][""] == "has no name"
+    (tmp_path / "t.csv").write_text("a,a,y\n" + rows)
+    with pytest.raises(OutOfSchemaError, match="same name"):
+        draft(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize("mark", ["from data: review", "From  data", "from the data, rounded", "from data (units)"])
+def test_any_mark_of_a_bound_read_off_the_data_counts(mark: str) -> None:
+    data = {"name": "s", "task": "classification", "target": "y", "columns": [
+        {"name": "x", "kind": "numeric", "lower": 0, "upper": 1, "bounds": mark},
+        {"name": "y", "kind": "categorical", "values": ["a", "b"]}]}  # fmt: skip
+    assert Schema.from_dict(data).inferred
+    data["columns"][0]["bounds"] = "public: the manual"  # type: ignore[index]
+    assert not Schema.from_dict(data).inferred
+    assert not is_unreviewed({"bounds": "documented (hhmm)"})
+
+
+def test_the_example_table_has_33_columns() -> None:
+    assert len(NAMES) == 33

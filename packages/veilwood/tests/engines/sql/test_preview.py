@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forests that are counted in a database: what needs rows says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import veilwood as vw
+from veilwood.errors import OutOfSchemaError, UseError
+from veilwood_testing.databases import put, rows_of, schema_of
+
+
+def test_a_table_without_rows_is_refused_or_fine(tmp_path: Path) -> None:
+    where = put(rows_of("two", 5).iloc[:0].astype({"age": float}), tmp_path)
+    forest = vw.RandomTreesClassifier(schema_of("two"), n_estimators=1, max_depth=1)
+    with pytest.raises(OutOfSchemaError, match="holds no rows"):
+        forest.fit(where["sqlite"])
+    forest.set_params(invalid="drop").fit(where["sqlite"])
+
+
+def test_what_needs_rows_says_so(tmp_path: Path) -> None:
+    address = put(rows_of("two", 30), tmp_path)["duckdb"]
+    with pytest.raises(UseError, match="database"):
+        vw.RandomTreesClassifier(schema_of("two"), n_rows=30).partial_fit(address)
+    with pytest.raises(UseError, match="stay in the database"):
+        vw.MatrixForestPredictor(schema_of("two"), n_estimators=2, max_depth=1).fit(address)
+    of_people = vw.RandomTreesClassifier(schema_of("two"), privacy_unit={"id": "person", "at_most": 1})
+    with pytest.raises(UseError, match="set aside by id"):
+        of_people.fit(address, evaluate_share=0.5)
+    with pytest.raises(UseError, match="names no table"):
+        vw.RandomTreesClassifier(schema_of("two")).fit(address.partition("#")[0])
+    with pytest.raises(UseError, match="no file"):
+        vw.RandomTreesClassifier(schema_of("two")).fit("duckdb:///nowhere.db#t")

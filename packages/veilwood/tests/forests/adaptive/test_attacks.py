@@ -1,0 +1,450 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attacks on PrivateForest: whole fits of neighbours step by step, likelihood ratios, and mutants that must be caught.
+
+Canaries in one run are in packages/veilwood-audit/tests/test_attacks.py, norms by enumeration in test_adaptive.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+
+import veilwood as vw
+import veilwood_audit as audit
+from veilwood.forests.adaptive import loop, private_forest
+from veilwood.forests.adaptive import loop as planning
+from veilwood.forests.adaptive import row_backend as questions
+from veilwood.forests.adaptive import table_design as borders
+from veilwood.forests.adaptive.contingency import CellTable
+from veilwood.forests.adaptive.row_backend import COINS, GRADIENT_UNITS, HeldRows, ScoredRows, n_outputs, reach
+from veilwood.forests.adaptive.table_design import MOST_GAIN
+from veilwood.privacy.adaptive_budget import Purse
+from veilwood.privacy.door import Door
+from veilwood.privacy.entropy import seeded_for_tests
+from veilwood.privacy.joint_noise import JointLaplace
+from veilwood.privacy.ledger_stores import MemoryLedger
+from veilwood.privacy.loss import Loss, zcdp_rho
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace
+from veilwood.privacy.plan import Layout, Plan
+from veilwood.privacy.selection import ExponentialMechanism, PermuteAndFlip
+from veilwood.privacy.steps import Step, counting_step
+from veilwood_audit.noninterference import forced, interference
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
+    pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning"),
+]
+
+UNIT = 3
+COLUMNS: list[dict[str, Any]] = [
+    {"name": "x", "kind": "numeric", "lower": -1, "upper": 1, "nullable": True},
+    {"name": "c", "kind": "categorical", "values": ["p", "q"]},
+    {"name": "d", "kind": "numeric", "lower": 0, "upper": 1},
+]
+TARGETS: dict[str, dict[str, Any]] = {
+    "two": {"name": "y", "kind": "categorical", "values": ["0", "1"]},
+    "three": {"name": "y", "kind": "categorical", "values": ["0", "1", "2"]},
+    "regression": {"name": "y", "kind": "numeric", "lower": 0, "upper": 1},
+}
+
+
+def neighbours_of(task: str, adjacency: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """A table with a unit of three rows, and its neighbour, in another order."""
+    frame = pd.DataFrame({"x": np.linspace(-1, 1, 240), "c": ["p", "q", "q"] * 80, "d": 0.5, "y": [0, 0, 1] * 80})
+    frame.loc[::7, "x"] = np.nan
+    extra = pd.DataFrame({"x": [0.3, 0.3, -0.9], "c": ["p"] * 3, "d": [0.99] * 3, "y": [1] * 3})
+    first, second = pd.concat([frame, extra]), frame[::-1]
+    if adjacency == "replace-one":
+        second = pd.concat([second, extra.assign(y=0, d=0.01)])
+    kinds = float if task == "regression" else str
+    return first.assign(y=first["y"].astype(kinds)), second.assign(y=second["y"].astype(kinds))
+
+
+class Tape:
+    """Records what passes the door in one fit, and shows it again in the next, measuring how far the rows moved."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.shown: list[tuple[Step, Any, Any]] = []
+        self.moved: list[tuple[str, float]] = []
+        self._patch, self._real = patch, {name: getattr(Door, name) for name in ("noisy", "select", "sparse")}
+
+    def record(self) -> None:
+        for name, real in self._real.items():
+
+            def passed(door: Door, step: Step, *exact: Any, real: Any = real) -> Any:
+                kept = [part.copy() if isinstance(part, np.ndarray) else part for part in exact]
+                self.shown.append((step, kept, real(door, step, *exact)))
+                return self.shown[-1][2]
+
+            self._patch.setattr(Door, name, passed)
+
+    def replay(self) -> None:
+        for name in self._real:
+            self._patch.setattr(Door, name, lambda door, step, *exact: self._again(door, step, *exact))
+
+    def _again(self, door: Door, step: Step, *exact: Any) -> Any:
+        planned, before, out = self.shown[len(self.moved)]
+        assert planned == step  # from the same public values the same step is planned
+        door._pass(step, step.shape)
+        match step.mechanism:
+            case SparseLaplace():
+                cells = np.union1d(before[0], exact[0])
+                change = self._counts(cells, exact) - self._counts(cells, before)
+                far = int(np.abs(change).sum())
+            case PermuteAndFlip() | ExponentialMechanism():
+                far = int(np.ptp(exact[0] - before[0]))
+            case JointLaplace() as noise:
+                far = noise.norm(exact[0] - before[0])
+            case DiscreteGaussian():
+                far = int(((exact[0] - before[0]).astype(object) ** 2).sum())
+            case _:
+                far = int(np.abs(exact[0] - before[0]).sum())
+        self.moved.append((step.name, far / step.sensitivity))
+        return out
+
+    def _counts(self, cells: NDArray[np.int64], given: Any) -> NDArray[np.int64]:
+        counts = np.zeros(len(cells), np.int64)
+        counts[np.searchsorted(cells, given[0])] = given[1]
+        return counts
+
+
+def coins_by_content(patch: pytest.MonkeyPatch) -> None:
+    """Couple the secret coins of two tables: rows that both have get the same one, wherever they stand."""
+
+    def drawn(self: HeldRows, rows: ScoredRows, share: float) -> NDArray[np.bool_]:
+        mixed = np.full(len(rows.target), 17, np.uint64)
+        for part in (*rows.cells, rows.target):
+            mixed = (mixed * np.uint64(6364136223846793005) + part.astype(np.uint64)) ^ (mixed >> np.uint64(29))
+        return np.asarray((mixed >> np.uint64(20)) % np.uint64(COINS) < int(share * COINS))
+
+    patch.setattr(HeldRows, "_drawn", drawn)
+
+
+def movement(task: str, patch: pytest.MonkeyPatch, adjacency: str = "add-remove", **params: Any) -> dict[str, float]:
+    coins_by_content(patch)
+    patch.setattr(loop, "MISTAKEN", 1e9)  # what is declared is believed, so that every part is reached
+    first, second = neighbours_of(task, adjacency)
+    kind = vw.PrivateForestRegressor if task == "regression" else vw.PrivateForestClassifier
+    schema = vw.Schema.from_dict({
+        "name": "s", "task": "regression" if task == "regression" else "classification", "target": "y",
+        "columns": [*COLUMNS, TARGETS[task]],
+    })  # fmt: skip
+    tape = Tape(patch)
+    tape.record()
+    kind(schema, privacy_unit=UNIT, adjacency=adjacency, random_state=0, **params).fit(first)
+    tape.replay()
+    kind(schema, privacy_unit=UNIT, adjacency=adjacency, random_state=0, **params).fit(second)
+    assert len(tape.moved) == len(tape.shown)
+    return {name: far for name, far in tape.moved}
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("task", ["two", "three", "regression"])
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.3, 0.0), (9.0, 0.0), (9.0, 1e-6), (90.0, 0.0)])
+def test_no_step_of_a_fit_moves_further_than_planned(
+    task: str, epsilon: float, delta: float, adjacency: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if delta:  # for so few rows it would be given up
+        monkeypatch.setattr(private_forest, "chosen_loss", lambda columns, n_classes, n_rows, asked: asked.loss)
+    declared = 243 if epsilon < 90 else 400  # from so many on fine cells are tried
+    moved = movement(task, monkeypatch, adjacency, epsilon=epsilon, delta=delta, n_rows=declared)
+    assert 0.3 < max(moved.values()) <= 1
+    if delta:  # by epsilon first, then by rho
+        monkeypatch.undo()
+        monkeypatch.setattr(planning, "pays_by_rho", lambda *args: True)
+        moved = movement(task, monkeypatch, adjacency, epsilon=epsilon, delta=delta)
+        assert 0.3 < max(moved.values()) <= 1
+    if epsilon == 90.0 and task != "regression":
+        assert {"fine cells", "weight of fine cells"} <= set(moved)  # in its own budget, every part has been used
+
+
+MUTANTS: dict[str, tuple[type, int]] = {
+    "a row counted twice": (questions.RowsByCell, 2),
+    "gradients that are not cut": (questions.GradientSums, 3),
+    "classes counted twice": (questions.ClassCounts, 2),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_whose_sums_move_further_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    what, times = MUTANTS[name]
+    real: Any = what.__call__
+    monkeypatch.setattr(what, "__call__", lambda self, rows: times * real(self, rows))
+    assert max(movement("two", monkeypatch, epsilon=9.0, n_rows=3000).values()) > 1
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize(("task", "delta"), [("two", 0.0), ("three", 0.0), ("two", 1e-6)])
+def test_the_weight_of_tables_moves_no_further_than_planned_and_a_gain_that_is_not_cut_is_caught(
+    task: str, delta: float, adjacency: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables are made to say far more than they know, so that gains reach the cut."""
+    monkeypatch.setattr(borders, "HISTOGRAM_NEEDS", np.inf)  # with coarse histograms uncut gains reach 0.76
+    monkeypatch.setattr(loop.Loop, "_strengths", lambda self: None)  # nobody knows that no column tells anything
+    monkeypatch.setattr(private_forest, "chosen_loss", lambda columns, n_classes, n_rows, asked: asked.loss)
+    monkeypatch.setattr(planning, "few_rounds", lambda *args: True)
+    loud = vars(loop)["evidence"]
+    monkeypatch.setattr(loop, "evidence", lambda *args: 50 * loud(*args))
+
+    def furthest() -> float:
+        found = []
+        for seed in range(4):  # in some fits all tables are taken for noise, and then there is no gain
+            with monkeypatch.context() as patch, seeded_for_tests(seed):
+                moved = movement(task, patch, adjacency, epsilon=9.0, delta=delta, n_rows=3000)
+            found.append(moved["weight of tables"])
+        return max(found)
+
+    assert 0.05 < furthest() <= 1
+    if adjacency == "replace-one":  # both rows say the same here, and the cut is not reached
+        return
+    real = questions.EvidenceGain.__call__
+    monkeypatch.setattr(
+        questions.EvidenceGain, "__call__", lambda self, rows: real(replace(self, most=1 << 60), rows)
+    )  # fmt: skip
+    assert furthest() > 1
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize(("delta", "name"), [(0.0, "histograms 1 to 2"), (1e-6, "histogram 1")])
+def test_histograms_together_move_no_further_than_planned_and_rows_counted_twice_are_caught(
+    delta: float, name: str, adjacency: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop.Loop, "_strengths", lambda self: None)  # so that tables come first
+    monkeypatch.setattr(private_forest, "chosen_loss", lambda columns, n_classes, n_rows, asked: asked.loss)
+
+    def moved() -> float:
+        with monkeypatch.context() as patch:
+            found = movement("three", patch, adjacency, epsilon=9.0, delta=delta, n_rows=3000)
+            return found[f"{name}: rows by group"]
+
+    assert 0.3 < moved() <= 1
+    real = questions.ClassesByCell.__call__
+    monkeypatch.setattr(questions.ClassesByCell, "__call__", lambda self, rows: 2 * real(self, rows))
+    assert moved() > 1
+
+
+def test_a_choice_calibrated_to_half_its_range_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutant: the sizes of sums taken to move in one direction only."""
+    real = Purse.choosing
+    monkeypatch.setattr(
+        Purse, "choosing",
+        lambda self, name, n, share, *, score_range: real(self, name, n, share, score_range=max(1, score_range // 8)),
+    )  # fmt: skip
+    moved = movement("two", monkeypatch, "replace-one", epsilon=9.0, n_rows=3000)
+    assert max(far for name, far in moved.items() if "choice" in name) > 1
+
+
+@pytest.mark.parametrize("numbers", [2, 1])
+def test_strengths_calibrated_to_an_eighth_of_their_norm_are_caught(
+    numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant: the best and the mean of scores, or the best alone, taken to move by less than a score does."""
+    monkeypatch.setattr(loop, "STRENGTH_NEEDS", ((numbers, 60.0),))
+    params: dict[str, Any] = {"epsilon": 9.0, "n_rows": 3000}
+    with monkeypatch.context() as patch:
+        assert 0.2 < movement("two", patch, "replace-one", **params)["strengths of columns"] <= 1
+    real = Purse.counting
+
+    def counting(self: Purse, name: str, shape: tuple[int, ...], share: float, **norms: Any) -> Step:
+        if name == "strengths of columns":
+            norms |= {"l1": norms["l1"] // 8}
+        return real(self, name, shape, share, **norms)
+
+    monkeypatch.setattr(Purse, "counting", counting)
+    assert movement("two", monkeypatch, "replace-one", **params)["strengths of columns"] > 1
+
+
+# -- likelihood ratios -----------------------------------------------------------------------------------------------
+
+
+def lower_bound(step: Step, present: NDArray[np.int64], scale: Fraction, runs: int = 60_000) -> float:
+    """One row, there or not: what it adds comes out as large as it truly is. The epsilon shown, in that of the step."""
+    assert isinstance(step.mechanism, DiscreteLaplace)
+    assert step.loss.epsilon is not None
+    noise, hits = DiscreteLaplace(step.mechanism.scale * scale), []
+    signs = np.sign(present)
+    for exact in (present, np.zeros_like(present)):
+        noisy = noise.perturb(np.broadcast_to(exact, (runs, len(exact))).astype(np.int64))
+        hits.append(int((noisy * signs >= present * signs).all(axis=1).sum()))
+    return audit.epsilon_lower_bound(hits[0], runs, hits[1], runs) / float(step.loss.epsilon)
+
+
+@pytest.mark.parametrize("n_classes", [2, 0])
+def test_gradient_sums_keep_their_epsilon_and_halved_noise_is_caught(n_classes: int) -> None:
+    row = ScoredRows(
+        np.zeros((1, 1), np.uint8), np.array([1 if n_classes else 65535], np.int32),
+        np.array([[-(10**6)]], np.int32),
+    )  # fmt: skip
+    present = questions.GradientSums([CellTable(())], n_classes, GRADIENT_UNITS)(row)[0]
+    l1, squared = reach(n_classes, GRADIENT_UNITS)
+    purse = Purse(Loss.pure(Fraction(2)), Neighbours())
+    step = purse.counting("gradients", (1, 1), 0.9, l1=l1, squared_l2=squared, signed=True)
+    with seeded_for_tests(1):
+        assert 0.9 < lower_bound(step, present, Fraction(1)) <= 1
+    with seeded_for_tests(1):
+        assert lower_bound(step, present, Fraction(1, 2)) > 1.7
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_the_weight_of_tables_keeps_its_epsilon_and_halved_noise_is_caught(n_classes: int) -> None:
+    """A row that tables are sure about, and wrong: its gain is as large as it can be."""
+    scores = np.zeros((1, n_outputs(n_classes)), np.int32)
+    scores[0, -1] = 10**5
+    row = ScoredRows(np.zeros((1, 1), np.uint8), np.zeros(1, np.int32), scores)
+    present = questions.EvidenceGain(np.zeros_like(scores[0]), n_classes, GRADIENT_UNITS, MOST_GAIN)(row)
+    purse = Purse(Loss.pure(Fraction(2)), Neighbours())
+    step = purse.counting("weight of tables", (1,), 0.9, l1=MOST_GAIN, squared_l2=MOST_GAIN**2, signed=True)
+    assert present.tolist() == [-MOST_GAIN]
+    with seeded_for_tests(1):
+        assert 0.9 < lower_bound(step, present, Fraction(1)) <= 1
+    with seeded_for_tests(1):
+        assert lower_bound(step, present, Fraction(1, 2)) > 1.7
+
+
+def test_tables_keep_their_epsilon_and_halved_noise_is_caught() -> None:
+    purse = Purse(Loss.pure(Fraction(2)), Neighbours())
+    step = purse.counting("table 1: classes by cell", (8, 2), 0.9)
+    present = np.ones(1, np.int64)  # a row is in one cell of a table
+    with seeded_for_tests(1):
+        assert 0.9 < lower_bound(step, present, Fraction(1)) <= 1
+    with seeded_for_tests(1):
+        assert lower_bound(step, present, Fraction(1, 2)) > 1.7
+
+
+# -- the filter ------------------------------------------------------------------------------------------------------
+
+
+def plan_of(loss: Loss, *steps: Step) -> Plan:
+    return Plan("e", loss, Neighbours(), steps, "counts", "s", "0", Layout(), 0.0)
+
+
+@pytest.mark.parametrize("loss", [Loss.pure(Fraction(1)), Loss.zcdp(Fraction(1, 10), Fraction(1, 10**6))], ids=str)
+def test_a_door_takes_further_steps_as_long_as_they_are_paid_for(loss: Loss) -> None:
+    def step(number: int, share: Fraction) -> Step:
+        return counting_step(f"step {number}", (1,), loss.part(share), Neighbours(), l1=1, squared_l2=1)
+
+    first, ledger = step(0, Fraction(1, 2)), MemoryLedger()
+    with Door(plan_of(loss, first), ledger) as door:
+        door.noisy(first, np.zeros(1, np.int64))
+        for number in (1, 2):
+            more = step(number, Fraction(1, 4))
+            door.extend(more)
+            door.noisy(more, np.zeros(1, np.int64))
+        with pytest.raises(vw.VeilwoodError, match="more than"):
+            door.extend(step(3, Fraction(1, 10**12)))
+        with pytest.raises(vw.VeilwoodError, match="same name"):
+            door.extend(step(2, Fraction(0) + Fraction(1, 10**12)))
+        with pytest.raises(vw.VeilwoodError, match="not in the plan"):
+            door.noisy(step(4, Fraction(1, 10)), np.zeros(1, np.int64))
+    assert ledger.spent.epsilon == loss.epsilon
+    assert [one.name for one in door.plan.steps] == ["step 0", "step 1", "step 2"]
+    with pytest.raises(vw.VeilwoodError, match="open door"):
+        door.extend(step(5, Fraction(1, 10**12)))
+
+
+UNDECIDED = Loss.pure_or_zcdp(Fraction(1), Fraction(1, 10**6))
+
+
+def test_steps_add_up_by_epsilon_or_by_rho_and_by_no_mixture_of_both() -> None:
+    rho = zcdp_rho(Fraction(1), Fraction(1, 10**6))
+
+    def step(name: str, loss: Loss) -> Step:
+        return counting_step(name, (1,), loss, Neighbours(), l1=1, squared_l2=1)
+
+    def by_rho(share: Fraction) -> Step:
+        return step("by rho", Loss(Fraction(1), Fraction(1, 10**6), rho * share))
+
+    first = step("first", Loss.pure(Fraction(1, 20)))
+    left = 1 - Fraction(1, 800) / rho  # epsilon^2 / 2 of the first
+    plan_of(UNDECIDED, first, step("rest", Loss.pure(Fraction(19, 20))))
+    plan_of(UNDECIDED, first, by_rho(left))
+    for too_much in (
+        (first, step("rest", Loss.pure(Fraction(19, 20) + Fraction(1, 10**9)))),
+        (first, by_rho(left + Fraction(1, 10**6))),
+        (first, by_rho(Fraction(1))),  # as if the first step had cost no rho
+        (step("half", Loss.pure(Fraction(1, 2))), by_rho(Fraction(1, 2))),
+        (step("half", Loss.pure(Fraction(1, 2))), by_rho(Fraction(1, 10**9))),
+    ):
+        with pytest.raises(vw.VeilwoodError, match="more than"):
+            plan_of(UNDECIDED, *too_much)
+
+
+@pytest.mark.parametrize("present", [0, 1])
+@pytest.mark.parametrize(("part", "kept"), [(1.0, True), (0.5, False)], ids=["planned noise", "half the noise"])
+def test_a_first_step_that_decides_by_what_the_rest_is_spent_keeps_delta(part: float, kept: bool, present: int) -> None:
+    """Exactly: P(S) - exp(epsilon) P'(S), at its largest, of a row more or less just where the decision is taken."""
+    purse = Purse(UNDECIDED, Neighbours())
+    first = purse.counting("number of rows", (1,), planning.START)
+    other = purse.by_rho()
+    assert other is not None
+    ways = [purse.counting("rest", (1,), purse.left), other.counting("rest", (1,), other.left)]
+    numbers, near = np.arange(-1500, 1501), np.arange(-150, 151)
+
+    def chances(step: Step, at: int, places: NDArray[np.int64]) -> NDArray[np.float64]:
+        match step.mechanism:
+            case DiscreteLaplace(scale=scale):
+                weights = np.exp(-np.abs(places - at) / (part * float(scale)))
+            case DiscreteGaussian(sigma_squared=variance):
+                weights = np.exp(-((places - at) ** 2) / (2 * part**2 * float(variance)))
+        return np.asarray(weights / weights.sum())
+
+    delta = 0.0
+    for decided, rest in zip((numbers < 0, numbers >= 0), ways, strict=True):
+        here, there = (
+            np.outer(chances(first, row, numbers)[decided], chances(rest, row, near)) for row in (present, 1 - present)
+        )
+        delta += float(np.maximum(here - np.exp(float(UNDECIDED.epsilon or 0)) * there, 0).sum())
+    assert (delta <= 1e-6) is kept
+
+
+def test_a_fitted_forest_holds_nothing_private() -> None:
+    """Every number that can be reached from a fitted forest is there too if the noise is drawn again on other rows."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 1, (500, 2))
+    X[:, 0] = rng.choice([0.123456789, 0.987654321], 500)
+    y = np.where(X[:, 0] > 0.5, "yes", "no")
+    schema = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=2)
+    for epsilon in (1.0, 20.0):
+        forest = vw.PrivateForestClassifier(schema, epsilon=epsilon, random_state=0).fit(X, y)
+        for _, found in audit.walk(vars(forest)):
+            if isinstance(found, np.ndarray) and found.dtype == np.float64:
+                assert not np.isin(found, X).any()
+            assert not (isinstance(found, np.ndarray) and len(found) == 500)
+
+
+@pytest.mark.parametrize(("invalid", "told"), [("drop", False), ("refuse", True)])
+def test_rows_that_may_be_dropped_are_not_counted_for_free(invalid: str, told: bool) -> None:
+    """Under replace-one the number of rows is public, but not of those that fit: one may be replaced by one that does
+    not, and is dropped."""
+    schema = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=2)
+
+    def program(last: Any, _: Any) -> Any:
+        rows: list[list[Any]] = [[0.1 * (i % 10), 0.5] for i in range(40)] + [[last, 0.5]]
+        forest = vw.PrivateForestClassifier(schema, adjacency="replace-one", random_state=0, invalid=invalid)  # type: ignore[arg-type]
+        return forest.fit(rows, ["no", "yes"] * 20 + ["no"])
+
+    assert interference(program, 0.3, "not a number" if invalid == "drop" else 0.7) == []
+    with forced():
+        assert (program(0.3, None).plan_.layout.rows_planned == 41) is told
+
+
+@pytest.mark.parametrize("by_rho", [False, True])
+def test_neighbours_leave_the_same_traces_by_epsilon_and_by_rho(by_rho: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "pays_by_rho", lambda *args: by_rho)
+    schema = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=2)
+
+    def program(n_rows: int, _: Any) -> Any:
+        rows = [[0.1 * (i % 10), 0.5] for i in range(n_rows)]
+        forest = vw.PrivateForestClassifier(schema, epsilon=4.0, delta=1e-6, random_state=0)
+        return forest.fit(rows, (["no", "yes"] * n_rows)[:n_rows])
+
+    assert interference(program, 200, 201) == []
+    with forced():
+        assert any(step.loss.delta > 0 for step in program(200, None).plan_.steps) is by_rho

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Explanations: estimates are not deflated, and their error bars cover what is true."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+
+import veilwood as vw
+from veilwood.forests.adaptive.contingency import CellTable
+from veilwood.forests.adaptive.effects import BARS, EffectEstimate, EffectForest, MainEffect, effects_of, estimates
+from veilwood.privacy.entropy import seeded_for_tests
+from veilwood_testing.effects_cases import AGE, ENCODING, WARD
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning"),
+    pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
+]
+
+
+def test_effects_are_read_off_the_trees_that_hold_them() -> None:
+    pair = np.arange(9.0).reshape(9, 1)
+    alone = EffectEstimate(CellTable((AGE,)), np.array([[1.0], [2.0], [-3.0]]), np.full((3, 1), 0.5))
+    told = EffectForest.of([alone, EffectEstimate(CellTable((AGE, WARD)), pair, pair / 2)], 1)
+    effects = effects_of(told, ENCODING)
+    assert (effects.unit, effects.outputs) == ("log-odds of yes", ("yes",))
+    (main,), (both,) = effects.main, effects.interactions
+    assert main.column == "age"
+    assert main.effect[:, 0].tolist() == [1, 2, -3]
+    assert main.error[:, 0].tolist() == [0.5 * BARS] * 3
+    assert main.edges is not None
+    assert main.edges == pytest.approx([0, 100 * 20_000 / 65535, 100 * 40_000 / 65535, 100], abs=1e-6)
+    assert both.groups[1] == ("A", "B", "C")
+    assert both.effect[2, 1, 0] == 7.0
+    assert both.error[2, 1, 0] == 3.5 * BARS
+    assert effects.to_dict()["interactions"][0]["effect"][2][1] == [7.0]
+
+
+def test_nothing_measured_is_nothing_told() -> None:
+    effects = effects_of(EffectForest.of(estimates([], np.zeros(1), 2), 1), ENCODING)
+    assert (effects.main, effects.interactions) == ((), ())
+    assert "No column was measured" in str(effects)
+
+
+# -- simulation: do bars cover the truth? ---------------------------------------------------------------------------
+
+EFFECTS: dict[str, Callable[[Any], Any]] = {
+    "slope": lambda x: 2.5 * (x - 0.5),
+    "wave": lambda x: np.sin(2 * np.pi * x),
+    "step": lambda x: 1.0 * (x > 0.6),
+    "none": lambda x: 0 * x,
+}
+KINDS = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
+
+
+class World(NamedTuple):
+    """An additive truth: numeric columns by ``EFFECTS``, a categorical one by ``KINDS``."""
+
+    schema: vw.Schema
+    X: pd.DataFrame
+    y: Any
+    outputs: NDArray[np.float64]  # how much of the effects each output has
+
+
+def world(n_classes: int, n: int, seed: int) -> World:
+    rng = np.random.default_rng(seed)
+    values = {name: rng.random(n) for name in EFFECTS}
+    kind = rng.integers(5, size=n)
+    score = sum(effect(values[name]) for name, effect in EFFECTS.items()) + KINDS[kind]
+    names = np.array([f"k{i}" for i in range(5)], object)
+    goal: dict[str, Any] = {"name": "y", "kind": "numeric", "lower": -10, "upper": 10}
+    outputs: NDArray[np.float64] = np.ones(1)
+    if n_classes == 0:
+        y: Any = score + rng.standard_normal(n)
+    else:
+        outputs = np.ones(1) if n_classes == 2 else np.linspace(-1, 1, n_classes)
+        logits = score[:, None] * (np.array([0.0, 1.0]) if n_classes == 2 else outputs)
+        shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        y = (rng.random((n, 1)) > np.cumsum(shares, axis=1)).sum(axis=1)
+        goal = {"name": "y", "kind": "categorical", "values": list(range(n_classes))}
+    columns: list[dict[str, Any]] = [{"name": name, "kind": "numeric", "lower": 0, "upper": 1} for name in EFFECTS]
+    columns += [{"name": "kind", "kind": "categorical", "values": names.tolist()}, goal]
+    task = "classification" if n_classes else "regression"
+    schema = vw.Schema.from_dict({"name": "made", "task": task, "target": "y", "columns": columns})
+    return World(schema, pd.DataFrame(values).assign(kind=names[kind]), y, outputs)
+
+
+def truth(main: MainEffect, outputs: NDArray[np.float64]) -> NDArray[np.float64]:
+    if main.edges is None:
+        true = KINDS
+    else:
+        inside = np.linspace(main.edges[:-1], main.edges[1:], 200, axis=1)
+        true = EFFECTS[main.column](inside).mean(axis=1)
+    return np.outer(true - true.mean(), outputs)
+
+
+def coverage(n_classes: int, n: int, runs: int, seed: int, **params: Any) -> tuple[float, float]:
+    """The share of groups whose bars cover the truth, and the slope of estimates against the truth."""
+    kind = vw.PrivateForestClassifier if n_classes else vw.PrivateForestRegressor
+    covered, found, true = [], [], []
+    for run in range(runs):
+        made = world(n_classes, n, seed + run)
+        for main in kind(made.schema, random_state=run, **params).fit(made.X, made.y).explain().main:
+            wanted = truth(main, made.outputs)
+            covered.append((np.abs(main.effect - wanted) <= main.error).ravel())
+            found.append(main.effect.ravel())
+            true.append(wanted.ravel())
+    every = np.concatenate(true)
+    return float(np.concatenate(covered).mean()), float(np.concatenate(found) @ every / (every @ every))
+
+
+@pytest.mark.parametrize(("n_classes", "epsilon"), [(2, 1.0), (3, 4.0), (0, 1.0)])
+def test_bars_cover_the_truth_in_a_few_fits(n_classes: int, epsilon: float) -> None:
+    """Groups of one fit share its luck: the mean of so few moves by some hundredths, so less is asked than below."""
+    with seeded_for_tests(1):
+        covered, slope = coverage(n_classes, 4_000, 6, 0, epsilon=epsilon)
+    assert covered >= 0.87
+    assert 0.8 < slope < 1.2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("n_classes", "n", "params"),
+    [
+        (2, 5_000, {"epsilon": 0.3}),
+        (2, 5_000, {"epsilon": 1.0}),
+        (2, 5_000, {"epsilon": 4.0}),
+        (2, 5_000, {"epsilon": 20.0}),
+        (2, 400, {"epsilon": 2.0}),
+        (2, 20_000, {"epsilon": 1.0, "delta": 1e-6}),
+        (2, 5_000, {"epsilon": 4.0, "privacy_unit": 4}),
+        (3, 5_000, {"epsilon": 1.0}),
+        (3, 5_000, {"epsilon": 8.0}),
+        (0, 5_000, {"epsilon": 0.5}),
+        (0, 5_000, {"epsilon": 1.0}),
+        (0, 5_000, {"epsilon": 4.0}),
+        (0, 5_000, {"epsilon": 20.0}),
+        (0, 20_000, {"epsilon": 1.0, "delta": 1e-6}),
+    ],
+)
+def test_bars_cover_the_truth(n_classes: int, n: int, params: dict[str, Any]) -> None:
+    """In simulation: noise and sampling, for tables, rounds and both, classes and numbers, several budgets."""
+    covered, slope = coverage(n_classes, n, 20, 100, **params)
+    assert covered >= 0.9
+    assert 0.85 < slope < 1.15
+
+
+def test_bars_of_half_the_length_do_not_cover_enough() -> None:
+    """The simulation can fail: bars that leave out half of the error miss far more than one time in ten."""
+    made = world(0, 4_000, 0)
+    with seeded_for_tests(2):
+        forest = vw.PrivateForestRegressor(made.schema, epsilon=2.0, random_state=0).fit(made.X, made.y)
+    mains = forest.explain().main
+    missed = [np.abs(main.effect - truth(main, made.outputs)) > main.error / 4 for main in mains]
+    assert np.concatenate([one.ravel() for one in missed]).mean() > 0.2
+
+
+def test_a_pair_that_acts_together_is_shown() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.random((20_000, 4))
+    y = ((X[:, 0] > 0.5) ^ (X[:, 2] > 0.5)).astype(int)
+    schema = vw.Schema.numeric((0, 1), classes=[0, 1], n_features=4)
+    with seeded_for_tests(3):
+        effects = vw.PrivateForestClassifier(schema, epsilon=4.0, random_state=0).fit(X, y).explain()
+    pair = effects.interactions[0]
+    assert {pair.columns[0], pair.columns[1]} == {"x0", "x2"}
+    assert pair.strength > 3 * pair.noise  # read off one round: the next ones have other borders
+    corners = pair.effect[[0, 0, -1, -1], [0, -1, 0, -1], 0]
+    assert np.sign(corners).tolist() == [-1, 1, 1, -1]
+    assert pair.effect.shape[:2] == (len(pair.groups[0]), len(pair.groups[1]))

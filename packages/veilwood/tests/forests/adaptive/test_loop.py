@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All steps of a fit together cost what was charged."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from veilwood.data.encoding import Encoding
+from veilwood.data.schema import Schema
+from veilwood.forests.adaptive.contingency import columns_of
+from veilwood.forests.adaptive.row_backend import AskedRows
+from veilwood.forests.adaptive.table_design import Borders
+from veilwood.privacy.entropy import seeded_for_tests
+from veilwood.privacy.ledger_stores import MemoryLedger
+from veilwood.privacy.loss import Loss, zcdp_rho
+from veilwood.privacy.plan import Plan
+from veilwood_audit.model_files import check_model
+from veilwood_testing.clinic import forest_of, table_of
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
+    pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning"),
+]
+
+
+@pytest.mark.parametrize("task", ["two", "three", "regression"])
+@pytest.mark.parametrize("n_rows", [None, 600])
+@pytest.mark.parametrize(
+    "params", [{}, {"delta": 1e-6}, {"adjacency": "replace-one"}, {"privacy_unit": 2}, {"epsilon": 30.0}], ids=str
+)
+def test_all_steps_together_cost_what_the_ledger_was_charged(
+    task: str, n_rows: int | None, params: dict[str, Any]
+) -> None:
+    X, y = table_of(task, 600)
+    ledger = MemoryLedger(epsilon=40, delta=1e-6)
+    forest = forest_of(task, **{"epsilon": 2.0, "n_rows": n_rows, "ledger": ledger, **params})
+    planned = forest.plan()
+    plan = forest.fit(X, y).plan_
+    assert len(planned.steps) == 1
+    assert plan.opened_as == planned.fingerprint()
+    (entry,) = ledger.entries()
+    assert (entry.state, entry.loss) == ("committed", plan.loss)
+    assert forest.privacy_.is_private
+    assert all(check.holds for check in check_model(forest))
+    # Never more than was charged. Mostly all of it; a loop that finds nothing worth measuring may stop before.
+    assert 0 < cost_of(plan) <= 1
+
+
+def cost_of(plan: Plan) -> float:
+    """What the steps of a plan cost, as a part of its promise: by epsilon, or by rho if any step is a part of it."""
+    total, promised = Loss.total(step.loss for step in plan.steps), plan.loss
+    assert total.rho is not None
+    assert promised.rho is not None
+    assert promised.epsilon is not None
+    assert total.rho <= promised.rho
+    if all(step.loss.delta == 0 for step in plan.steps):
+        assert total.epsilon is not None
+        return float(total.epsilon / promised.epsilon)
+    return float(total.rho / zcdp_rho(promised.epsilon, promised.delta))
+
+
+@given(
+    seed=st.integers(0, 2**30), epsilon=st.sampled_from([0.01, 0.3, 2.0, 9.0]), delta=st.sampled_from([0.0, 1e-6]),
+    n=st.integers(1, 400), task=st.sampled_from(["two", "three", "regression"]),
+)  # fmt: skip
+@settings(max_examples=40, deadline=None)
+def test_whatever_comes_out_the_budget_is_kept(seed: int, epsilon: float, delta: float, n: int, task: str) -> None:
+    X, y = table_of(task, n, seed)
+    with seeded_for_tests(seed):
+        forest = forest_of(task, epsilon=epsilon, delta=delta, random_state=seed % 5).fit(X, y)
+    assert cost_of(forest.plan_) <= 1
+    assert np.isfinite(forest.predict(X) if task == "regression" else forest.predict_proba(X)).all()
+
+
+@pytest.mark.parametrize("task", ["two", "regression"])
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+def test_a_delta_without_a_number_of_rows_is_spent_where_it_pays(task: str, adjacency: str) -> None:
+    """It is not known before the data whether it would: few rows fit as with pure epsilon, many by rho."""
+    with_delta, pure = (forest_of(task, epsilon=4, delta=delta, adjacency=adjacency) for delta in (1e-6, 0.0))
+    assert with_delta.plan().steps == pure.plan().steps
+    assert with_delta.plan().loss.undecided
+    assert "delta" in with_delta.plan().notes
+    for n_rows, by_rho in ((300, False), (30_000, True)):
+        X, y = table_of(task, n_rows)
+        with seeded_for_tests(1):
+            steps = with_delta.fit(X, y).plan_.steps
+        with seeded_for_tests(1):
+            without = pure.fit(X, y).plan_.steps
+        assert any(step.loss.delta > 0 for step in steps) is by_rho
+        assert (steps == without) is not by_rho
+        assert 0.99 < cost_of(with_delta.plan_) <= 1
+        assert {check.question for check in check_model(with_delta) if not check.holds} == {"Is it private?"}  # seeded
+
+
+def test_borders_are_moved_only_where_a_histogram_is_known() -> None:
+    # In bounds far too wide a border that leaves 0 puts all rows on one side, and no interaction of signs is seen.
+    wide = {"name": "x", "kind": "numeric", "lower": -500, "upper": 500}
+    target = {"name": "y", "kind": "numeric", "lower": 0, "upper": 1}
+    facts = {"name": "wide", "task": "regression", "target": "y", "columns": [wide, target]}
+    (column,) = columns_of(Encoding(Schema.from_dict(facts), "grid"))
+    borders = Borders(cast(AskedRows, None), 1)
+
+    def groups(shift: float) -> list[int]:
+        borders.move(np.array([shift]))
+        return list(borders.axis(column, 4, scales=False).groups)
+
+    assert groups(0.5) == groups(0.0)
+    borders._mass[0] = column.prior
+    assert groups(0.5) != groups(0.0)

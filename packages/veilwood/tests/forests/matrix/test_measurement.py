@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Noise is never worse than a baseline."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from veilwood.forests.matrix.measurement import alternatives, divide, errors_of, plan_measurement
+from veilwood.forests.matrix.strategies import Marginals, expected_error, noise_variance
+from veilwood.forests.matrix.workloads import PathWorkload
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.noise import DiscreteGaussian
+from veilwood_testing.mixtures_cases import NOISES, leaves_of
+
+
+def never_worse(seed: int, trees: int) -> None:
+    """Optimised noise against every baseline, on a random forest: in the plan of one ensemble, and of several."""
+    rng = np.random.default_rng(seed)
+    budget = Fraction(int(rng.integers(1, 40)), 10)
+    sizes = [tuple(int(n) for n in rng.integers(2, 7, int(rng.integers(2, 6)))) for _ in range(2)]
+    for noise in NOISES:
+        paths = [
+            leaves_of(
+                s, n, int(rng.integers(1, min(len(s), 4))) if len(s) > 1 else 1, seed, multiway=bool(rng.integers(2))
+            )
+            for s, n in zip(sizes, (trees, max(1, trees // 3)), strict=True)
+        ]
+        for chosen in (paths[:1], paths):
+            shares = divide(chosen, noise, budget, 2)
+            assert sum(shares) == 1
+            n_leaves = sum(path.n_queries for path in chosen)
+            error = sum(errors_of(chosen, shares, noise, budget, 2)) / n_leaves
+            told = alternatives(chosen, shares, noise, budget, 2)
+            assert all(error <= cost * 1.001 for cost in told.values())  # told to four digits
+            count = sum(int(path.tree_of_leaf[-1]) + 1 for path in chosen)
+            equal = noise_variance(noise, count / budget if noise == "laplace" else count / (2 * budget))
+            assert error <= equal * (1 + 1e-9)
+            cells = [expected_error(path, Marginals.identity(path), noise, budget / len(chosen)) for path in chosen]
+            assert error <= sum(cells) / n_leaves * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("seed", "trees"), [*enumerate([1, 2, 5, 16, 128])])
+def test_optimised_noise_is_never_worse_than_a_baseline(seed: int, trees: int) -> None:
+    never_worse(seed, trees)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 140))
+def test_optimised_noise_is_never_worse_than_a_baseline_widely(seed: int) -> None:
+    never_worse(seed, int(np.random.default_rng(seed).choice([1, 2, 3, 4, 8, 16, 32, 64, 128])))
+
+
+def test_gaussian_noise_is_planned_by_rho() -> None:
+    workload = PathWorkload.from_leaves((3, 2), [[0]] * 3 + [[1]] * 2, [[0], [1], [2], [0], [1]])
+    loss = Loss(Fraction(1), Fraction(1, 10**6), Fraction(1, 50))
+    measurement = plan_measurement("leaves", workload, loss, Neighbours(), 2)
+    assert all(isinstance(step.mechanism, DiscreteGaussian) for step in measurement.steps)
+    assert sum(step.loss.rho for step in measurement.steps) == Fraction(1, 50)  # type: ignore[misc]

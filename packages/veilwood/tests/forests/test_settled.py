@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The constants of PrivateForest are those that were settled on the suite of tables.
+
+Each of them makes another forest, and none breaks a guarantee, so nothing else would notice a slip. Who changes one
+measures it on the suite (benchmarks/private_forest.py) and writes the new values down:
+``python packages/veilwood/tests/forests/test_settled.py``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from veilwood.forests import adaptive
+from veilwood.forests import adaptive as cells
+from veilwood.forests import adaptive as explained
+from veilwood.forests.adaptive import loop as planning
+from veilwood.privacy.adaptive_budget import TablesName
+
+FILE = Path(__file__).parents[1] / "fixtures" / "settled.json"
+
+
+def constants() -> dict[str, Any]:
+    """Every number, and every tuple or array of numbers, that a module of the method names in capitals."""
+    found = {}
+    homes = [f"{room.__name__}.{each.name}" for room in (adaptive, cells, explained)
+             for each in pkgutil.iter_modules(room.__path__)]  # fmt: skip
+    for path in (*homes, "veilwood.privacy.adaptive_budget", "veilwood.privacy.adaptive_budget"):
+        home, module = importlib.import_module(path), path.rpartition(".")[2]
+        for name, value in vars(home).items():
+            if not name.isupper() or isinstance(value, bool | TablesName):
+                continue
+            if isinstance(value, int | float | tuple | np.ndarray):
+                found[f"{module}.{name}"] = json.loads(json.dumps(_plain(value)))
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and value.size > 100:  # a table of a function
+        return [value.size, float(value.sum())]
+    if isinstance(value, tuple | list | np.ndarray):
+        return [_plain(each) for each in value]
+    return round(float(value), 12) if isinstance(value, int | float | np.number) else repr(value)
+
+
+def test_the_constants_are_those_that_were_settled() -> None:
+    assert constants() == json.loads(FILE.read_text())
+
+
+def test_a_changed_constant_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "START", planning.START * 1.01)
+    settled = json.loads(FILE.read_text())
+    assert {name for name, value in constants().items() if settled[name] != value} >= {"planning.START"}
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(constants(), indent=1) + "\n")

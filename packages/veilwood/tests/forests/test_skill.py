@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The skill that a size promises, by the correlation it claims to be."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from veilwood.forests.expected_skill import DECAY, ForestSize, expected_skill, facts, learned
+
+FOREST: dict[str, Any] = {"n_features": 6, "max_features": 6, "n_ensembles": 1, "n_estimators": 64, "branches": 3.5}
+
+
+def component(table: NDArray[np.float64], kept: tuple[int, ...]) -> NDArray[np.float64]:
+    """The part of a table that is an interaction of exactly the features ``kept``."""
+    for axis in range(table.ndim):
+        mean = table.mean(axis=axis, keepdims=True)
+        table = table - mean if axis in kept else np.broadcast_to(mean, table.shape)
+    return table
+
+
+def draw_truth(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float64]:
+    """Class shares as the prior has them: variance 1, each order of interactions at half the one before."""
+    d = len(shape)
+    weights = DECAY ** np.arange(1, d + 1) / (DECAY ** np.arange(1, d + 1)).sum()
+    truth = np.zeros(shape)
+    for j in range(1, d + 1):
+        sets = list(itertools.combinations(range(d), j))
+        for kept in sets:
+            part = component(rng.normal(size=shape), kept)
+            truth += part * np.sqrt(weights[j - 1] / len(sets) / np.mean(part**2))
+    return truth
+
+
+def simulated_skill(
+    *, width: int, ensembles: int, trees: int, depth: int, leaf_noise: float, noise: str, draws: int = 300
+) -> float:
+    """Squared correlation of truth and forest on a table of 4 features of 3 values, with white noise on its cells."""
+    shape, rng = (3, 3, 3, 3), np.random.default_rng(7)
+    cell_std = np.sqrt(leaf_noise * 3 ** (len(shape) - depth))
+    agreement, energy = 0.0, 0.0
+    for _ in range(draws):
+        truth = draw_truth(shape, rng)
+        common, said = rng.normal(scale=cell_std, size=shape), np.zeros(shape)
+        for _ in range(ensembles):
+            features = rng.choice(len(shape), width, replace=False)
+            own = rng.normal(scale=cell_std, size=shape)
+            for _ in range(trees // ensembles):
+                path = rng.choice(features, depth, replace=False)
+                free = tuple(axis for axis in range(len(shape)) if axis not in path)
+                alone = rng.normal(scale=cell_std, size=shape) if noise == "tree" else own
+                seen = truth + (common if noise == "rows" else alone)
+                said += seen.mean(axis=free, keepdims=True) / trees
+        said -= said.mean()
+        agreement += float(np.mean(said * truth)) / draws
+        energy += float(np.mean(said**2)) / draws
+    return float(agreement**2 / energy)
+
+
+@pytest.mark.parametrize("noise", ["ensemble", "tree", "rows"])
+@pytest.mark.parametrize(
+    ("width", "ensembles", "trees", "depth"), [(4, 1, 2, 2), (4, 1, 12, 2), (3, 3, 12, 2), (3, 2, 8, 1), (2, 3, 12, 2)]
+)
+def test_score_is_the_correlation_it_claims_to_be(
+    width: int, ensembles: int, trees: int, depth: int, noise: str
+) -> None:
+    leaf_noise = 0.7
+    claimed = expected_skill(
+        n_features=4,
+        max_features=width,
+        n_ensembles=ensembles,
+        n_estimators=trees,
+        max_depth=depth,
+        branches=3.0,
+        rows_per_leaf=1 / leaf_noise if noise == "rows" else np.inf,
+        noise_to_signal=0.0 if noise == "rows" else leaf_noise,
+        shared_noise=noise == "ensemble",
+    )
+    measured = simulated_skill(
+        width=width, ensembles=ensembles, trees=trees, depth=depth, leaf_noise=leaf_noise, noise=noise
+    )
+    assert claimed == pytest.approx(measured, rel=0.06)
+
+
+def test_score_is_a_squared_correlation() -> None:
+    for depth, ensembles, keeps in itertools.product((1, 3, 6), (1, 4), (None, 0.5)):
+        settings = {**FOREST, "max_depth": depth, "n_ensembles": ensembles, "split_keeps": keeps}
+        scores = [
+            expected_skill(**settings, rows_per_leaf=rows, noise_to_signal=noise)
+            for rows, noise in [(np.inf, 0.0), (1e3, 0.0), (1e3, 1.0), (1e3, 1e6)]
+        ]
+        assert 0 < scores[3] < scores[2] < scores[1] < scores[0] <= 1
+
+
+def test_a_full_tree_without_noise_knows_everything() -> None:
+    whole = {**FOREST, "max_depth": 6, "n_estimators": 1}
+    assert expected_skill(**whole, rows_per_leaf=np.inf, noise_to_signal=0.0) == pytest.approx(1.0)
+
+
+def test_more_trees_of_shared_noise_never_hurt() -> None:
+    few, many = (
+        expected_skill(
+            **{**FOREST, "n_estimators": trees}, max_depth=2, rows_per_leaf=50, noise_to_signal=0.5, shared_noise=True
+        )
+        for trees in (2, 200)
+    )
+    assert many > few
+
+
+def test_the_weights_are_those_of_the_facts_and_say_how_good_they_are() -> None:
+    told = learned()
+    assert set(told["weights"]) == set(facts(ForestSize("RandomTrees", 1, 1, 100, 50.0, 1.0, 0.5)))
+    assert told["rank_correlation"] > told["by_the_prior_alone"]["rank_correlation"] > 0
+    assert told["best_above_median"] > told["by_the_prior_alone"]["best_above_median"] > 0
+    assert len(told["tables"]) > 10
+    assert 0 < told["error"] < 1

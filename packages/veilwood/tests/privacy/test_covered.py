@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One release covers another of the same loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import veilwood as vw
+from veilwood.data.open_rows import open_rows
+from veilwood.evaluation.evaluate import evaluation_plan, measure_quality
+from veilwood.privacy.door import CoveredDoor, Door, TrialDoor
+from veilwood.privacy.neighbours import Neighbours, Rows
+from veilwood.privacy.selection import TrialBudget
+from veilwood_testing.aside_cases import SMALL
+
+
+def test_a_release_covers_one_other_of_the_same_loss() -> None:
+    car = vw.datasets.car()
+    forest = vw.RandomTreesClassifier(car.schema, **SMALL).fit(car.X, car.y)
+    plan = forest.plan_
+    encoding = forest.model_.encoding
+    (step,) = plan.steps
+    with Door(plan, vw.MemoryLedger()) as door:
+        door.noisy(step, np.zeros(step.shape, np.int64))
+        with pytest.raises(vw.VeilwoodError, match="after it is finished"), CoveredDoor(plan, door):
+            pass
+    source = open_rows(car.X, car.y, encoding)
+    dearer = evaluation_plan(forest, vw.RandomTreesClassifier(epsilon=2.0).promise()[0], plan.neighbours)
+    with pytest.raises(vw.VeilwoodError, match="not covered"):
+        measure_quality(forest, source, CoveredDoor(dearer, door))
+    same = evaluation_plan(forest, plan.loss, plan.neighbours)
+    assert measure_quality(forest, source, CoveredDoor(same, door)).privacy.epsilon == 1.0
+    with pytest.raises(vw.VeilwoodError, match="covers one other"):
+        measure_quality(forest, source, CoveredDoor(same, door))
+
+
+@pytest.mark.parametrize("promise", [{"adjacency": "replace-one"}, {"privacy_unit": 2}], ids=str)
+def test_where_a_unit_can_be_in_both_parts_nothing_is_covered(promise: dict[str, Any]) -> None:
+    car = vw.datasets.car()
+    forest = vw.RandomTreesClassifier(car.schema, **SMALL, **promise).fit(car.X, car.y)
+    plan = forest.plan_
+    (step,) = plan.steps
+    with Door(plan, vw.MemoryLedger()) as door:
+        door.noisy(step, np.zeros(step.shape, np.int64))
+    with (
+        pytest.raises(vw.VeilwoodError, match="none covers another"),
+        CoveredDoor(evaluation_plan(forest, plan.loss, plan.neighbours), door),
+    ):
+        pass
+
+
+def test_other_neighbours_and_releases_that_were_not_charged_cover_nothing() -> None:
+    car = vw.datasets.car()
+    forest = vw.RandomTreesClassifier(car.schema, **SMALL).fit(car.X, car.y)
+    plan = forest.plan_
+    (step,) = plan.steps
+    of_two = evaluation_plan(forest, plan.loss, Neighbours("add-remove", Rows(2)))
+    same = evaluation_plan(forest, plan.loss, plan.neighbours)
+    with Door(plan, vw.MemoryLedger()) as door:
+        door.noisy(step, np.zeros(step.shape, np.int64))
+    with pytest.raises(vw.VeilwoodError, match="not covered"), CoveredDoor(of_two, door):
+        pass
+    with CoveredDoor(same, door) as second:
+        second.noisy(same.steps[0], np.zeros(same.steps[0].shape, np.int64))
+    with TrialDoor(plan, TrialBudget(plan.loss, plan.neighbours)) as trial:
+        trial.noisy(step, np.zeros(step.shape, np.int64))
+    for uncharged in (second, trial):  # a third release would be covered by the first
+        with pytest.raises(vw.VeilwoodError, match="was charged"), CoveredDoor(same, uncharged):
+            pass
+
+
+def test_a_fit_whose_steps_may_add_up_either_way_covers_an_evaluation() -> None:
+    car, book = vw.datasets.car(), vw.MemoryLedger()
+    forest = vw.PrivateForestClassifier(car.schema, delta=1e-6, ledger=book)
+    assert forest.plan().loss.undecided
+    forest.fit(car.X, car.y, evaluate_share=0.3)
+    assert (forest.evaluation_.privacy.epsilon, forest.evaluation_.privacy.delta) == (1.0, 0.0)
+    assert len(book.entries()) == 1

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The door itself: what passes, once, and at what price."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+import veilwood as vw
+from veilwood.errors import OutOfSchemaError, VeilwoodError
+from veilwood.privacy import entropy
+from veilwood.privacy.certificate import Assumption
+from veilwood.privacy.door import Door
+from veilwood.privacy.ledger_stores import MemoryLedger
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.noise import DiscreteLaplace
+from veilwood.privacy.plan import Plan
+from veilwood_testing.one_step_plan import ONE
+from veilwood_testing.steps_cases import plan_of, step_of
+
+pytestmark = pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning")
+
+
+EXACT = np.array([3, 0, 7])
+
+
+class RefundingDoor(Door):
+    """Mutant: gives the loss back on every exception, as if nothing could have come out."""
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if error is not None and self._reservation is not None:
+            self._reservation.cancel()
+        else:
+            super().__exit__(kind, error, trace)
+
+
+class LateDoor(Door):
+    """Mutant: charges only on a regular exit."""
+
+    def __enter__(self) -> Any:
+        self._reservation = object()  # type: ignore[assignment]
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if error is None:
+            super().__enter__()
+            super().__exit__(kind, error, trace)
+
+
+def spent_by_a_release_that_fails_late(door_class: type[Door]) -> Loss:
+    """Noisy numbers come out, and then something fails: what does the ledger say?"""
+    ledger, step = MemoryLedger(), step_of()
+    seen = []
+
+    def release_and_fail() -> None:
+        with door_class(plan_of(step), ledger) as door:
+            seen.append(door.noisy(step, EXACT))
+            raise RuntimeError("after the release")
+
+    with pytest.raises(RuntimeError):
+        release_and_fail()
+    assert len(seen) == 1
+    return ledger.spent
+
+
+def test_a_ledger_not_charged_on_an_exception_path_is_caught() -> None:
+    assert spent_by_a_release_that_fails_late(Door) == ONE
+    assert spent_by_a_release_that_fails_late(RefundingDoor) == Loss.zero()
+    assert spent_by_a_release_that_fails_late(LateDoor) == Loss.zero()
+
+
+def test_input_refused_after_the_first_noise_is_spent() -> None:
+    ledger, step = MemoryLedger(), step_of()
+
+    def second_pass_is_refused() -> None:
+        with Door(plan_of(step), ledger) as door:
+            door.noisy(step, EXACT)
+            raise OutOfSchemaError("a later pass found something")
+
+    with pytest.raises(OutOfSchemaError):
+        second_pass_is_refused()
+    assert ledger.spent == ONE
+
+
+def test_a_step_passes_once_inside_the_context_with_its_shape() -> None:
+    step, other = step_of("counts", Loss.pure(Fraction(1, 2))), step_of("more", Loss.pure(Fraction(1, 2)))
+    door = Door(plan_of(step), MemoryLedger())
+    with pytest.raises(VeilwoodError, match="closed"):
+        door.noisy(step, EXACT)
+    with door:
+        with pytest.raises(VeilwoodError, match="not in the plan"):
+            door.noisy(other, EXACT)
+        with pytest.raises(VeilwoodError, match="not in the plan"):
+            door.noisy(replace(step, loss=ONE, mechanism=DiscreteLaplace(1)), EXACT)
+        with pytest.raises(VeilwoodError, match="shape"):
+            door.noisy(step, EXACT[:2])
+        assert door.noisy(step, EXACT).dtype == np.int64
+        with pytest.raises(VeilwoodError, match="passed already"):
+            door.noisy(step, EXACT)
+    with pytest.raises(VeilwoodError, match="closed"):
+        door.noisy(step, EXACT)
+
+
+def test_a_refined_plan_keeps_what_passed_and_what_was_promised() -> None:
+    half = Loss.pure(Fraction(1, 2))
+    first, later, other = step_of("first", half), step_of("later", half), step_of("other", half)
+    door = Door(plan_of(first), MemoryLedger())
+    with pytest.raises(VeilwoodError, match="open door"):
+        door.refine(plan_of(first, later))
+    with door:
+        door.noisy(first, EXACT)
+        for lost in (plan_of(later), plan_of(later, other)):
+            with pytest.raises(VeilwoodError, match="every step that has passed"):
+                door.refine(lost)
+        cheaper = step_of("first", Loss.pure(Fraction(1, 4)))  # of the same name: what passed cost more
+        with pytest.raises(VeilwoodError, match="every step that has passed"):
+            door.refine(plan_of(cheaper, later))
+        for changed in (plan_of(first, later, loss=Loss.pure(Fraction(2))), plan_of(first, loss=half)):
+            with pytest.raises(VeilwoodError, match="must promise"):
+                door.refine(changed)
+        with pytest.raises(VeilwoodError, match="must promise"):
+            door.refine(replace(plan_of(first), neighbours=Neighbours("replace-one")))
+        with pytest.raises(VeilwoodError):
+            plan_of(first, later, other)  # a plan that costs more cannot be made
+        assert door.plan == plan_of(first)
+        door.refine(plan_of(first, later))
+        with pytest.raises(VeilwoodError, match="passed already"):
+            door.noisy(first, EXACT)
+        door.noisy(later, EXACT)
+    with pytest.raises(VeilwoodError, match="open door"):
+        door.refine(plan_of(first, later))
+    assert door.statement().epsilon == 1
+    assert len(door.statement().composition) == 2
+
+
+class ForgetfulDoor(Door):
+    """Mutant: takes any plan of the same loss, as if nothing had passed."""
+
+    def refine(self, plan: Plan) -> None:
+        self.plan = plan
+
+
+def test_a_door_that_forgets_passed_steps_overspends() -> None:
+    def spent(kind: type[Door]) -> Fraction:
+        first, second = step_of("first"), step_of("second")
+        passed = []
+        with kind(plan_of(first), MemoryLedger()) as door:
+            for step in (first, second):
+                try:
+                    door.refine(plan_of(step))
+                except VeilwoodError:
+                    continue
+                door.noisy(step, EXACT)
+                passed.append(step.loss)
+        total = sum(passed, Loss.zero()).epsilon
+        assert total is not None
+        return total
+
+    assert spent(Door) == 1
+    assert spent(ForgetfulDoor) == 2
+
+
+def test_a_door_opens_once() -> None:
+    step = step_of()
+    door = Door(plan_of(step), MemoryLedger())
+    with door:
+        door.noisy(step, EXACT)
+    with door, pytest.raises(VeilwoodError, match="closed"):
+        door.noisy(step, EXACT)
+
+
+def test_floats_do_not_pass() -> None:
+    step = step_of()
+    with Door(plan_of(step), MemoryLedger()) as door, pytest.raises(VeilwoodError, match="integers"):
+        door.noisy(step, EXACT.astype(float))
+
+
+def test_the_statement_is_built_from_the_ledger() -> None:
+    ledger, step = MemoryLedger(), step_of()
+    door = Door(plan_of(step), ledger)
+    with door:
+        with pytest.raises(VeilwoodError, match="finished"):
+            door.statement()
+        door.noisy(step, EXACT)
+    statement = door.statement()
+    (entry,) = ledger.entries()
+    assert statement.is_private
+    assert statement.epsilon == float(entry.loss.epsilon or 0) == 1
+    assert statement.ledger_entry == entry.id
+    assert statement.plan_hash == entry.plan == door.plan.fingerprint()
+    assert statement.adjacency == "add-remove"
+    assert Assumption.IN_MEMORY.value in statement.assumptions
+
+
+@pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning")
+def test_seeding_cannot_be_slipped_in_after_the_charge() -> None:
+    step = step_of()
+    slipped_in, refused = entropy.seeded_for_tests(0), pytest.raises(VeilwoodError, match="seeded")
+    with Door(plan_of(step), MemoryLedger()) as door, slipped_in, refused:
+        door.noisy(step, EXACT)
+
+
+def test_a_ledger_without_a_limit_that_was_given_is_written_to() -> None:
+    """Only where none was given nothing is written down."""
+    car, book = vw.datasets.car(), vw.open_ledger(None)
+    vw.RandomTreesClassifier(car.schema, epsilon=0.5, ledger=book).fit(car.X, car.y)
+    vw.RandomTreesClassifier(car.schema, epsilon=0.5).fit(car.X, car.y)
+    assert [entry.state for entry in book.entries()] == ["committed"]
+    assert book.spent.epsilon == Fraction(1, 2)

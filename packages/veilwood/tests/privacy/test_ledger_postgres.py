@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A ledger in PostgreSQL grants what one in a file grants, to callers who race, and loses nothing in a crash."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from fractions import Fraction
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import veilwood as vw
+from veilwood.errors import BudgetExceededError, LedgerError
+from veilwood.privacy.ledger import Ledger
+from veilwood.privacy.ledger_stores import PostgresLedger, open_ledger
+from veilwood.privacy.loss import Loss
+from veilwood_testing import postgres
+
+psycopg = pytest.importorskip("psycopg")
+
+FACTS = {"what": "leaves", "neighbours": "one row", "plan": "1f3a"}
+TENTH = Loss.pure(Fraction(1, 10))
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with postgres.running() as found:
+        yield found
+
+
+@pytest.fixture
+def fresh(address: str, request: pytest.FixtureRequest) -> str:
+    return f"{address}#{request.node.name.split('[')[0][:40].lower()}"
+
+
+def change(address: str, statement: str) -> None:
+    server, name = address.split("#")
+    with psycopg.connect(server) as connection:
+        connection.execute(f"SET search_path TO veilwood_ledger_{name}")
+        connection.execute(statement)
+
+
+def spend(ledger: Ledger, times: int) -> int:
+    granted = 0
+    for _ in range(times):
+        with suppress(BudgetExceededError):
+            ledger.reserve(TENTH, **FACTS).commit()
+            granted += 1
+    return granted
+
+
+def test_it_counts_as_a_file_does(fresh: str, tmp_path: Path) -> None:
+    there = PostgresLedger(fresh, epsilon=1, of="patients")
+    here = vw.SQLiteLedger(tmp_path / "spends.db", epsilon=1, of="patients")
+    for ledger in (there, here):
+        ledger.reserve(TENTH, **FACTS).commit()
+        ledger.reserve(TENTH, **FACTS).cancel("rows refused")
+        ledger.reserve(Loss.pure(Fraction(1, 2)), **FACTS)
+        ledger.resolve(6, "power failure")
+        with pytest.raises(BudgetExceededError) as refused:
+            ledger.reserve(Loss.pure(Fraction(1, 2)), **FACTS)
+        assert str(refused.value.remaining) == "epsilon=0.4"
+    facts = [[(e.id, e.state, e.loss, e.resolution) for e in ledger.entries()] for ledger in (there, here)]
+    assert facts[0] == facts[1]
+    assert there.verify()
+    assert (there.of, there.spent, there.budget) == (here.of, here.spent, here.budget)
+
+
+def test_it_is_opened_by_its_address_and_follows_work_into_other_processes(fresh: str) -> None:
+    PostgresLedger(fresh, epsilon=1).reserve(TENTH, **FACTS).commit()
+    assert open_ledger(fresh).spent == TENTH
+    copy = pickle.loads(pickle.dumps(open_ledger(fresh)))
+    assert copy.spent == TENTH
+    assert "host=" not in repr(copy)
+
+
+def test_a_fit_is_charged_there(fresh: str) -> None:
+    data = vw.datasets.car()
+    ledger = PostgresLedger(fresh, epsilon=1)
+    vw.RandomTreesClassifier(schema=data.schema, epsilon=0.6, n_estimators=2, ledger=ledger).fit(data.X, data.y)
+    assert str(ledger.spent) == "epsilon=0.6"
+    with pytest.raises(BudgetExceededError):
+        vw.RandomTreesClassifier(schema=data.schema, epsilon=0.6, n_estimators=2, ledger=fresh).fit(data.X, data.y)
+
+
+@pytest.mark.parametrize("name", ["", "Claims", "a;drop schema public", "x" * 41, "1st"])
+def test_a_name_that_is_no_name_is_refused(address: str, name: str) -> None:
+    with pytest.raises(LedgerError, match="is not called"):
+        PostgresLedger(f"{address}#{name}")
+
+
+def test_another_budget_other_people_and_a_missing_ledger_are_refused(fresh: str) -> None:
+    with pytest.raises(LedgerError, match="there is no ledger"):
+        PostgresLedger(fresh, create=False)
+    PostgresLedger(fresh, epsilon=1, of="patients")
+    with pytest.raises(LedgerError, match="was made with the budget epsilon=1"):
+        PostgresLedger(fresh, epsilon=2)
+    with pytest.raises(LedgerError, match="of patients, not of nurses"):
+        PostgresLedger(fresh, of="nurses")
+
+
+def test_an_unreachable_server_is_an_error_without_the_password() -> None:
+    with pytest.raises(LedgerError, match="cannot be read") as refused:
+        PostgresLedger("postgresql://me:hush@127.0.0.1:1/claims#visits")
+    assert "hush" not in str(refused.value)
+
+
+def test_a_server_that_may_lose_spends_is_refused() -> None:
+    with postgres.running(fsync="off") as address, pytest.raises(LedgerError, match="fsync"):
+        PostgresLedger(f"{address}#claims", epsilon=1)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "UPDATE balance SET body = replace(body, '\"1/10\"', '\"0\"')",
+        "UPDATE events SET body = replace(body, '1/10', '1/20') WHERE number = 2",
+        "DELETE FROM events WHERE number = 3",
+        "DELETE FROM balance",
+        "DELETE FROM events",
+    ],
+)
+def test_an_edit_is_found_by_who_verifies_and_by_who_spends(address: str, edit: str) -> None:
+    name = f"{address}#edit{abs(hash(edit))}"
+    PostgresLedger(name, epsilon=1).reserve(TENTH, **FACTS).commit()
+    change(name, edit)
+    with pytest.raises(LedgerError):
+        PostgresLedger(name).verify()
+    with pytest.raises(LedgerError):
+        PostgresLedger(name).reserve(TENTH, **FACTS)
+
+
+def test_an_older_copy_put_back_is_found_by_who_read_the_newer(fresh: str) -> None:
+    ledger = PostgresLedger(fresh, epsilon=1)
+    ledger.reserve(TENTH, **FACTS).commit()
+    change(fresh, "CREATE TABLE public.older AS SELECT * FROM balance")
+    ledger.reserve(TENTH, **FACTS).commit()
+    change(fresh, "DELETE FROM events WHERE number > 3")
+    change(fresh, "UPDATE balance SET body = (SELECT body FROM public.older)")
+    assert PostgresLedger(fresh).spent == TENTH  # nothing tells, to somebody who has never seen more
+    with pytest.raises(LedgerError, match="older copy"):
+        ledger.reserve(TENTH, **FACTS)
+
+
+def test_threads_that_race_for_the_rest_never_overspend(fresh: str) -> None:
+    PostgresLedger(fresh, epsilon=1)
+    with ThreadPoolExecutor(16) as pool:
+        granted = list(pool.map(lambda _: spend(PostgresLedger(fresh), 2), range(16)))
+    assert sum(granted) == 10
+    assert str(PostgresLedger(fresh).spent) == "epsilon=1"
+    PostgresLedger(fresh).verify()
+
+
+def test_makers_that_race_make_one_ledger(fresh: str) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        heads = set(pool.map(lambda _: PostgresLedger(fresh, epsilon=1).verify(), range(8)))
+    assert len(heads) == 1
+
+
+def open_there(place: str) -> Ledger:
+    return open_ledger(place)
+
+
+def spend_in_a_process(place: str, times: int, granted: Any) -> None:
+    count = spend(open_there(place), times)
+    with granted.get_lock():
+        granted.value += count
+
+
+def spend_until_killed(place: str, drawn: str) -> None:
+    """Write a line to the file after each reservation: as if noise had been drawn for it."""
+    ledger = open_there(place)
+    while True:
+        entry = ledger.reserve(Loss.pure(Fraction(1, 1000)), **FACTS)
+        with open(drawn, "a") as file:
+            file.write(f"{entry.id}\n")
+        entry.commit()
+
+
+@pytest.fixture(params=["PostgreSQL", "SQLite"])
+def place(request: pytest.FixtureRequest, address: str, tmp_path: Path) -> str:
+    if request.param == "SQLite":
+        return str(tmp_path / "spends.db")
+    return f"{address}#race{os.getpid()}{time.monotonic_ns() % 10**9}"
+
+
+def make(place: str, epsilon: int) -> None:
+    maker: Callable[..., Ledger] = PostgresLedger if "://" in place else vw.SQLiteLedger
+    maker(place, epsilon=epsilon)
+
+
+@pytest.mark.slow
+def test_64_processes_that_race_never_overspend(place: str) -> None:
+    make(place, 10)
+    context = get_context("fork")
+    granted = context.Value("i", 0)
+    runners = [context.Process(target=spend_in_a_process, args=(place, 3, granted)) for _ in range(64)]
+    for runner in runners:
+        runner.start()
+    for runner in runners:
+        runner.join()
+    assert granted.value == 100
+    assert str(open_ledger(place).spent) == "epsilon=10"
+    open_ledger(place).verify()
+
+
+@pytest.mark.slow
+def test_200_kills_lose_nothing_and_charge_nothing_twice(place: str, tmp_path: Path) -> None:
+    make(place, 1000)
+    drawn = tmp_path / "drawn"
+    drawn.touch()
+    context = get_context("fork")
+    for kill in range(200):
+        runner = context.Process(target=spend_until_killed, args=(place, str(drawn)))
+        runner.start()
+        time.sleep(0.01 + 0.0007 * (kill % 100))
+        assert runner.pid is not None
+        os.kill(runner.pid, signal.SIGKILL)
+        runner.join()
+    ledger = open_ledger(place)
+    ledger.verify()
+    told = [int(line) for line in drawn.read_text().split()]
+    entries = {entry.id: entry for entry in ledger.entries()}
+    assert len(told) == len(set(told)) > 0  # how many depends on the load of the machine
+    assert set(told) <= set(entries)
+    left = [entry for entry in entries.values() if entry.id not in told or entry.state == "reserved"]
+    assert len(left) <= 200  # at most one for each kill
+    assert ledger.spent.epsilon == Fraction(len(entries), 1000)

@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attacks the mechanisms: exact losses over all small inputs, fits of the samplers, and mutants that must be caught.
+
+The tie-breaking machinery below the samplers is attacked in test_samplers.py.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from fractions import Fraction
+from math import log, sqrt
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from veilwood.errors import VeilwoodError
+from veilwood.privacy import entropy, samplers
+from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, Geometric
+from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAndFlip
+from veilwood_testing.noise_cases import ALARM, fit_choices
+
+pytestmark = pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning")
+
+Noise = DiscreteLaplace | DiscreteGaussian | Geometric
+
+
+def bins(expected: np.ndarray, least: float = 25.0) -> np.ndarray:
+    """Number neighbouring outcomes so that each bin expects at least `least` draws."""
+    ids = np.empty(expected.size, dtype=np.int64)
+    current, mass = 0, 0.0
+    left = expected.sum()
+    for i, value in enumerate(expected):
+        if mass >= least and left >= least:
+            current, mass = current + 1, 0.0
+        ids[i] = current
+        mass, left = mass + value, left - value
+    return ids
+
+
+def fit(draws: np.ndarray, noise: Noise) -> float:
+    """Return the lower chi-square p-value of the draws under the noise's pmf, in fine bins and in coarse ones."""
+    reach = 4 + int(12 * sqrt(noise.variance))
+    outcomes = np.arange(-reach, reach + 1)
+    expected = draws.size * noise.pmf(outcomes)
+    expected[[0, -1]] += max(0.0, draws.size - expected.sum()) / 2
+    observed = np.bincount(np.clip(draws, -reach, reach) + reach, minlength=outcomes.size)
+    p_values = [1.0]
+    for least in (25.0, draws.size / 50):  # fine bins see structure, coarse ones see a wrong scale
+        ids = bins(expected, least)
+        e, o = np.bincount(ids, expected), np.bincount(ids, observed)
+        if e.size > 1:
+            p_values.append(float(stats.chi2.sf(((o - e) ** 2 / e).sum(), e.size - 1)))
+    return min(p_values)
+
+
+def fit_two_samples(a: np.ndarray, b: np.ndarray) -> float:
+    """Return the chi-square p-value of two samples of equal size having one law."""
+    low = min(a.min(), b.min())
+    size = int(max(a.max(), b.max()) - low) + 1
+    x, y = np.bincount(a - low, minlength=size), np.bincount(b - low, minlength=size)
+    ids = bins((x + y) / 2.0)
+    x, y = np.bincount(ids, x), np.bincount(ids, y)
+    return float(stats.chi2.sf(((x - y) ** 2 / (x + y)).sum(), x.size - 1))
+
+
+def loss_lower_bound(hits: int, hits_of_neighbour: int, n: int, alpha: float = 5e-9) -> float:
+    """Return a lower bound of the loss shown by an event, by two Clopper-Pearson bounds at alpha/2."""
+    low = stats.beta.ppf(alpha / 2, hits, n - hits + 1) if hits else 0.0
+    high = stats.beta.ppf(1 - alpha / 2, hits_of_neighbour + 1, n - hits_of_neighbour)
+    return log(low / high) if low > 0 else 0.0
+
+
+# Laws: deterministic.
+
+
+@pytest.mark.parametrize("scale", [Fraction(1, 1000), Fraction(1, 2), Fraction(1), Fraction(37, 3), Fraction(1000)])
+def test_pmfs_sum_to_one_and_give_the_variance(scale: Fraction) -> None:
+    for noise in (DiscreteLaplace(scale), DiscreteGaussian(scale), Geometric(scale)):
+        reach = 60 + int(45 * scale)
+        k = np.arange(-reach, reach + 1)
+        pmf = noise.pmf(k)
+        mean = (k * pmf).sum()
+        assert pmf.sum() == pytest.approx(1, abs=1e-12)
+        assert ((k - mean) ** 2 * pmf).sum() == pytest.approx(noise.variance, rel=1e-9, abs=1e-300)
+
+
+def laplace_loss(scale: Fraction, sensitivity: int) -> float:
+    """Return the worst log-ratio of the pmf over integer shifts of at most `sensitivity`."""
+    k = np.arange(-50, 51)
+    log_pmf = np.log(DiscreteLaplace(scale).pmf(np.arange(-60, 61)))
+    return max(float(np.abs(log_pmf[k + 60] - log_pmf[k + 60 + s]).max()) for s in range(-sensitivity, sensitivity + 1))
+
+
+@pytest.mark.parametrize("scale", [Fraction(1, 2), Fraction(2), Fraction(70, 3)])
+@pytest.mark.parametrize("sensitivity", [1, 2, 5])
+def test_laplace_loss_is_the_bound_and_attains_it(scale: Fraction, sensitivity: int) -> None:
+    claimed = float(DiscreteLaplace(scale).epsilon(sensitivity))
+    assert laplace_loss(scale, sensitivity) == pytest.approx(claimed, rel=1e-9)
+    # The mutant that forgets one unit of sensitivity, or halves the scale, is over its claim.
+    assert laplace_loss(scale, sensitivity + 1) > claimed * (1 + 1e-9)
+    assert laplace_loss(scale / 2, sensitivity) > claimed * (1 + 1e-9)
+
+
+def gaussian_excess(sigma_squared: Fraction, shift: int, claimed_rho: Fraction) -> float:
+    """Return the largest Renyi divergence between the noise and its shift, over order * rho: at most 1 if sound."""
+    reach = 40 + int(14 * sqrt(sigma_squared)) + 40 * shift
+    k = np.arange(-reach, reach + 1)
+    worst = 0.0
+    for order in (1.1, 2.0, 5.0, 20.0):
+        # log of sum p^a q^(1-a), kept in logs since the terms far out underflow
+        exponent = -(order * k**2 + (1 - order) * (k - shift) ** 2) / (2 * float(sigma_squared))
+        normaliser = 1 / DiscreteGaussian(sigma_squared).pmf(0)
+        divergence = (np.logaddexp.reduce(exponent) - log(normaliser)) / (order - 1)
+        worst = max(worst, float(divergence) / (order * float(claimed_rho)))
+    return worst
+
+
+@pytest.mark.parametrize("sigma_squared", [Fraction(1, 3), Fraction(1), Fraction(77, 10), Fraction(400)])
+@pytest.mark.parametrize("shift", [1, 2, 3])
+def test_gaussian_renyi_divergence_is_below_the_bound(sigma_squared: Fraction, shift: int) -> None:
+    claimed = DiscreteGaussian(sigma_squared).rho(shift**2)
+    assert gaussian_excess(sigma_squared, shift, claimed) <= 1 + 1e-9
+    assert gaussian_excess(sigma_squared, shift, claimed) > 0.99
+    # The mutant with half the variance is caught.
+    assert gaussian_excess(sigma_squared / 2, shift, claimed) > 1.5
+
+
+# Fits of the samplers: statistical, in the seeded context so that a failure repeats.
+
+LAWS: list[Noise] = [
+    DiscreteLaplace(Fraction(1, 1000)),
+    DiscreteLaplace(Fraction(1, 2)),
+    DiscreteLaplace(1),
+    DiscreteLaplace(10),
+    DiscreteLaplace(100),
+    DiscreteLaplace(1000),
+    Geometric(Fraction(7, 3)),
+    Geometric(1000),
+    DiscreteGaussian(Fraction(1, 4)),
+    DiscreteGaussian(1),
+    DiscreteGaussian(Fraction(12345, 10)),
+    DiscreteGaussian(10**6),
+    DiscreteGaussian(Fraction(10**8, 30)),
+]
+
+
+@pytest.mark.parametrize("noise", LAWS, ids=str)
+def test_sampler_fits_the_pmf(noise: Noise) -> None:
+    with entropy.seeded_for_tests(20):
+        assert fit(noise.sample(10**6), noise) > ALARM
+
+
+@pytest.mark.parametrize("digit_bits", [2, 6, 8])
+@pytest.mark.parametrize(
+    "noise", [DiscreteLaplace(3), Geometric(1), DiscreteGaussian(2), DiscreteLaplace(600)], ids=str
+)
+def test_sampler_fits_the_pmf_with_short_words(noise: Noise, digit_bits: int) -> None:
+    # How often short words tie is asserted in test_samplers.py.
+    with entropy.seeded_for_tests(21, digit_bits):
+        assert fit(noise.sample(20_000 if digit_bits == 2 else 200_000), noise) > ALARM
+
+
+@pytest.mark.parametrize("digit_bits", [1, 16])
+def test_gaussian_rejection_fits_with_short_words(digit_bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A small sigma sent through the rejection sampler, where single outcomes can be told apart. With digits of
+    # one bit the floating-point filter leaves one coin in eight to the integers.
+    monkeypatch.setattr(samplers, "ONE_TABLE_SIGMA", 0)
+    with entropy.seeded_for_tests(22, digit_bits):
+        for noise in (DiscreteGaussian(Fraction(1, 3)), DiscreteGaussian(5), DiscreteGaussian(200)):
+            assert fit(noise.sample(40_000 if digit_bits == 1 else 500_000), noise) > ALARM
+
+
+@pytest.mark.parametrize("scale", [10**6, 10**9])
+def test_large_scales_fit_digit_by_digit(scale: int) -> None:
+    # Quotient and remainder of a geometric are independent and have known laws.
+    with entropy.seeded_for_tests(23):
+        quotient, remainder = np.divmod(Geometric(scale).sample(10**6), 1024)
+    assert fit(quotient // 1024, Geometric(Fraction(scale, 1024**2))) > ALARM
+    for digit, digit_scale in ((remainder, scale), (quotient % 1024, scale / 1024)):
+        law = np.exp(-np.arange(1024) / digit_scale)
+        assert fit_choices(digit, law / law.sum()) > ALARM
+
+
+@pytest.mark.parametrize("scale", [1, 10, 1000])
+def test_fit_catches_a_halved_scale_and_two_percent(scale: int) -> None:
+    claimed = DiscreteLaplace(scale)
+    with entropy.seeded_for_tests(24):
+        assert fit(DiscreteLaplace(Fraction(scale, 2)).sample(10**5), claimed) < ALARM
+        assert fit(DiscreteLaplace(scale * Fraction(98, 100)).sample(10**6), claimed) < ALARM
+
+
+@pytest.mark.parametrize("noise", [DiscreteLaplace(2), DiscreteLaplace(Fraction(61, 3)), DiscreteGaussian(30)], ids=str)
+def test_agrees_with_opendp(noise: DiscreteLaplace | DiscreteGaussian) -> None:
+    pytest.importorskip("opendp")
+    parameter = noise.scale if isinstance(noise, DiscreteLaplace) else noise.sigma_squared
+    theirs = type(noise)(parameter, backend="opendp").sample(40_000)
+    with entropy.seeded_for_tests(26):
+        ours = noise.sample(40_000)
+        halved = type(noise)(parameter / 4).sample(40_000)
+    assert fit_two_samples(ours, theirs) > ALARM
+    assert fit_two_samples(halved, theirs) < ALARM
+
+
+def test_opendp_scales_are_rounded_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("opendp")
+    passed: list[float] = []
+
+    def record(dp: object, make: object, metric: object, scale: float, n: int) -> np.ndarray:
+        passed.append(scale)
+        return np.zeros(n, dtype=np.int64)
+
+    monkeypatch.setattr(samplers, "_perturbed_zeros", record)
+    for denominator in range(1, 60):
+        exact = Fraction(10, denominator)
+        DiscreteLaplace(exact, backend="opendp").sample(1)
+        assert exact <= Fraction(passed[-1]) < exact * (1 + Fraction(1, 2**50))
+        DiscreteGaussian(exact, backend="opendp").sample(1)
+        assert exact <= Fraction(passed[-1]) ** 2 < exact * (1 + Fraction(1, 2**50))
+
+
+def test_low_order_bits_betray_float_noise_and_not_ours() -> None:
+    # Mironov 2012: 0.0 + noise reaches numbers that 1.0 + noise cannot.
+    n = 10**4
+
+    def hits(release: Callable[[int], np.ndarray], count: int) -> int:
+        y = release(count).astype(np.float64)
+        return int(((np.abs(y) < 0.5) & (y * 2.0**53 != np.floor(y * 2.0**53))).sum())
+
+    rng = np.random.default_rng(0)
+    by_float = {c: hits(lambda count: count + rng.laplace(size=n), c) for c in (0, 1)}
+    with entropy.seeded_for_tests(27):
+        by_ours = {c: hits(lambda count: DiscreteLaplace(1).perturb(np.full(n, count)), c) for c in (0, 1)}
+    assert loss_lower_bound(by_float[0], by_float[1], n) > 4
+    assert loss_lower_bound(by_ours[0], by_ours[1], n) == 0
+    assert by_ours == {0: 0, 1: 0}
+
+
+@pytest.mark.parametrize(("scale", "is_caught"), [(Fraction(1), False), (Fraction(9, 10), True)])
+def test_distinguisher_sees_ten_percent_too_little_noise(scale: Fraction, is_caught: bool) -> None:
+    n = 2 * 10**6
+    with entropy.seeded_for_tests(28):
+        noise = DiscreteLaplace(scale).sample((2, n))
+    bound = loss_lower_bound(int((noise[0] + 1 >= 1).sum()), int((noise[1] >= 1).sum()), n)
+    assert (bound > 1) == is_caught
+
+
+# Behaviour and refusals.
+
+
+def test_shapes_are_kept_and_draws_are_fresh() -> None:
+    noise = DiscreteLaplace(10**6)
+    assert noise.sample((2, 3, 4)).shape == (2, 3, 4)
+    assert noise.sample(5).tolist() != noise.sample(5).tolist()
+    assert noise.sample(0).shape == (0,)
+    assert DiscreteGaussian(3).perturb(np.zeros((0, 4), dtype=np.int32)).shape == (0, 4)
+    assert noise.perturb([]).shape == (0,)
+    assert NoisyMax(1, 1).select(np.zeros((0, 3), dtype=np.int64)).shape == (0,)
+    assert ExponentialMechanism(1, 1).select(np.zeros((2, 5, 3), dtype=np.uint8)).shape == (2, 5)
+    assert PermuteAndFlip(1, 1).select([1, 2]).shape == ()
+
+
+def test_noise_is_added_to_the_counts() -> None:
+    counts = np.array([[5, 0], [10**12, -7]])
+    assert (DiscreteLaplace(Fraction(1, 1000)).perturb(counts) == counts).all()
+
+
+@pytest.mark.parametrize("value", [0, -1, Fraction(-1, 2), float("nan"), 1.5, "1", None, True, 2**90])
+def test_bad_scales_are_refused(value: object) -> None:
+    for make in (DiscreteLaplace, Geometric, DiscreteGaussian):
+        with pytest.raises(VeilwoodError, match=r"scale|sigma_squared"):
+            make(value)  # type: ignore[arg-type]
+    with pytest.raises(VeilwoodError, match="epsilon"):
+        NoisyMax(value, 1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "values", [[1.0, 2.0], [True, False], np.array([1, 2], dtype=object), ["a"], np.array([2**62, 0]), [np.nan]]
+)
+def test_values_that_are_not_safe_integers_are_refused(values: object) -> None:
+    with pytest.raises(VeilwoodError, match="counts must"):
+        DiscreteLaplace(1).perturb(values)  # type: ignore[arg-type]
+    with pytest.raises(VeilwoodError, match="scores must"):
+        NoisyMax(1, 1).select(values)  # type: ignore[arg-type]
+
+
+def test_bad_sensitivities_and_backends_are_refused() -> None:
+    with pytest.raises(VeilwoodError, match="l1_sensitivity"):
+        DiscreteLaplace(1).epsilon(-1)
+    with pytest.raises(VeilwoodError, match="squared_l2_sensitivity"):
+        DiscreteGaussian(1).rho(0.5)  # type: ignore[arg-type]
+    with pytest.raises(VeilwoodError, match="backend"):
+        DiscreteLaplace(1, backend="numpy")  # type: ignore[arg-type]
+
+
+def test_missing_opendp_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opendp.prelude", None)
+    with pytest.raises(VeilwoodError, match=r"pip install veilwood\[opendp\]"):
+        DiscreteLaplace(1, backend="opendp").sample(1)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps keep their loss, and cost no more than the plan."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from veilwood.errors import PlanError, VeilwoodError
+from veilwood.privacy.loss import Loss, requested_loss
+from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
+from veilwood.privacy.selection import PermuteAndFlip
+from veilwood.privacy.steps import Step
+from veilwood_testing.one_step_plan import ONE
+from veilwood_testing.steps_cases import plan_of, step_of
+
+pytestmark = pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning")
+
+
+def test_steps_cannot_cost_more_than_the_plan() -> None:
+    half = Loss.pure(Fraction(1, 2))
+    assert len(plan_of(step_of("a", half), step_of("b", half)).steps) == 2
+    with pytest.raises(VeilwoodError, match="promises"):
+        plan_of(step_of("a"), step_of("b", half))
+    gaussian = Loss.zcdp(Fraction(1, 10), Fraction(1, 10**6))
+    with pytest.raises(VeilwoodError, match="promises"):
+        plan_of(step_of("a", gaussian), step_of("b", gaussian), loss=gaussian)
+    with pytest.raises(VeilwoodError, match="promises"):
+        plan_of(step_of("a", gaussian))  # a pure plan with a Gaussian step
+
+
+@pytest.mark.parametrize(
+    ("loss", "mechanism"),
+    [
+        (ONE, None),
+        (ONE, DiscreteLaplace(Fraction(99, 100))),
+        (ONE, DiscreteGaussian(Fraction(99, 100))),
+        (Loss.zcdp(Fraction(1, 8), Fraction(1, 10**6)), DiscreteGaussian(3)),
+        (Loss(Fraction(1), Fraction(1, 10)), DiscreteGaussian(100)),  # no rho was promised
+    ],
+    ids=["no noise", "Laplace", "Gaussian under pure epsilon", "Gaussian", "Gaussian without rho"],
+)
+def test_a_step_whose_noise_does_not_keep_its_loss_cannot_be_made(loss: Loss, mechanism: Any) -> None:
+    with pytest.raises(VeilwoodError, match="does not keep"):
+        Step("counts", loss, mechanism, 1, (3,))
+
+
+@pytest.mark.parametrize(
+    ("loss", "mechanism", "choices"),
+    [
+        (Loss(None, Fraction(0), Fraction(0)), None, 1),
+        (Loss(Fraction(1000), Fraction(0), Fraction(0)), DiscreteLaplace(Fraction(1, 1000)), 1),
+        (Loss(None, Fraction(0), Fraction(1, 100)), DiscreteLaplace(Fraction(1, 1000)), 1),
+        (requested_loss(1, 1e-6), PermuteAndFlip(Fraction(10**6), 1), 0),
+        (requested_loss(1, 1e-6), PermuteAndFlip(Fraction(10**6), 1), 1),
+    ],
+)
+def test_a_step_keeps_both_of_its_statements(loss: Loss, mechanism: Any, choices: int) -> None:
+    with pytest.raises(PlanError):
+        Step("x", loss, mechanism, 1, (1, 3), choices)

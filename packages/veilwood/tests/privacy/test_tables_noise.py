@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of the same rows share a budget, those of about one size their noise, and each is released once."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from veilwood.privacy.adaptive_budget import Purse, TablesName, TablesNoise, count_tables
+from veilwood.privacy.joint_noise import MOST_CELLS_TOGETHER, JointLaplace
+from veilwood.privacy.loss import Loss, requested_loss
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.steps import Step
+
+TOGETHER, ALONE, GAUSSIAN = TablesNoise(False, True), TablesNoise(False, False), TablesNoise(True, False)
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=60).map(sorted))
+def test_every_table_gets_noise_once_and_together_hardly_more_than_alone(sizes: list[int]) -> None:
+    for noise in (TOGETHER, ALONE, GAUSSIAN):
+        groups = noise.groups(sizes)
+        assert sum(n_tables for n_tables, _ in groups) == len(sizes) == len(noise.variances(sizes))
+        assert sum(share for _, share in groups) == pytest.approx(1.0)
+    first = 0
+    for n_tables, _ in TOGETHER.groups(sizes):
+        mine = sizes[first : first + n_tables]
+        first += n_tables
+        assert len(mine) == 1 or JointLaplace(1, mine).sizes == tuple(mine)  # fits
+    cells = np.maximum(np.array(sizes) - 1, 0)  # free ones
+    # tables of three times the cells may lose a little together
+    assert cells @ TOGETHER.variances(sizes) <= 1.15 * (cells @ ALONE.variances(sizes)) + 1e-9
+
+
+def test_tables_of_about_one_size_share_their_noise_and_a_large_one_does_not() -> None:
+    assert [n_tables for n_tables, _ in TOGETHER.groups([2, 2, 2, 3, 40, 2000])] == [4, 1, 1]
+    many = TOGETHER.groups([8] * 100)
+    assert sum(n_tables for n_tables, _ in many) == 100
+    assert max(8 * n_tables for n_tables, _ in many) <= MOST_CELLS_TOGETHER
+    assert TOGETHER.variances([2] * 20)[0] < ALONE.variances([2] * 20)[0] / 9
+
+
+PURE, BY_RHO = Loss.pure(Fraction(1)), requested_loss(1, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loss", "names"), [(PURE, ["tables 1 to 3", "table 4"]), (BY_RHO, [f"table {i}" for i in (1, 2, 3, 4)])]
+)
+def test_what_is_released_belongs_to_its_table_and_spends_the_share(
+    loss: Loss, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Purse, "measure", lambda self, step, exact: exact.reshape(step.shape).astype(float))
+    steps: list[Step] = []
+    monkeypatch.setattr(Purse, "_planned", lambda self, step: steps.append(step) or step)
+    purse, sizes = Purse(loss, Neighbours()), [2, 3, 3, 20]
+    exact = np.arange(sum(sizes) * 2).reshape(-1, 2)
+    seen = count_tables(purse, sizes, exact, 0.5, TablesName("table", "classes by cell"))
+    assert [len(counts) for counts in seen.counts] == sizes
+    assert np.array_equal(np.concatenate(seen.counts), exact)
+    assert purse.left == pytest.approx(0.5)
+    assert [step.name for step in steps] == [f"{name}: classes by cell" for name in names]
+    assert np.array_equal(seen.totals[-1], exact[-20:].sum(axis=0))
+    assert seen.variances == [variance for step in steps for variance in step.table_variances]
+    assert seen.total_variances == [step.total_variance for step in steps]

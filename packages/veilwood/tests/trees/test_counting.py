@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counting: the compiled kernel, its numpy twin and a plain loop give the same integers, however rows arrive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from veilwood.data.batches import Batch
+from veilwood.trees.counting import HAVE_NUMBA, Assignment, leaf_totals, route, sum_over_trees
+from veilwood_testing.counting_cases import LEVELS, batches_of, forest_of, leaf_by_loop, rows_of, totals_by_loop
+
+TWINS = [pytest.param(True, marks=pytest.mark.skipif(not HAVE_NUMBA, reason="needs numba"), id="kernel"), False]
+
+
+@pytest.mark.parametrize("fast", TWINS)
+@pytest.mark.parametrize("disjoint", [False, True], ids=["shared", "disjoint"])
+@pytest.mark.parametrize("n_classes", [3, None], ids=["classes", "regression"])
+@pytest.mark.parametrize("shape", ["binary", "multiway"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_totals_are_those_of_a_plain_loop(
+    seed: int, shape: str, n_classes: int | None, disjoint: bool, fast: bool
+) -> None:
+    forest = forest_of(shape, seed)
+    codes, target = rows_of(400, seed, targets=n_classes or LEVELS + 1)
+    assignment = Assignment(bytes(32), forest.n_trees) if disjoint else None
+    own = None if assignment is None else assignment.trees(0, 0, len(codes))
+    expected = totals_by_loop(forest, codes, target, n_classes, own)
+    for size in (1, 7, 256, 1000):
+        for n_jobs in (1, 2, 3):
+            found = leaf_totals(
+                forest, batches_of(codes, target, size), n_classes=n_classes, target_levels=LEVELS,
+                assignment=assignment, n_jobs=n_jobs, fast=fast,
+            )  # fmt: skip
+            assert (found == expected).all()
+            if size == 1:
+                break  # threads are tried on larger batches
+
+
+@pytest.mark.parametrize("fast", TWINS)
+def test_every_row_is_counted_once_per_tree_that_sees_it(fast: bool) -> None:
+    forest = forest_of("binary", 3)
+    codes, target = rows_of(5000, 3)
+    shared = leaf_totals(forest, batches_of(codes, target, 999), n_classes=3, fast=fast)
+    for tree in range(forest.n_trees):
+        of_tree = shared[forest.tree_leaves[tree] : forest.tree_leaves[tree + 1]]
+        assert (of_tree.sum(axis=0) == np.bincount(target, minlength=3)).all()
+    assignment = Assignment(b"1" * 32, forest.n_trees)
+    disjoint = leaf_totals(forest, batches_of(codes, target, 999), n_classes=3, assignment=assignment, fast=fast)
+    assert (disjoint.sum(axis=0) == np.bincount(target, minlength=3)).all()
+    assert (disjoint <= shared).all()
+
+
+@pytest.mark.parametrize("fast", TWINS)
+def test_no_rows_count_nothing(fast: bool) -> None:
+    forest = forest_of("binary", 0)
+    empty = Batch(np.empty((0, 4), np.uint16), np.empty(0, np.int32), 0, 0)
+    assert not leaf_totals(forest, [], n_classes=2, fast=fast).any()
+    assert not leaf_totals(forest, [empty], n_classes=2, fast=fast).any()
+    assignment = Assignment(bytes(32), forest.n_trees)
+    assert not leaf_totals(forest, [empty], n_classes=2, assignment=assignment, fast=fast).any()
+
+
+@pytest.mark.parametrize("fast", TWINS)
+def test_rows_in_any_memory_layout_count_alike(fast: bool) -> None:
+    forest = forest_of("multiway", 0)
+    codes, target = rows_of(600, 0)
+    expected = leaf_totals(forest, [Batch(codes, target, 0, 0)], n_classes=3, fast=fast)
+    odd: list[tuple[Any, Any]] = [
+        (np.asfortranarray(codes), target.astype(np.int64)),
+        (np.repeat(codes, 2, axis=0)[::2], np.repeat(target, 2)[::2]),
+    ]
+    for odd_codes, odd_target in odd:
+        found = leaf_totals(forest, [Batch(odd_codes, odd_target, 0, 0)], n_classes=3, fast=fast)
+        assert (found == expected).all()
+
+
+@pytest.mark.parametrize("shape", ["binary", "multiway"])
+def test_routes_are_those_of_a_plain_loop(shape: str) -> None:
+    forest = forest_of(shape, 5)
+    codes, _ = rows_of(200, 5)
+    leaves = route(forest, codes)
+    assert leaves.shape == (200, forest.n_trees)
+    expected = [[leaf_by_loop(forest, row, tree) for tree in range(forest.n_trees)] for row in codes]
+    assert leaves.tolist() == expected
+
+
+@pytest.mark.parametrize("fast", TWINS)
+@pytest.mark.parametrize("shape", ["binary", "multiway"])
+def test_sums_over_trees(shape: str, fast: bool) -> None:
+    forest = forest_of(shape, 6)
+    codes, _ = rows_of(5000, 6)
+    values = np.random.default_rng(0).normal(size=(forest.n_leaves, 3))
+    leaves = route(forest, codes)
+    expected = np.zeros((5000, 3))
+    for tree in range(forest.n_trees):
+        expected += values[leaves[:, tree]]
+    for n_jobs in (1, 2, 3):
+        found = sum_over_trees(forest, codes, values, n_jobs=n_jobs, fast=fast)
+        assert (found == expected).all()  # to the last bit, as trees are added in one order
+    assert sum_over_trees(forest, codes[:0], values, fast=fast).shape == (0, 3)
+
+
+@pytest.mark.parametrize("size", [1, 100, 4095, 4096, 4097, 9000])
+def test_an_assignment_does_not_depend_on_batches(size: int) -> None:
+    assignment = Assignment(b"s" * 32, 5)
+    whole = assignment.trees(2, 0, 9000)
+    starts = range(0, 9000, size) if size > 1 else [0, 1, 4095, 4096, 8999]
+    for start in starts:
+        part = assignment.trees(2, start, min(size, 9000 - start))
+        assert (part == whole[start : start + size]).all()
+    assert assignment.trees(0, 10, 0).shape == (0,)
+
+
+def test_an_assignment_reaches_every_tree_and_no_other() -> None:
+    for n_trees in (1, 2, 1000):
+        trees = Assignment(b"s" * 32, n_trees).trees(0, 0, 100_000)
+        assert sorted(set(trees.tolist())) == list(range(n_trees))

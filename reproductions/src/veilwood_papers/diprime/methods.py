@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The methods that DiPriMe compares, sound and as published; which of them a table or figure shows is in its file."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor, RandomForestClassifier, RandomForestRegressor
+from sklearn.model_selection import train_test_split
+
+from veilwood.data.encoding import Encoding
+from veilwood.data.schema import Schema
+from veilwood.estimators import (  # fmt: skip
+    GreedyForestClassifier,
+    GreedyForestRegressor,
+    MedianForestClassifier,
+    MedianForestRegressor,
+    RandomTreesClassifier,
+    RandomTreesRegressor,
+)
+from veilwood.privacy.ledger_stores import MemoryLedger
+from veilwood_papers.drawing import marked
+from veilwood_papers.not_private.as_published import (
+    DiPriMeClassifierAsPublishedNotPrivate,
+    DiPriMeRegressorAsPublishedNotPrivate,
+)
+from veilwood_papers.tables import PublicTable, PublicTables
+
+RF, ERT, MEDIAN = marked("RF"), marked("ERT"), marked("median forest, no noise")
+DP_DF, DP_RF, DP_ERT = "DP-DF, sound greedy labels", "DP-RF, sound greedy forest", "DP-ERT, sound random trees"
+DIPRIME, EXP, FLIP = (
+    marked("DiPriMe as published"),
+    marked("DiPriMeExp as published"),
+    marked("DiPriMeFlip as published"),
+)
+RANDOM, K_MEDIANS, SELECT = "random attribute, sound", "k-medians, sound", "select then median, sound"
+PUBLISHED_AS = {
+    "RF": RF, "ERT": ERT, "Median": MEDIAN, "DP-DF": DP_DF, "DP-RF": DP_RF, "DP-ERT": DP_ERT, "DiPriMe": DIPRIME,
+    "DiPriMeExp": EXP, "DiPriMeFlip": FLIP,
+}  # fmt: skip
+VARIANT = {DIPRIME: "DiPriMe", EXP: "DiPriMeExp", FLIP: "DiPriMeFlip"}
+SOUND_VARIANT = {RANDOM: "random-attribute", K_MEDIANS: "k-medians", SELECT: "select-then-median"}
+LIKE = {RANDOM: DIPRIME, K_MEDIANS: FLIP, SELECT: FLIP}  # whose depth a sound forest takes
+BINS = 5  # of numbers, for the greedy baselines, as in the paper
+
+
+def load(tables: PublicTables, name: str) -> PublicTable:
+    """Read a data set; the robot's classes are moving forward and the rest, as in the paper."""
+    table = tables.load(name)
+    if name != "wall-following-robot":
+        return table
+    (target,) = (column for column in table.facts["columns"] if column["name"] == table.facts["target"])
+    target["values"] = ["Move-Forward", "other"]
+    return table._replace(y=table.y.where(table.y == "Move-Forward", "other"))
+
+
+def error_unit(table: PublicTable) -> float:
+    """Return the square of the range by which the paper scales a target; 1 for classes."""
+    if table.facts["task"] == "classification":
+        return 1.0
+    low = 0.0 if table.facts["name"] == "parkinsons" else float(table.y.min())
+    return (float(table.y.max()) - low) ** 2
+
+
+class _OnCodes:
+    """A forest of scikit-learn on the codes of a schema, so that it takes categories."""
+
+    def __init__(self, schema: Schema, forest: Any) -> None:
+        self.encoding, self.forest = Encoding(schema), forest
+
+    def fit(self, X: Any, y: Any) -> _OnCodes:
+        self.forest.fit(self.encoding.encode(X), y)
+        return self
+
+    def predict(self, X: Any) -> Any:
+        return self.forest.predict(self.encoding.encode(X))
+
+
+def make(
+    method: str, table: PublicTable, *, epsilon: float, n_estimators: int, max_depth: int, seed: int,
+    trees: str = "disjoint", **more: Any,
+) -> Any:  # fmt: skip
+    """Make the forest of a method, of either task."""
+    classes = table.facts["task"] == "classification"
+
+    def kind(classifier: Any, regressor: Any) -> Any:
+        return classifier if classes else regressor
+
+    size: dict[str, Any] = {"n_estimators": n_estimators, "max_depth": max_depth, "random_state": seed, "n_jobs": 1}
+    if method in (RF, ERT):
+        forest = (
+            kind(RandomForestClassifier, RandomForestRegressor) if method == RF
+            else kind(ExtraTreesClassifier, ExtraTreesRegressor)
+        )  # fmt: skip
+        return _OnCodes(table.schema, forest(max_features=min(5, table.X.shape[1]), **size))
+    size["ledger"] = MemoryLedger()
+    if method in VARIANT:
+        published = kind(DiPriMeClassifierAsPublishedNotPrivate, DiPriMeRegressorAsPublishedNotPrivate)
+        return published(
+            table.schema, variant=VARIANT[method], epsilon_in_paper=epsilon, trees=trees, **{**size, **more}
+        )
+    if method in (DP_RF, DP_DF):
+        greedy = kind(GreedyForestClassifier, GreedyForestRegressor)
+        own: dict[str, Any] = {"candidates": 5, **({"quality": "gini"} if classes else {})}
+        if method == DP_DF and classes:
+            own["leaf_update"] = "exponential"
+        return greedy(_binned(table), epsilon=epsilon, trees=trees, **{**size, **own, **more})
+    if method == DP_ERT:
+        random = kind(RandomTreesClassifier, RandomTreesRegressor)
+        return random(table.schema, epsilon=epsilon, trees=trees, **{**size, **more})
+    median = kind(MedianForestClassifier, MedianForestRegressor)
+    if method == MEDIAN:
+        return median(table.schema, epsilon=math.inf, trees="shared", **size)
+    return median(table.schema, epsilon=epsilon, trees=trees, variant=SOUND_VARIANT[method], **{**size, **more})
+
+
+def _binned(table: PublicTable) -> Schema:
+    """Cut numbers into five bins."""
+    columns = []
+    for column in table.facts["columns"]:
+        cut = column["kind"] == "numeric" and column["name"] != table.facts["target"]
+        columns.append({**column, "bins": BINS} if cut else column)
+    return Schema.from_dict({**table.facts, "columns": columns})
+
+
+def score(forest: Any, table: PublicTable, seed: int, unit: float) -> float:
+    """Train on nine tenths, and return accuracy or mean squared error on the rest."""
+    X, asked, y, truth = train_test_split(table.X, table.y, test_size=0.1, random_state=seed)
+    predicted = forest.fit(X, y).predict(asked)
+    right = np.asarray(truth)
+    if table.facts["task"] == "classification":
+        return float(np.mean(predicted == right))
+    return float(np.mean((predicted - right) ** 2) / unit)

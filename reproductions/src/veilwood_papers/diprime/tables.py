@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables 1 and 2 of DiPriMe: mean squared errors of regression, accuracies of classification."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from veilwood_papers.diprime import methods
+from veilwood_papers.diprime.methods import (
+    DIPRIME,
+    DP_DF,
+    DP_ERT,
+    DP_RF,
+    ERT,
+    EXP,
+    FLIP,
+    K_MEDIANS,
+    LIKE,
+    MEDIAN,
+    PUBLISHED_AS,
+    RANDOM,
+    RF,
+    SELECT,
+)
+from veilwood_papers.drawing import agreement
+from veilwood_papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Value, Values, above, read, reasons
+from veilwood_papers.tables import PublicTables
+
+METHODS = (RF, ERT, MEDIAN, DP_RF, DP_ERT, DIPRIME, EXP, FLIP, RANDOM, K_MEDIANS, SELECT)
+REGRESSION = {
+    "Parkinsons": "parkinsons", "Appliances": "appliances-energy", "Traffic": "metro-traffic", "Turbine": "gas-turbine",
+    "Flight": "flight-delay-nyc2013",
+}  # fmt: skip
+CLASSES = {
+    "Banknote": "banknote", "CreditCard": "credit-default", "Robot": "wall-following-robot", "Higgs": "higgs",
+    "PUC-Rio": "puc-rio-posture",
+}  # fmt: skip
+SECONDS = {
+    "Parkinsons": 0.9, "Appliances": 1.2, "Traffic": 2.0, "Turbine": 2.1, "Flight": 30.0, "Banknote": 0.2,
+    "CreditCard": 2.4, "Robot": 0.4, "Higgs": 5.0, "PUC-Rio": 8.0,
+}  # fmt: skip
+
+
+def sheets(name: str) -> list[dict[str, str]]:
+    """The lines of a published table."""
+    return read({"table 1": "diprime_table1_regression", "table 2": "diprime_table2_classification"}[name])
+
+
+def depths(panel: str) -> dict[str, int]:
+    """The published depth of every method on a data set."""
+    lines = (*sheets("table 1"), *sheets("table 2"))
+    return {PUBLISHED_AS[row["method"]]: int(row["d_max"]) for row in lines if row["dataset"] == panel}
+
+
+def unit(panel: str) -> float:
+    """The unit in which the paper prints errors of a data set."""
+    return next((float(row["unit"]) for row in sheets("table 1") if row["dataset"] == panel), 1.0)
+
+
+def measure_name(panel: str) -> str:
+    """What the cells of a data set hold."""
+    return f"MSE x {1 / unit(panel):g}" if panel in REGRESSION else "accuracy"
+
+
+def jobs_of(panels: dict[str, str], quick: bool) -> list[Job]:
+    """One job a data set and seed."""
+    return [
+        Job(f"{panel}, seed {seed}", table, {"panel": panel, "seed": seed, "quick": quick}, SECONDS[panel])
+        for panel, table in panels.items()
+        for seed in range((5 if SECONDS[panel] < 4 else 2) if quick else 10)
+    ]
+
+
+def regression_jobs(quick: bool) -> list[Job]:
+    """The jobs of Table 1."""
+    return jobs_of(REGRESSION, quick)
+
+
+def class_jobs(quick: bool) -> list[Job]:
+    """The jobs of Table 2."""
+    return jobs_of(CLASSES, quick)
+
+
+def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
+    """All methods on one split, each at its published depth."""
+    panel, seed = job.settings["panel"], job.settings["seed"]
+    table = methods.load(tables, job.table)
+    by_method, scale = depths(panel), methods.error_unit(table) * unit(panel)
+    for method in (*METHODS, *((DP_DF,) if panel in CLASSES else ())):
+        depth = by_method[LIKE.get(method, method)]
+        forest = methods.make(
+            method, table, epsilon=10.0 if panel in REGRESSION else 2.0, n_estimators=10, max_depth=depth, seed=seed
+        )
+        yield Row(Cell(panel, method, "", measure_name(panel)), seed, methods.score(forest, table, seed, scale))
+
+
+def published(name: str) -> Values:
+    """The printed table; its deviations, over some splits, as they are."""
+    found = {}
+    for row in sheets(name):
+        value = Value(float(row["mse" if name == "table 1" else "accuracy"]), float(row["std"]))
+        found[Cell(row["dataset"], PUBLISHED_AS[row["method"]], "", measure_name(row["dataset"]))] = value
+    return found
+
+
+NOT_TRANSCRIBED = {
+    "DP-RF": (
+        "Patil and Singh's DP-RF is not transcribed: the paper that quotes it says neither how its budget is divided "
+        "nor how a row that a bootstrap sample repeats is charged; the sound greedy forest stands in its row"
+    ),
+    "DP-DF": (
+        "Fletcher and Islam's DP-DF is not transcribed: it scales noise by the exact counts of each leaf and prunes by "
+        "them, for which the paper that quotes it prints no formula; the sound forest of labels stands in its row"
+    ),
+}
+"""Why two of the paper's baselines have no as-published class."""
+
+why = reasons(
+    {
+        "Flight": "known: the paper's 800,000 flights of 2008 are not available; these are 105,475 that left New York "
+        "City in 2013, and forests without noise miss it too.",
+        "Parkinsons": "tested: the schema bounds the target by 0 to 176; with the data's own 55, as in the paper, it "
+        "is the same.",
+        "Higgs": "tested: 46,239 rows were had of the paper's 100,000, and half of them give still less.",
+        DP_RF: f"known: {NOT_TRANSCRIBED['DP-RF']}.",
+        DP_DF: f"known: {NOT_TRANSCRIBED['DP-DF']}.",
+        "PUC-Rio": "tested: forests without noise do not reach it at any depth on these rows, so the paper's classes "
+        "or columns are others than those that its text names.",
+        MEDIAN: "tested: where attributes are drawn at random, not chosen, this forest is within two standard errors.",
+    },
+    "not tested: the paper does not say how many splits its deviations are over, nor how ties are treated.",
+)
+SETTINGS = (
+    "90:10 splits, 10 trees, 5 candidates, half of epsilon on splits, depths as published; 10 splits. As published: "
+    "the "
+    "paper's accounting and leaves, NOT PRIVATE. The rows DP-RF, DP-DF and DP-ERT are sound. "
+)
+REGRESSION_TABLE = Exhibit(
+    "diprime", "table 1", "Mean squared errors of regression, epsilon 10",
+    f"{SETTINGS}Errors are divided by the square of the data's range, as in the paper. {NOT_TRANSCRIBED['DP-RF']}.",
+    Experiment("diprime-regression", regression_jobs, measure), agreement,
+    quick="5 splits, 2 of Flight.", published=lambda: published("table 1"), why=why,
+    claims=(
+        Claim("Median forests typically underperform RFs in a non-private context (in most data sets).",
+              above(MEDIAN, RF, share=0.5)),
+        Claim("DiPriMeExp and DiPriMeFlip clearly outperform DP-ERT and DP-RF.", above((DP_ERT, DP_RF), (EXP, FLIP))),
+        Claim("DiPriMe performs poorly on the Traffic dataset: worse than DiPriMeExp and DiPriMeFlip.",
+              above(DIPRIME, (EXP, FLIP), panel="Traffic")),
+        Claim("A sound choice of the attribute before its median errs no more than DiPriMeFlip as published (by more "
+              "than 5 % of its error).", lambda values: _no_more(values)),
+    ),
+)  # fmt: skip
+CLASS_TABLE = Exhibit(
+    "diprime", "table 2", "Accuracies of classification, epsilon 2",
+    f"{SETTINGS}{NOT_TRANSCRIBED['DP-DF']}.", Experiment("diprime-classes", class_jobs, measure), agreement,
+    quick="5 splits, 2 of Higgs and PUC-Rio.", published=lambda: published("table 2"), why=why,
+    claims=(
+        Claim("In the non-private setting, median forests are consistently worse than RFs (within 1 point) ...",
+              above(RF, MEDIAN, by=-0.01)),
+        Claim("... with ERTs a little worse off (in most data sets no better than median forests).",
+              above(MEDIAN, ERT, by=-0.005, share=0.5)),
+        Claim("The performance of DiPriMe and its variants far exceeds that of DP-ERT.", above((DIPRIME, EXP, FLIP),
+        DP_ERT)),
+        Claim("There is little to choose between the variants of DiPriMe (within 3 points).",
+              above((DIPRIME, EXP, FLIP), (DIPRIME, EXP, FLIP), by=-0.03)),
+    ),
+)  # fmt: skip
+
+
+def _no_more(values: Values) -> bool | None:
+    pairs = [
+        (value.mean, values[cell._replace(curve=FLIP)].mean) for cell, value in values.items() if cell.curve == SELECT
+    ]
+    return all(ours <= 1.05 * theirs for ours, theirs in pairs) if pairs else None
+
+
+EXHIBITS = (REGRESSION_TABLE, CLASS_TABLE)

@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The words of reproduction: jobs find rows, rows make cells, exhibits show cells beside what was published.
+
+How jobs are run and kept is in ``runner`` and ``store``; each table or figure is a module of its own.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.resources
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from veilwood_papers.tables import PublicTables
+
+
+NOT_PRIVATE = "NOT PRIVATE"
+
+
+class Cell(NamedTuple):
+    """One point of a figure or one entry of a table: where it stands, and what it measures."""
+
+    panel: str
+    curve: str
+    x: str
+    measure: str = "accuracy"
+
+
+class Row(NamedTuple):
+    """What one job found for one cell."""
+
+    cell: Cell
+    repeat: int
+    value: float
+
+
+class Value(NamedTuple):
+    """A mean with its standard error, over so many runs; the error is nan where it is not known."""
+
+    mean: float
+    error: float = math.nan
+    runs: int = 0
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation of one run."""
+        return self.error * math.sqrt(self.runs)
+
+
+Values: TypeAlias = dict[Cell, Value]
+
+
+class Job(NamedTuple):
+    """A piece of work that is done at once and then never again: its settings, and the table that it needs."""
+
+    name: str
+    table: str = ""
+    settings: Mapping[str, Any] = {}
+    weight: float = 1.0  # how long it takes, beside others: for the time left
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Jobs whose results several exhibits may show.
+
+    ``jobs`` lists them, fewer of them for a quick look; ``measure`` does one. ``packages`` must be installed.
+    """
+
+    name: str
+    jobs: Callable[[bool], Sequence[Job]]
+    measure: Callable[[Job, PublicTables], Iterable[Row]]
+    packages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of a paper, and how it is checked on what was measured: None where the cells are not there."""
+
+    sentence: str
+    holds: Callable[[Values], bool | None]
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """A table or figure of a paper: what it shows of an experiment, what was published, and what the text says of it.
+
+    ``why`` says in one sentence why a cell is worse than published; ``shows`` picks the cells, ``wants`` the jobs.
+    ``published_once``: what was published is one repeat of what is measured, so it spreads as one repeat does here.
+    """
+
+    paper: str
+    number: str
+    title: str
+    settings: str
+    experiment: Experiment
+    draw: Callable[[Values, Values, str], Figure]
+    quick: str = ""
+    shows: Callable[[Cell], bool] = lambda cell: True
+    derive: Callable[[Values], Values] = lambda values: values
+    published: Callable[[], Values] = dict
+    claims: tuple[Claim, ...] = ()
+    not_private: Callable[[str], bool] = lambda curve: NOT_PRIVATE in curve
+    why: Callable[[Cell], str] = lambda cell: ""
+    wants: Callable[[Job], bool] = lambda job: True
+    published_once: bool = False
+
+    @property
+    def name(self) -> str:
+        """How one asks for it: ``mrf figure 2``."""
+        return f"{self.paper} {self.number}"
+
+    @property
+    def slug(self) -> str:
+        """Its name in file names."""
+        return self.name.replace(" ", "-")
+
+    def jobs(self, quick: bool) -> list[Job]:
+        """Return the jobs of the experiment that this exhibit shows something of."""
+        return [job for job in self.experiment.jobs(quick) if self.wants(job)]
+
+    def values(self, rows: Iterable[Row]) -> Values:
+        """Return the cells of this exhibit."""
+        return self.derive({cell: value for cell, value in mean_values(rows).items() if self.shows(cell)})
+
+
+def mean_values(rows: Iterable[Row]) -> Values:
+    """Return mean and standard error of every cell over its repeats.
+
+    >>> cell = Cell("Car", "training", "1")
+    >>> mean_values([Row(cell, 0, 0.7), Row(cell, 1, 0.9)])[cell].mean
+    0.8
+    """
+    found: dict[Cell, list[float]] = defaultdict(list)
+    for row in rows:
+        found[row.cell].append(row.value)
+    return {cell: _value(values) for cell, values in found.items()}
+
+
+def _value(values: list[float]) -> Value:
+    error = float(np.std(values, ddof=1) / len(values) ** 0.5) if len(values) > 1 else math.nan
+    return Value(float(np.mean(values)), error, len(values))
+
+
+def as_text(x: float | str) -> str:
+    """Write a coordinate the one way it is compared and kept.
+
+    >>> as_text(0.40), as_text(128), as_text("k=3 h=7")
+    ('0.4', '128', 'k=3 h=7')
+    """
+    return x if isinstance(x, str) else f"{x:g}"
+
+
+LOWER_IS_BETTER = ("error", "MSE")
+ROUNDING = 5e-5  # of published values, which have four decimals
+NOT_COMPARED = ("k", "h", "seconds")
+"""Measures without a verdict: sizes that validation chose, and times of different machines."""
+
+
+def verdict(cell: Cell, measured: Value, published: Value, *, published_once: bool = False) -> str:
+    """Compare a cell with what was published: the same within two standard errors of both, or better, or worse.
+
+    Where one repeat of many was published, its own error is the spread of ours, if that is larger than what it states.
+
+    >>> verdict(Cell("Car", "training", "1"), Value(0.8, 0.01, 5), Value(0.9, 0.01, 5))
+    'worse'
+    >>> verdict(Cell("Car", "training", "1"), Value(0.8, 0.03, 25), Value(0.9, 0.01, 5), published_once=True)
+    'same'
+    """
+    if cell.measure == "number":
+        return "same" if measured.mean == published.mean else "differs"
+    errors = [measured.error, published.error, measured.spread if published_once else 0.0]
+    own, theirs, spread = (0.0 if math.isnan(error) else error for error in errors)
+    margin = 2 * math.hypot(own, max(theirs, spread))
+    gain = measured.mean - published.mean
+    if cell.measure.split(" ")[0] in LOWER_IS_BETTER:
+        gain = -gain
+    return "same" if abs(gain) <= margin + ROUNDING else "better" if gain > 0 else "worse"
+
+
+def reasons(known: Mapping[str, str], otherwise: str | Callable[[Cell], str]) -> Callable[[Cell], str]:
+    """Say why a cell is worse than published: the first that is known of its panel or of its curve."""
+
+    def why(cell: Cell) -> str:
+        for name, reason in known.items():
+            if name in (cell.panel, cell.curve):
+                return reason
+        return otherwise if isinstance(otherwise, str) else otherwise(cell)
+
+    return why
+
+
+def at(values: Values, curve: str, *, panel: str | None = None, measure: str | None = None) -> dict[Any, float]:
+    """Return the means along one curve, by panel and coordinate."""
+    return {
+        (cell.panel, cell.x): value.mean
+        for cell, value in values.items()
+        if cell.curve == curve and panel in (None, cell.panel) and measure in (None, cell.measure)
+    }
+
+
+def above(
+    upper: str | Sequence[str], lower: str | Sequence[str], *, by: float = 0.0, share: float = 1.0,
+    panel: str | None = None, measure: str | None = None, only: Callable[[str, str], bool] = lambda panel, x: True,
+) -> Callable[[Values], bool | None]:  # fmt: skip
+    """Check that one curve lies above another, everywhere or in a share of their common cells."""
+    uppers = [upper] if isinstance(upper, str) else upper
+    lowers = [lower] if isinstance(lower, str) else lower
+
+    def holds(values: Values) -> bool | None:
+        pairs = []
+        for one in uppers:
+            for other in lowers:
+                high = at(values, one, panel=panel, measure=measure)
+                low = at(values, other, panel=panel, measure=measure)
+                pairs += [high[key] - low[key] >= by for key in high.keys() & low.keys() if only(*key)]
+        return float(np.mean(pairs)) >= share if pairs else None
+
+    return holds
+
+
+def between(
+    curve: str, panel: str, x: str, low: float, high: float, *, measure: str = "accuracy"
+) -> Callable[[Values], bool | None]:
+    """Check that one cell lies between two numbers."""
+
+    def holds(values: Values) -> bool | None:
+        value = values.get(Cell(panel, curve, x, measure))
+        return None if value is None else low <= value.mean <= high
+
+    return holds
+
+
+def all_of(*checks: Callable[[Values], bool | None]) -> Callable[[Values], bool | None]:
+    """Check several things at once, as far as they were measured."""
+
+    def holds(values: Values) -> bool | None:
+        answers = [answer for check in checks if (answer := check(values)) is not None]
+        return all(answers) if answers else None
+
+    return holds
+
+
+SOMEWHERE = 1e-9
+"""The share of cells that asks for one of them only."""
+
+
+def falls(curve: str, by: float = 0.05, *, panel: str | None = None) -> Callable[[Values], bool | None]:
+    """Check that a curve ends well below its best, in every panel."""
+    return _along(curve, panel, lambda values: values[-1] < max(values) - by)
+
+
+def keeps(curve: str, within: float = 0.03, *, panel: str | None = None) -> Callable[[Values], bool | None]:
+    """Check that a curve ends within a little of its best, in every panel."""
+    return _along(curve, panel, lambda values: values[-1] >= max(values) - within)
+
+
+def rises(curve: str, by: float = 0.0, *, panel: str | None = None) -> Callable[[Values], bool | None]:
+    """Check that a curve ends above where it began, in every panel."""
+    return _along(curve, panel, lambda values: values[-1] > values[0] + by)
+
+
+def bends(curve: str, by: float = 0.0, *, panel: str | None = None) -> Callable[[Values], bool | None]:
+    """Check that a curve is lowest somewhere inside, in every panel."""
+    return _along(curve, panel, lambda values: min(values[1:-1], default=math.inf) < min(values[0], values[-1]) - by)
+
+
+def _along(curve: str, panel: str | None, test: Callable[[list[float]], bool]) -> Callable[[Values], bool | None]:
+    """Check something of the means along a curve, by growing x, in each panel that has it."""
+
+    def holds(values: Values) -> bool | None:
+        found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for (where, x), mean in at(values, curve, panel=panel).items():
+            found[where].append((float(x), mean))
+        answers = [test([mean for _, mean in sorted(points)]) for points in found.values() if len(points) > 1]
+        return all(answers) if answers else None
+
+    return holds
+
+
+@lru_cache
+def read(name: str) -> list[dict[str, str]]:
+    """Return the lines of a published table.
+
+    >>> read("secure_claims")[0]["dataset"]
+    'Heart'
+    """
+    file = importlib.resources.files("veilwood_papers") / "published" / f"{name}.csv"
+    return list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
+
+
+def mrf_values(name: str, x: str, curves: dict[str, str], panel: Callable[[dict[str, str]], str]) -> Values:
+    """Return accuracies of the M-RF paper along the column ``x``; ``curves`` maps the authors' names to ours."""
+    return {
+        Cell(panel(row), curves[row["method"]], as_text(float(row[x]))): Value(
+            float(row["acc_mean"]), float(row["acc_std"]) / int(row["n_trials"]) ** 0.5, int(row["n_trials"])
+        )
+        for row in read(name)
+        if row["method"] in curves
+    }
+
+
+def number(text: str) -> float:
+    """Read a number; nan where there is none."""
+    return float(text) if text else math.nan

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The three data sets of the paper on secure trees, as codes of few values, and the trees that it compares.
+
+Trees are trained by the plaintext twins, which give the same trees as the protocols (``plain_id3``). Noise is simulated
+in floating point from a public seed, on public benchmark tables: nothing here is a release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import train_test_split
+
+from veilwood.data.encoding import Encoding
+from veilwood_papers.drawing import marked
+from veilwood_papers.exhibit import Job
+from veilwood_papers.mpc.plain import USED, Choice, first_largest, grow
+from veilwood_papers.tables import PublicTable, PublicTables
+from veilwood_secure.protocols.hidden_forest import level_epsilons
+from veilwood_secure.protocols.public_trees import PlainTree
+
+Ints = NDArray[np.int64]
+Pick = Callable[[Ints], Ints]
+
+TABLES = {"Titanic": "titanic", "Heart": "heart", "Adult": "adult"}
+DEPTH = {"Titanic": 4, "Heart": 3, "Adult": 5}
+EPSILONS = {
+    "Titanic": (0.2, 0.5, 1.0, 1.5, 2.0),
+    "Heart": (0.2, 0.5, 1.0, 1.5, 2.0),
+    "Adult": (0.005, 0.01, 0.05, 0.1, 0.5, 1.0),
+}
+FEW = ("Titanic", "Heart")
+# Public cut points and groups, chosen as round numbers and not from the data.
+CUTOFFS = {
+    "titanic": {"age": [12, 18, 35, 55], "siblings_spouses": [1, 2, 3, 5], "parents_children": [1, 2, 3, 5],
+                "fare": [10, 20, 50, 100]},
+    "heart": {"age": [40, 55, 65], "trestbps": [120, 140], "chol": [200, 240], "thalach": [130, 160],
+              "oldpeak": [1, 2]},
+    "adult": {"age": [25, 35, 45, 55, 65], "education_num": [9, 10, 11, 13, 14, 15],
+              "hours_per_week": [20, 35, 41, 50, 60], "capital_gain": [1, 3000, 5000, 7500, 15000],
+              "capital_loss": [1, 1500, 2000]},
+}  # fmt: skip
+ADULT_GROUPS = {
+    "workclass": {"Federal-gov": "government", "Local-gov": "government", "State-gov": "government",
+                  "Without-pay": "none", "Never-worked": "none", "?": "none"},
+    "occupation": {"Craft-repair": "manual", "Handlers-cleaners": "manual", "Machine-op-inspct": "manual",
+                   "Transport-moving": "manual", "Farming-fishing": "manual", "Other-service": "service",
+                   "Priv-house-serv": "service", "Protective-serv": "service", "Armed-Forces": "service",
+                   "?": "none", "Tech-support": "Adm-clerical"},
+}  # fmt: skip
+DROPPED = ("fnlwgt", "education")  # a sampling weight, and the same as education_num
+
+
+@dataclass(frozen=True)
+class Data:
+    """Rows as codes, with the public sizes of their domains."""
+
+    codes: Ints
+    target: Ints
+    sizes: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        """The largest domain, which all splits of a hidden tree have."""
+        return max(self.sizes)
+
+
+def load(tables: PublicTables, panel: str) -> Data:
+    """Read a data set, and cut or group its columns."""
+    name = TABLES[panel]
+    table = tables.load(name)
+    facts, X = table.facts, table.X.copy()
+    facts["columns"] = [column for column in facts["columns"] if name != "adult" or column["name"] not in DROPPED]
+    for column in facts["columns"]:
+        if column["name"] in CUTOFFS[name]:
+            column["cutoffs"] = CUTOFFS[name][column["name"]]
+        groups = ADULT_GROUPS.get(column["name"]) if name == "adult" else None
+        if groups:
+            X[column["name"]] = X[column["name"]].replace(groups)
+            column["values"] = list(dict.fromkeys(groups.get(value, value) for value in column["values"]))
+        elif name == "adult" and column["name"] == "native_country":
+            X["native_country"] = X["native_country"].where(X["native_country"] == "United-States", "elsewhere")
+            column["values"] = ["United-States", "elsewhere"]
+    encoding = Encoding(PublicTable(facts, X, table.y).schema, "bins")
+    codes = encoding.encode(X[list(encoding.schema.feature_names)])
+    return Data(codes.astype(np.int64), encoding.encode_target(table.y).astype(np.int64), tuple(encoding.n_codes))
+
+
+# -- choices: what the protocols draw -------------------------------------------------------------------------------
+
+
+class Choices:
+    """The choices of a tree at one epsilon and depth, with simulated noise from one generator."""
+
+    def __init__(self, seed: object) -> None:
+        self.rng = np.random.default_rng(seed)  # type: ignore[arg-type]
+
+    def laplace(self, epsilon: Fraction) -> Pick:
+        """The largest score after Laplace noise."""
+        return self._noisy(lambda shape: self.rng.laplace(scale=float(1 / epsilon), size=shape))
+
+    def noisy_max(self, epsilon: Fraction) -> Pick:
+        """The largest score after one-sided geometric noise, which is enough for scores that only grow."""
+        stop = -np.expm1(-float(epsilon))
+        return self._noisy(lambda shape: self.rng.geometric(stop, shape).astype(float))
+
+    def exponential(self, epsilon: Fraction) -> Pick:
+        """The exponential mechanism of the paper, with twice the sensitivity that monotone scores need."""
+        half = float(epsilon) / 2
+        return lambda scores: np.where(
+            scores == USED, -np.inf, half * scores + self.rng.gumbel(size=scores.shape)
+        ).argmax(axis=1)  # fmt: skip
+
+    def any(self, level: int, scores: Ints) -> Ints:
+        """A feature at random."""
+        return np.asarray(np.where(scores == USED, -1.0, self.rng.random(scores.shape)).argmax(axis=1))
+
+    def _noisy(self, draw: Callable[[tuple[int, ...]], NDArray[np.float64]]) -> Pick:
+        return lambda scores: np.where(scores == USED, -np.inf, scores + draw(scores.shape)).argmax(axis=1)
+
+
+def _per_level(choices: list[Pick | Choice]) -> Choice:
+    return lambda level, scores: choices[level](scores)  # type: ignore[call-arg, arg-type]
+
+
+NO_NOISE, PUBLISHED = marked("MPC-ID3, no noise"), marked("ODP+FMPC-ID3 as published")
+BASELINE, OURS = "CDP+PMPC-ID3, the paper's baseline", "hidden tree, noisy maxima (ours)"
+EXTRA = "extra trees: random structure, noisy leaves"
+SINGLE = (NO_NOISE, PUBLISHED, BASELINE, OURS)
+
+
+def choices_of(variant: str, epsilon: float, depth: int, leaf: str, seed: object) -> tuple[Choice, Choice]:
+    """Return how a variant chooses splits, and labels of leaves."""
+    exact, draw = Fraction(str(epsilon)), Choices(seed)
+    at_leaf = {"laplace": draw.laplace, "exponential": draw.exponential}[leaf]
+    nothing: list[Any] = [first_largest] * depth
+    if variant == NO_NOISE:
+        return first_largest, first_largest
+    if variant == PUBLISHED:
+        return first_largest, _per_level([*nothing, at_leaf(exact)])
+    if variant == BASELINE:
+        share = exact / (depth + 1)
+        choose = _per_level([*[draw.exponential(share)] * depth, at_leaf(share)])
+        return choose, choose
+    if variant == OURS:
+        choose = _per_level([draw.noisy_max(part) for part in level_epsilons(exact, depth)])
+        return choose, choose
+    return draw.any, _per_level([*nothing, draw.noisy_max(exact)])
+
+
+def train(data: Data, rows: Ints, choices: tuple[Choice, Choice], depth: int) -> PlainTree:
+    """Train one tree on some rows."""
+    split, label = choices
+    return grow(
+        data.codes[rows], data.target[rows], sizes=(data.width,) * len(data.sizes), n_classes=2, depth=depth,
+        split=split, label=label,
+    )  # fmt: skip
+
+
+def scores(
+    data: Data, variant: str, epsilon: float, depth: int, seed: int, leaf: str = "laplace", n_trees: int = 1
+) -> tuple[float, float]:
+    """Return accuracy and AUC of predicted labels on a fifth of the rows; trees of a forest see disjoint rows."""
+    rows, test = train_test_split(np.arange(len(data.target)), test_size=0.2, random_state=seed)
+    fixed = [seed, depth, n_trees, int(1000 * epsilon), len(variant), len(leaf)]  # public, one for each cell
+    tree_of_row = np.random.default_rng(fixed).integers(0, n_trees, len(rows))
+    trees = [
+        train(data, rows[tree_of_row == tree], choices_of(variant, epsilon, depth, leaf, [*fixed, tree]), depth)
+        for tree in range(n_trees)
+    ]
+    votes = np.sum([tree.predict(data.codes[test]) for tree in trees], axis=0)
+    predicted = (2 * votes > n_trees).astype(np.int64)
+    truth = data.target[test]
+    return float(np.mean(predicted == truth)), float(roc_auc_score(truth, predicted))
+
+
+def splits(quick: bool) -> list[Job]:
+    """A hundred splits of each data set; quick: twenty. The paper has five."""
+    return [
+        Job(f"{panel}, seed {seed}", table, {"panel": panel, "seed": seed}, 0.6 if panel == "Adult" else 0.1)
+        for panel, table in TABLES.items()
+        for seed in range(20 if quick else 100)
+    ]

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plaintext twins of the secure protocols: the same trees from the same rows and noise, computed in the open.
+
+They are written for clarity, share no code with the protocols but the form of a tree, and give the same integers:
+tests compare them, and accuracy is measured on them. Nothing here is private.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from functools import partial
+from math import expm1, log, log1p
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood.errors import MechanismError
+from veilwood_secure.mpc.engine import Bits, Engine, Shared, concatenate, stack
+from veilwood_secure.protocols.noise import WORD_BITS, unpacked
+from veilwood_secure.protocols.public_trees import PlainTree
+
+__all__ = [
+    "FRACTION_BITS",
+    "USED",
+    "Choice",
+    "first_largest",
+    "grow",
+    "log_laplace_not_private",
+    "noisy_largest",
+    "poisson_epsilon",
+    "vote",
+]
+
+
+def poisson_epsilon(epsilon: float, rate: float, n_trees: int) -> float:
+    """Return what ``n_trees`` cost, each at ``epsilon`` on a Poisson sample of the records at ``rate``.
+
+    The paper's Claim D.1 says ``n_trees * rate * epsilon``; the tight bound of one tree is
+    ``log(1 + rate (exp(epsilon) - 1))``, which is always more (Balle, Barthe, Gaboardi 2018, Theorem 8). Disjoint
+    records at the same rate, 1/n_trees, cost ``epsilon`` only: forests here use those.
+
+    >>> round(poisson_epsilon(2.0, 0.25, 4), 2)  # claimed: 2
+    3.82
+    """
+    return n_trees * log1p(rate * expm1(epsilon))
+
+
+UNIFORM_BITS = 16
+FRACTION_BITS = 2 * UNIFORM_BITS + 10  # of the result: the square of a 16-bit fraction, and 10 bits of coefficients
+# log2(y) for 1 <= y < 2 is within 0.005 of this polynomial in y - 3/2, its interpolation at Chebyshev's points.
+_POINTS = 1.5 + 0.5 * np.cos(np.pi * (2 * np.arange(3) + 1) / 6)
+LOG2: list[float] = np.polynomial.polynomial.polyfit(_POINTS - 1.5, np.log2(_POINTS), 2).tolist()
+
+
+def log_laplace_not_private(engine: Engine, scale: Fraction, shape: tuple[int, ...]) -> Shared:
+    """Draw Laplace noise as scale * (ln U1 - ln U2), in units of 2**-FRACTION_BITS.
+
+    Repaired: the paper's U may be 0, whose logarithm is not a number. Here U is the middle of one of 2**16 intervals.
+    """
+    if engine.ring != np.uint64:
+        raise MechanismError(f"fixed-point noise needs 64-bit words, got {engine.ring}. Hint: use ring=numpy.uint64.")
+    logarithms = _log2_uniform(engine, float(scale) * log(2), (2, int(np.prod(shape))))
+    return (logarithms[0] - logarithms[1]).reshape(*shape)
+
+
+def _log2_uniform(engine: Engine, factor: float, shape: tuple[int, int]) -> Shared:
+    """Return factor * log2(U) for secret uniform U, in units of 2**-FRACTION_BITS."""
+    rows, count = shape
+    words = engine.random_words((UNIFORM_BITS, rows * -(-count // WORD_BITS)))
+    # Most significant first, with a last digit that is always 1: U = 0.b_1 b_2 ... b_16 1
+    digits = concatenate([words, ~(words[:1] & 0)])
+    leading = _leading(engine, digits)
+    bits = stack([digits, leading]).reshape(2, UNIFORM_BITS + 1, rows, -1).map(partial(unpacked, count=count))
+    numbers = engine.to_ring(bits)
+    digit, first = numbers[0], numbers[1]
+    place = np.arange(UNIFORM_BITS + 1)[:, None, None]
+    # U = y 2**-(place + 1) with 1 <= y < 2: shift the leading digit in front of the point.
+    y = engine.mul((digit * (1 << (UNIFORM_BITS - place))).sum(axis=0), (first * (1 << place)).sum(axis=0))
+    t = y - 3 * (1 << (UNIFORM_BITS - 1))
+    square = engine.mul(t, t)
+    constant, linear, quadratic = (
+        round(factor * coefficient * 2.0 ** (FRACTION_BITS - UNIFORM_BITS * power))
+        for power, coefficient in enumerate(LOG2)
+    )
+    exponent = (first * -(place + 1)).sum(axis=0) * round(factor * 2.0**FRACTION_BITS)
+    return square * quadratic + t * linear + constant + exponent
+
+
+def _leading(engine: Engine, digits: Bits) -> Bits:
+    """Return the first 1 of each number alone: running products of inverted digits, in log2 many rounds."""
+    none_yet = ~digits
+    reach = 1
+    while reach < len(digits):
+        none_yet = concatenate([none_yet[:reach], engine.land(none_yet[reach:], none_yet[:-reach])])
+        reach *= 2
+    # none_yet[k]: no 1 among the digits 0..k. It ends at the first 1.
+    before = concatenate([~(digits[:1] & 0), none_yet[:-1]])
+    return before ^ none_yet
+
+
+Ints = NDArray[np.int64]
+Choice = Callable[[int, Ints], Ints]
+"""Chooses at all nodes of a level: (level, scores of shape (nodes, candidates)) -> the place chosen at each node."""
+
+USED = -1
+"""Score of a feature that was used above; it loses against every other score."""
+
+
+def first_largest(level: int, scores: Ints) -> Ints:
+    """Choose the largest score, the first of equals: no noise."""
+    return np.asarray(scores.argmax(axis=1))
+
+
+def noisy_largest(noise: Sequence[Ints | None]) -> Choice:
+    """Return the choice that adds given noise, one array of shape (candidates, nodes) a level, to the scores."""
+
+    def choose(level: int, scores: Ints) -> Ints:
+        extra = noise[level]
+        noisy = scores if extra is None else scores + extra.T
+        return np.asarray(np.where(scores == USED, np.iinfo(np.int64).min, noisy).argmax(axis=1))
+
+    return choose
+
+
+def grow(
+    codes: Ints, target: Ints, *, sizes: Sequence[int], n_classes: int, depth: int, split: Choice, label: Choice
+) -> PlainTree:
+    """Train a tree: ``split`` chooses by the max operator of features, ``label`` by the class counts of leaves.
+
+    ``sizes`` says how many branches a split on each feature has: the common width in a hidden tree. Rows of class -1
+    are padding. ``label`` is called with level ``depth``.
+    """
+    kept = target >= 0
+    codes, target = codes[kept], target[kept]
+    branches = np.array(sizes)
+    node, used = np.zeros(len(codes), np.int64), np.zeros((1, len(sizes)), bool)
+    splits = []
+    for level in range(depth):
+        scores = np.full(used.shape, USED)
+        for feature, size in enumerate(sizes):
+            cell = (node * size + codes[:, feature]) * n_classes + target
+            counts = np.bincount(cell, minlength=used.shape[0] * size * n_classes).reshape(-1, size, n_classes)
+            # Rows that are of the most frequent class of their value (equation 1 of the paper).
+            scores[:, feature] = counts.max(axis=2).sum(axis=1)
+        chosen = split(level, np.where(used, USED, scores))
+        splits.append(chosen)
+        first = np.cumsum(branches[chosen]) - branches[chosen]
+        node = first[node] + codes[np.arange(len(codes)), chosen[node]]
+        used[np.arange(len(chosen)), chosen] = True
+        used = np.repeat(used, branches[chosen], axis=0)
+    leaves = np.bincount(node * n_classes + target, minlength=len(used) * n_classes).reshape(-1, n_classes)
+    return PlainTree(tuple(splits), label(depth, leaves), tuple(sizes))
+
+
+def vote(trees: Sequence[PlainTree], codes: Ints, n_classes: int) -> Ints:
+    """Return the class with the most votes for each row, the first of equals."""
+    votes = np.zeros((len(codes), n_classes), np.int64)
+    for tree in trees:
+        votes[np.arange(len(codes)), tree.predict(codes)] += 1
+    return np.asarray(votes.argmax(axis=1))

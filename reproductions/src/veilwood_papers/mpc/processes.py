@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Three servers as three processes of this machine, with MPyC as the runtime that connects them.
+
+Only raw bytes of our own travel over MPyC's connections, which are bound to this machine; servers on several
+machines talk over mutual TLS instead: see transport.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import multiprocessing
+import resource
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from veilwood.errors import PartyError, SetupError
+from veilwood_secure.mpc.engine import Stats
+from veilwood_secure.mpc.replicated import Buffer, ReplicatedEngine
+
+__all__ = ["MpycLinks", "ServerCost", "run_three"]
+
+Result = TypeVar("Result")
+HOST = "127.0.0.1"  # MPyC alone would listen on every interface
+FIRST_LABEL = 1 << 62  # MPyC labels messages by a counter; ours stay clear of its own
+START_S = 300.0  # a server that has not reached the others by then will not, on the busiest machine
+
+
+@dataclass(frozen=True)
+class ServerCost(Generic[Result]):
+    """What one server returned, and what that took: counters, CPU and wall seconds, peak memory in bytes."""
+
+    result: Result
+    stats: Stats
+    cpu_s: float
+    wall_s: float
+    peak_memory: int
+
+
+class MpycLinks:
+    """Links over the connections of MPyC's runtime, whose event loop runs in a thread of its own.
+
+    Parameters
+    ----------
+    party
+        This server: 0, 1 or 2.
+    ports
+        The ports of the three servers on this machine.
+    """
+
+    def __init__(self, party: int, ports: Sequence[int]) -> None:
+        self.party = party
+        self._runtime = _mpyc_runtime(party, ports)
+        self._loop: asyncio.AbstractEventLoop = self._runtime._loop
+        self._sent = [FIRST_LABEL] * 3
+        self._received = [FIRST_LABEL] * 3
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        asyncio.run_coroutine_threadsafe(self._runtime.start(), self._loop).result(START_S)
+        self._runtime.parties[party].protocol = self._loop.create_future()  # MPyC fulfils it when all have left
+        self._peers = [peer.protocol for peer in self._runtime.parties]
+
+    def send(self, to: int, data: Buffer) -> None:
+        """Hand a message to the event loop."""
+        label, self._sent[to] = self._sent[to], self._sent[to] + 1
+        self._loop.call_soon_threadsafe(self._peers[to].send, label, bytes(data))
+
+    def receive(self, sender: int) -> Buffer:
+        """Return the next message of another server."""
+        label, self._received[sender] = self._received[sender], self._received[sender] + 1
+        arrival: Future[bytes] = Future()
+        self._loop.call_soon_threadsafe(self._await, sender, label, arrival)
+        while True:
+            try:
+                return arrival.result(timeout=1)
+            except TimeoutError:
+                if self._peers[sender].transport.is_closing() and not arrival.done():
+                    raise PartyError(
+                        f"server {sender} closed its connection. Hint: see its own error.", party=f"server {sender}"
+                    ) from None
+
+    def close(self) -> None:
+        """End the connections once everything was written."""
+
+        def end() -> None:
+            for other, peer in enumerate(self._peers):
+                if other != self.party:
+                    peer.transport.close()
+            self._loop.call_later(0.1, self._loop.stop)
+
+        self._loop.call_soon_threadsafe(end)
+
+    def _await(self, sender: int, label: int, arrival: Future[bytes]) -> None:
+        """Fulfil `arrival` as soon as the message is there; runs in the event loop."""
+        message = self._peers[sender].receive(label)
+        if isinstance(message, asyncio.Future):
+            message.add_done_callback(lambda done: arrival.set_result(done.result()))
+        else:
+            arrival.set_result(message)
+
+
+def run_three(
+    program: Callable[..., Result], *args: Any, ring: type[np.unsignedinteger[Any]] = np.uint32
+) -> list[ServerCost[Result]]:
+    """Run ``program(engine, *args)`` at three servers, each a process of its own; return the three outcomes.
+
+    An argument that is a list of three pairs, as `shares.share` makes, reaches each server as its own pair.
+    `program` must be importable from a module, as multiprocessing asks.
+    """
+    ports = _free_ports()
+    context = multiprocessing.get_context("spawn")
+    processes, ends = [], []
+    for party in range(3):
+        own_args = [_own(arg, party) for arg in args]
+        here, there = context.Pipe(duplex=False)
+        process = context.Process(target=_serve, args=(there, party, ports, program, own_args, ring), daemon=True)
+        process.start()
+        there.close()
+        processes.append(process)
+        ends.append(here)
+    try:
+        answers = [_answer(end, party) for party, end in enumerate(ends)]
+    finally:
+        for process in processes:
+            process.join(5)
+            process.kill()
+    return answers
+
+
+def _serve(
+    end: Connection, party: int, ports: Sequence[int], program: Callable[..., Any], args: Sequence[Any], ring: Any
+) -> None:
+    """Be one server: connect, run the program, report."""
+    try:
+        links = MpycLinks(party, ports)
+        engine = ReplicatedEngine(links, ring=ring)
+        wall, cpu = time.perf_counter(), time.process_time()
+        result = program(engine, *args)
+        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        end.send(ServerCost(result, engine.stats, cpu, wall, peak))
+        links.close()
+    except Exception:
+        end.send(traceback.format_exc())
+
+
+def _answer(end: Connection, party: int) -> Any:
+    """Return what a server reports."""
+    try:
+        answer = end.recv()
+    except EOFError:
+        answer = "it died without a word"
+    if isinstance(answer, str):
+        raise PartyError(f"server {party} failed. Hint: its own words are\n{answer}")
+    return answer
+
+
+def _own(arg: Any, party: int) -> Any:
+    """Return the pair of one server out of three pairs, or the argument as it is."""
+    three_pairs = isinstance(arg, list) and len(arg) == 3 and all(isinstance(p, tuple) and len(p) == 2 for p in arg)
+    return arg[party] if three_pairs else arg
+
+
+def _free_ports() -> list[int]:
+    """Return three ports nobody listens on."""
+    sockets = [socket.create_server((HOST, 0)) for _ in range(3)]
+    ports = [int(one.getsockname()[1]) for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def _mpyc_runtime(party: int, ports: Sequence[int]) -> Any:
+    """Return MPyC's runtime for three parties on this machine."""
+    arguments = sys.argv
+    addresses = [option for port in ports for option in ("-P", f"{HOST}:{port}")]
+    try:
+        # MPyC reads the command line when it is imported, and again in setup(), which takes out what it used.
+        sys.argv = ["veilwood", "--no-log"]
+        try:
+            from mpyc.runtime import setup
+        except ImportError:
+            raise SetupError("MPyC is not installed. Hint: pip install 'veilwood[papers]'") from None
+
+        sys.argv = ["veilwood", *addresses, "-I", str(party), "--no-log"]
+        runtime = setup()
+    finally:
+        sys.argv = arguments
+    runtime._loop.create_server = functools.partial(runtime._loop.create_server, host=HOST)
+    return runtime

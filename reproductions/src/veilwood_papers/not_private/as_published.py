@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DiPriMe with the accounting and the leaves that its paper prints (Consul and Williamson 2020). NOT PRIVATE.
+
+The sound ones are in ``forests.grown.median_forest``; trees are grown by the same code as theirs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood.data.encoding import TARGET_LEVELS
+from veilwood.data.schema import Schema
+from veilwood.errors import ParameterError
+from veilwood.estimators.base import BaseForest, Classifier, Regressor, RunParameters
+from veilwood.estimators.method import Asked, Floats, ForestDesign, Parameters
+from veilwood.estimators.one_pass import OnePassForest
+from veilwood.forests.levelwise import LevelNodes
+from veilwood.forests.medians import MedianForest, MedianForestParameters, MedianLevel, Variant
+from veilwood.forests.random_trees import RandomTrees, RandomTreesClassifierParameters
+from veilwood.privacy import entropy
+from veilwood.privacy.door import Door
+from veilwood.privacy.loss import Loss, exact
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.noise import DiscreteLaplace
+from veilwood.privacy.plan import Plan
+from veilwood.privacy.selection import ExponentialMechanism, PermuteAndFlip
+from veilwood.privacy.steps import Step
+from veilwood.trees.forest import Forest
+from veilwood.trees.histograms import spread_range
+
+PARTS = 2**20
+"""The papers' noise is continuous: whole-number noise is drawn in this many parts of a row (or of a mean)."""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class PaperParameters(Parameters):
+    """What a paper calls epsilon, which is not a privacy loss; papers know neither declared rows nor cleaned leaves."""
+
+    epsilon_in_paper: float = 1.0
+    n_rows: int | None = field(default=None, init=False)
+    leaves: str = field(default="plain", init=False)
+
+    def exact_epsilon(self) -> Fraction:
+        """Return it as an exact number above 0."""
+        value = exact(self.epsilon_in_paper, "epsilon_in_paper")
+        if value <= 0:
+            raise ParameterError("epsilon_in_paper", self.epsilon_in_paper, "must be above 0")
+        return value
+
+
+class AsPublished(BaseForest):
+    """Mixin of a shell whose method follows a paper to the letter: no loss is promised, and the result says why."""
+
+    epsilon = math.inf
+    delta = 0.0
+    privacy_unit = "row"
+    adjacency = "add-remove"
+
+    def declared_schema(self, X: Any = None, y: Any = None) -> tuple[Schema, str | None]:
+        """Return the schema, and why no guarantee is stated."""
+        schema, inferred = super().declared_schema(X, y)
+        return schema, "; ".join(filter(None, (self._reason(), inferred)))
+
+    def _reason(self) -> str:
+        """Why no guarantee is stated."""
+        raise NotImplementedError
+
+
+def uniform(n: int) -> NDArray[np.float64]:
+    """Return ``n`` numbers drawn uniformly from (0, 1]."""
+    return np.asarray(((entropy.words(n) >> np.uint64(11)) + 1) / 2.0**53)
+
+
+PAPER_VARIANTS = ("DiPriMe", "DiPriMeExp", "DiPriMeFlip")
+K_MEDIANS_CHARGED_ONCE = (
+    "the medians of all candidate attributes are charged as if they were one, so the true loss of splits is larger"
+)
+PRIVATE_SCALE = (
+    "the noise on a leaf's mean is scaled by the true number of its rows, and empty leaves get none, so no bound holds"
+)
+NOT_ACCOUNTED = (
+    "this class plans no loss, although for classes nothing in the variant DiPriMe fails once a secret key gives rows "
+    "to trees: MedianForestClassifier(variant='random-attribute', selection='exponential', voting='majority') draws "
+    "the same noise and states its guarantee"
+)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class DiPriMeParameters(PaperParameters, MedianForestParameters):
+    """Parameters of the paper for numbers; what it leaves no choice in is not a parameter."""
+
+    n_estimators: int = 10
+    max_depth: int = 6
+    variant: str = "DiPriMeFlip"
+    selection: str = field(default="flip", init=False)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class DiPriMeClassifierParameters(DiPriMeParameters):
+    """Parameters of the paper for classes."""
+
+    voting: str = field(default="majority", init=False)
+
+
+class DiPriMe(MedianForest):
+    """The paper's budget on splits and its noise on leaves."""
+
+    parameters: DiPriMeParameters
+    variants: ClassVar[tuple[str, ...]] = PAPER_VARIANTS
+
+    @property
+    def variant(self) -> Variant:
+        """How attributes and medians are chosen, in the words of the sound forest."""
+        return "random-attribute" if self.parameters.variant == "DiPriMe" else "k-medians"
+
+    def plan_level(self, nodes: LevelNodes) -> MedianLevel:
+        """Section 4 of the paper: half of a level's budget for each choice, whatever the number of medians."""
+        level = super().plan_level(nodes)
+        budget = self._budget(exact(self.parameters.split_share) / self.parameters.max_depth)
+        choose = PermuteAndFlip if self.parameters.variant == "DiPriMeFlip" else ExponentialMechanism
+        if level.attributes is None:
+            return replace(level, medians=replace(level.medians, mechanism=choose(budget, 2)))
+        # Exponents of epsilon * MSE / (2 * 4 B^2 / N), with B the largest target: 8 times flatter than need be for
+        # targets from 0 to 1; twice for classes.
+        flatness = 8 if self.task == "regression" else 2
+        score_range = flatness * spread_range(self.task == "regression")
+        return MedianLevel(
+            attributes=replace(level.attributes, mechanism=choose(budget / 2, score_range)),
+            medians=replace(level.medians, mechanism=choose(budget / 2, 2)),
+        )
+
+    def leaf_step(self, schema: Schema, loss: Loss, neighbours: Neighbours, n_leaves: int) -> Step:
+        """Plan noise of the paper's scale: on class counts, or in parts of a mean."""
+        step = super().leaf_step(schema, loss, neighbours, n_leaves)
+        scale = (1 if schema.classes else 2 * PARTS) / self._budget(1 - exact(self.parameters.split_share))
+        return replace(step, mechanism=DiscreteLaplace(scale))
+
+    def _budget(self, share: Fraction) -> Fraction:
+        """A share of the paper's epsilon for each tree: of all of it where trees see rows of their own."""
+        return self.parameters.exact_epsilon() * share / self.trees_per_row
+
+    def release_leaves(self, door: Door, step: Step, exact_leaves: NDArray[np.int64]) -> NDArray[Any]:
+        """Release noisy counts, or the paper's means, for which exact numbers go around the door's noise."""
+        if self.task == "classification":
+            return super().release_leaves(door, step, exact_leaves)
+        return means_as_published(exact_leaves, door.noisy(step, np.zeros_like(exact_leaves))[:, 0] / PARTS)
+
+    def leaf_values(self, forest: Forest, counts: NDArray[Any], plan: Plan, pooled: Any = None) -> Floats:
+        """Return class shares, or the means as they are."""
+        return super().leaf_values(forest, counts, plan) if self.task == "classification" else counts
+
+    def warning(self, plan: Plan, model: Any) -> str | None:
+        """Say nothing of the noise on means, which has another scale."""
+        return super().warning(plan, model) if self.task == "classification" else None
+
+
+@dataclass(eq=False, repr=False)
+class DiPriMeClassifierAsPublishedNotPrivate(AsPublished, Classifier, DiPriMeClassifierParameters, RunParameters):
+    """DiPriMe, DiPriMeExp or DiPriMeFlip for classes, with the paper's accounting. NOT PRIVATE.
+
+    Rows are given to trees by a secret key, as in ``MedianForestClassifier``, not cut into equal parts. That makes the
+    variant "DiPriMe" sound for classes; this class states no guarantee for it all the same, its counterpart does.
+
+    Parameters
+    ----------
+    epsilon_in_paper : float
+        What the paper calls epsilon. It is not a privacy loss here.
+    variant : {"DiPriMeFlip", "DiPriMeExp", "DiPriMe"}
+        The paper's three algorithms.
+    trees : {"disjoint", "shared"}
+        Each row counts in one tree, or, as in the paper's figures without partition, in every tree, which then has an
+        equal part of the budget.
+    schema, n_estimators, max_depth, split_share, candidates, random_state, ledger, n_jobs, invalid
+        As in ``MedianForestClassifier``; ``split_share`` is the paper's rho, ``candidates`` its K.
+
+    Notes
+    -----
+    Guarantee
+
+    None, as medians of K candidates are charged once: ``privacy_.is_private`` is False.
+
+    Examples
+    --------
+    >>> import veilwood as vw
+    >>> car = vw.datasets.car()
+    >>> forest = vw.not_private.DiPriMeClassifierAsPublishedNotPrivate(car.schema, epsilon_in_paper=2.0)
+    >>> forest.plan().loss.is_bounded
+    False
+    """
+
+    _method = DiPriMe
+
+    def _reason(self) -> str:
+        return NOT_ACCOUNTED if self.variant == "DiPriMe" else K_MEDIANS_CHARGED_ONCE
+
+
+@dataclass(eq=False, repr=False)
+class DiPriMeRegressorAsPublishedNotPrivate(AsPublished, Regressor, DiPriMeParameters, RunParameters):
+    """DiPriMe, DiPriMeExp or DiPriMeFlip for numbers, with the paper's accounting and leaf means. NOT PRIVATE.
+
+    Rows are given to trees by a secret key, as in ``MedianForestRegressor``, not cut into equal parts.
+
+    Parameters
+    ----------
+    schema, epsilon_in_paper, variant, n_estimators, max_depth, split_share, candidates, trees
+        As in ``DiPriMeClassifierAsPublishedNotPrivate``.
+    random_state, ledger, n_jobs, invalid
+        As in ``DiPriMeClassifierAsPublishedNotPrivate``.
+
+    Notes
+    -----
+    Guarantee
+
+    None, as for classes, and as the noise on means has a private scale: ``privacy_.is_private`` is False.
+    """
+
+    _method = DiPriMe
+
+    def _reason(self) -> str:
+        return PRIVATE_SCALE if self.variant == "DiPriMe" else f"{K_MEDIANS_CHARGED_ONCE}; {PRIVATE_SCALE}"
+
+
+def means_as_published(pairs: NDArray[np.int64], noise: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return mean and complement of each leaf: noise of scale 2B / (rows epsilon), none at empty leaves, clipped.
+
+    Targets are scaled to 0..1, so B is 1; ``noise`` has scale 2B / epsilon, and pairs are rotated ones. An empty leaf
+    gets a uniform value, as in the public code.
+    """
+    total = pairs.sum(axis=1)
+    rows = np.maximum(total / TARGET_LEVELS, 1)
+    mean = np.clip(pairs[:, 0] / np.maximum(total, 1) + noise / rows, 0, 1)
+    first = np.where(total > 0, mean, uniform(len(pairs)))
+    return np.column_stack([first, 1 - first])
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class AsPrintedParameters(PaperParameters, RandomTreesClassifierParameters):
+    """Parameters of the paper, which leaves no choice in trees and leaves."""
+
+    n_estimators: int = 20
+    max_depth: int = 5
+    trees: str = field(default="shared", init=False)
+    thresholds: str = field(default="range", init=False)
+    voting: str = "majority"
+
+
+class RandomTreesAsPrinted(RandomTrees):
+    """Algorithm 2: the inverse of the noise scale that its proof needs, and random shares where counts are odd."""
+
+    parameters: AsPrintedParameters
+
+    def design(self, asked: Asked) -> ForestDesign:
+        """Plan noise of scale eta/k."""
+        eta = self.parameters.exact_epsilon()
+        design: ForestDesign = super().design(asked)
+        # With eta/k far below 1 the noise decides on which side of zero an empty class falls, so it is drawn in parts.
+        noise = DiscreteLaplace(PARTS * eta / design.forest.n_trees)
+        (step,) = design.plan.steps
+        step = replace(step, mechanism=noise, sensitivity=step.sensitivity * PARTS)
+        plan = replace(design.plan, steps=(step,), expected_leaf_mse=noise.variance / PARTS**2)
+        return replace(design, plan=plan)
+
+    def release(self, design: ForestDesign, exact: NDArray[np.int64], door: Door) -> NDArray[np.int64]:
+        """Release parts of counts."""
+        return super().release(design, PARTS * exact, door)
+
+    def leaf_values(self, forest: Forest, counts: NDArray[np.int64], plan: Plan, pooled: object = None) -> Floats:
+        """Return shares as printed, random ones among them."""
+        return shares_as_printed(counts)
+
+    def warning(self, plan: Plan, model: object) -> None:
+        """Say nothing of noise: there is no guarantee that it pays for."""
+
+
+@dataclass(eq=False, repr=False)
+class RandomTreesAsPrintedNotPrivate(AsPublished, Classifier, OnePassForest, AsPrintedParameters, RunParameters):
+    """Random decision trees exactly as Algorithms 1 and 2 of Bojarski et al. (2014) print them. NOT PRIVATE.
+
+    Thresholds are drawn from the whole range of a column, whatever the path has left of it. The noise on leaf counts
+    has scale eta/k instead of k/eta, and a leaf with a negative noisy count (or with none above zero) gets a random
+    share. Use ``RandomTreesClassifier`` for anything but the paper's figures.
+
+    Parameters
+    ----------
+    schema : Schema, path or dict
+        What is public about the data.
+    epsilon_in_paper : float
+        What the paper calls eta. It is not a privacy loss here.
+    n_estimators, max_depth : int
+        Number k and height h of the trees.
+    voting : {"majority", "threshold", "probabilistic"}
+        How trees are joined, as in ``RandomTreesClassifier``.
+    random_state : int, generator or None
+        Public randomness: the structure.
+    ledger : Ledger, path or None
+        Where the release is recorded, with an unbounded loss: a ledger with a budget refuses it.
+    n_jobs, invalid
+        As in ``RandomTreesClassifier``.
+
+    Notes
+    -----
+    Guarantee
+
+    None, as the scale of the noise is turned upside down: ``privacy_.is_private`` is False.
+
+    Examples
+    --------
+    >>> import warnings, veilwood as vw
+    >>> from veilwood_papers.not_private.as_published import RandomTreesAsPrintedNotPrivate
+    >>> car = vw.datasets.car()
+    >>> forest = RandomTreesAsPrintedNotPrivate(car.schema, epsilon_in_paper=1.0, n_estimators=5, random_state=0)
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore", vw.PrivacyWarning)
+    ...     _ = forest.fit(car.X, car.y)
+    >>> forest.privacy_.is_private, forest.privacy_.epsilon
+    (False, None)
+    """
+
+    _method = RandomTreesAsPrinted
+
+    def _reason(self) -> str:
+        return (
+            "Algorithm 2 of Bojarski et al. (2014) prints the noise scale eta/k, the inverse of the k/eta that the "
+            "proof in the same paper needs, so its true loss is k^2/eta"
+        )
+
+
+def shares_as_printed(counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return class shares of each leaf, drawn uniformly where a count is negative or all are zero (Algorithm 2)."""
+    # Exponentials divided by their sum are uniform over all shares: uniform on [0, 1] for the paper's two classes.
+    drawn = -np.log(uniform(counts.size)).reshape(counts.shape)
+    unusable = (counts < 0).any(axis=1) | (counts == 0).all(axis=1)
+    kept = np.where(unusable[:, None], drawn, counts)
+    return np.asarray(kept / kept.sum(axis=1, keepdims=True))

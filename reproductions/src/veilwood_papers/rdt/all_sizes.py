@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One forest of random decision trees read at every height and every number of trees: a simulation, NOT PRIVATE.
+
+A tree cut off at height h is a random tree of height h, and the first k trees of a forest are a forest of k. So rows
+are walked once, and noise is drawn for the nodes that test rows reach. It is floating-point noise from a public seed,
+on public benchmark tables that are read many times: nothing here is a release. Sound forests are fitted by
+``RandomTreesClassifier``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from veilwood.data.encoding import Encoding
+from veilwood.trees.forest import LEAF, Forest
+from veilwood.trees.random import Thresholds, grow_binary
+from veilwood_papers.tables import PublicTable, PublicTables
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+NoiseKind = Literal["none", "printed", "proven"]
+RULES = ("RFMV", "RFTA", "RFPA")
+"""Majority voting, threshold averaging and probabilistic averaging."""
+
+TABLES = {
+    "Ban_Aut": "banknote",
+    "BTSC": "blood-transfusion",
+    "CVR": "congressional-voting",
+    "Mam_Mass": "mammographic",
+    "Mushroom": "mushroom",
+    "Adult": "adult-a9a",
+    "Covertype": "covertype",
+}
+"""The paper's names of its data sets; Quantum cannot be had, and of Covertype a tenth."""
+
+
+def load(tables: PublicTables, panel: str) -> PublicTable:
+    """Read a data set as the paper does: an attribute is binary or a number, where it can be."""
+    table = tables.load(TABLES[panel])
+    X = table.X.copy()
+    for column in table.facts["columns"]:
+        values = [value for value in column.get("values", ()) if value != "?"]
+        if column["name"] == table.facts["target"] or len(values) <= 2 or not all(v.isdigit() for v in values):
+            continue
+        levels = [int(value) for value in values]
+        del column["values"]
+        column.update(kind="numeric", lower=min(levels), upper=max(levels), nullable=True)
+        X[column["name"]] = pd.to_numeric(X[column["name"]], errors="coerce")
+    texts = {name: "category" for name in X.columns if X[name].dtype == object}  # much faster to encode
+    return PublicTable(table.facts, X.astype(texts), table.y)
+
+
+class SplitRows(NamedTuple):
+    """Codes and classes of the rows to train on, to choose sizes by and to test on."""
+
+    codes: NDArray[np.uint16]
+    classes: Ints
+    train: Ints
+    validation: Ints
+    test: Ints
+
+
+def split(encoding: Encoding, table: PublicTable, seed: int) -> SplitRows:
+    """Cut off a tenth for testing, and a tenth of the rest to choose sizes by."""
+    order = np.random.default_rng(seed).permutation(len(table.X))
+    n_train = round(0.9 * len(order))
+    n_own = round(0.9 * n_train)
+    codes, classes = encoding.encode(table.X), encoding.encode_target(table.y).astype(np.int64)
+    return SplitRows(codes, classes, order[:n_own], order[n_own:n_train], order[n_train:])
+
+
+def levels(forest: Forest, codes: NDArray[np.uint16]) -> Iterator[Ints]:
+    """Yield the node of every row in every tree, level by level; a leaf that is reached early stays."""
+    node = np.broadcast_to(forest.roots, (len(codes), forest.n_trees)).astype(np.int64)
+    rows = np.arange(len(codes))[:, None]
+    while True:
+        yield node
+        feature = forest.feature[node]
+        inner = feature != LEAF
+        if not inner.any():
+            return
+        code = codes[rows, np.where(inner, feature, 0)].astype(np.int64)
+        cut = forest.cut[node]
+        branch = np.where(cut < 0, forest.lookup[np.where(cut < 0, -1 - cut + code, 0)], code >= cut)
+        node = np.where(inner, forest.child[node] + branch, node)
+
+
+class Reading(NamedTuple):
+    """The errors of the three rules on validation and on test rows, of one forest at one height and number of trees."""
+
+    h: int
+    k: int
+    validation: tuple[float, ...]
+    test: tuple[float, ...]
+
+
+def readings(
+    parts: SplitRows, encoding: Encoding, heights: Sequence[int], counts: Sequence[int],
+    noises: Sequence[tuple[NoiseKind, float]], thresholds: Thresholds, seed: int,
+) -> dict[tuple[NoiseKind, float], list[Reading]]:  # fmt: skip
+    """Grow one forest, walk it once, and read it at every size with every noise.
+
+    ``noises`` are pairs of a kind and the paper's eta: no noise, noise of the printed scale eta/k,
+    or noise of the scale
+    k/eta that the proof needs.
+    """
+    forest = grow_binary(encoding.columns, max(counts), max(heights), seed, thresholds=thresholds)
+    rng = np.random.default_rng([seed, 1])
+    found: dict[tuple[NoiseKind, float], list[Reading]] = {noise: [] for noise in noises}
+    asked = np.concatenate([parts.validation, parts.test])
+    truth, n_validation = parts.classes[asked], len(parts.validation)
+    walks = zip(levels(forest, parts.codes[parts.train]), levels(forest, parts.codes[asked]), strict=False)
+    coin = rng.random(len(asked))
+    for h, (node, place) in enumerate(walks):
+        if h not in heights:
+            continue
+        own_class = parts.classes[parts.train][:, None]
+        totals = np.bincount((2 * node + own_class).ravel(), minlength=2 * forest.n_nodes).reshape(-1, 2)
+        reached, spot = np.unique(place, return_inverse=True)
+        spot = spot.reshape(place.shape)
+        unit, random_share = rng.laplace(size=(len(reached), 2)), rng.random(len(reached))
+        for (kind, eta), readings_of in found.items():
+            for k in counts:
+                scale = {"none": 0.0, "printed": eta / k, "proven": k / eta if eta else 0.0}[kind]
+                share = _shares(totals[reached] + scale * unit, random_share if kind == "printed" else None)
+                own = share[spot[:, :k]]
+                votes = np.where(own == 0.5, 0.5, own > 0.5).mean(axis=1)
+                average = own.mean(axis=1)
+                wrong = [(rule != truth) for rule in (votes > 0.5, average > 0.5, coin < average)]
+                readings_of.append(
+                    Reading(
+                        h,
+                        k,
+                        tuple(100 * float(w[:n_validation].mean()) for w in wrong),
+                        tuple(100 * float(w[n_validation:].mean()) for w in wrong),
+                    )
+                )
+    return found
+
+
+def best(found: Sequence[Reading], rule: int) -> Reading:
+    """Return the size with the smallest validation error, the smaller forest of equals."""
+    return min(found, key=lambda reading: (reading.validation[rule], reading.k * 2**reading.h))
+
+
+def _shares(counts: Floats, random_share: Floats | None) -> Floats:
+    """Return the share of the second class: where a count is negative, a random one as printed, or what is above 0."""
+    kept = np.maximum(counts, 0)
+    total = kept.sum(axis=1)
+    share = np.where(total > 0, kept[:, 1] / np.where(total > 0, total, 1), 0.5)
+    if random_share is None:
+        return share
+    return np.where((counts < 0).any(axis=1) | (total == 0), random_share, share)

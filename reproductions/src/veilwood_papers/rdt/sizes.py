@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The experiment behind Table 1 and the odd figures of Bojarski et al.: test errors at every height and tree count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from sklearn.tree import DecisionTreeClassifier
+
+from veilwood.data.encoding import Encoding
+from veilwood.estimators import RandomTreesClassifier
+from veilwood.privacy.ledger_stores import MemoryLedger
+from veilwood_papers.drawing import marked
+from veilwood_papers.exhibit import Cell, Experiment, Job, Row
+from veilwood_papers.rdt.all_sizes import RULES, TABLES, SplitRows, best, load, readings, split
+from veilwood_papers.tables import PublicTable, PublicTables
+
+ERROR = "error (%)"
+HEIGHTS, COUNTS = tuple(range(1, 16)), tuple(range(1, 22, 2))
+QUICK_HEIGHTS, QUICK_COUNTS = (1, 3, 5, 7, 9, 11, 13, 15), (1, 3, 7, 13, 21)
+LARGE = ("Adult", "Covertype")
+PANELS = (("Ban_Aut", "CVR", "Mam_Mass", "Mushroom"), ("Adult",), ("BTSC",), ("Covertype",), ("Quantum",))
+"""What the figures show, two by two: at every size, then at every eta."""
+SECONDS = {"Adult": 8.0, "Covertype": 5.0, "Mushroom": 2.5}
+# At eta = 1000/n the noise of a count has standard deviation sqrt(2) k n / 1000, and an average leaf n / 2^h rows.
+# With k = 11 and h = 6 the two are equal, whatever n is: one public choice for all data sets, made without data.
+PUBLIC_K, PUBLIC_H = 11, 6
+
+CART = marked("CART, pruned as rpart does")
+NOISE_FREE = {rule: marked(f"n-dp{rule}, thresholds as printed") for rule in RULES}
+NOISE_FREE_OURS = {rule: marked(f"n-dp{rule}, our thresholds") for rule in RULES}
+PRINTED = {rule: marked(f"dp{rule} as printed") for rule in RULES}
+PROVEN = {rule: marked(f"dp{rule}, scale of the proof, simulated") for rule in RULES}
+SOUND = {rule: f"dp{rule}, sound, k={PUBLIC_K} h={PUBLIC_H}" for rule in RULES}
+VOTING = dict(zip(RULES, ("majority", "threshold", "probabilistic"), strict=True))
+CHOSEN = "chosen"  # x of what validation rows chose; every other x is a size, and "" a method without one
+
+
+def jobs(quick: bool) -> list[Job]:
+    """Ten runs as printed, on each data set; quick: five, two of large tables, and fewer sizes."""
+    return [
+        Job(f"{panel}, run {seed}", table, {"panel": panel, "seed": seed, "quick": quick}, SECONDS.get(panel, 1.0))
+        for panel, table in TABLES.items()
+        for seed in range((2 if panel in LARGE else 5) if quick else 10)
+    ]
+
+
+def size(k: int, h: int) -> str:
+    """Name a size as a coordinate."""
+    return f"k={k} h={h}"
+
+
+def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
+    """One split: two forests read at all sizes, CART, and sound forests of one public size."""
+    panel, seed, quick = job.settings["panel"], job.settings["seed"], job.settings["quick"]
+    table = load(tables, panel)
+    encoding = Encoding(table.schema, "grid")
+    parts = split(encoding, table, seed)
+    heights, counts = (QUICK_HEIGHTS, QUICK_COUNTS) if quick else (HEIGHTS, COUNTS)
+    eta = 1000 / (len(parts.train) + len(parts.validation))
+
+    def row(curve: str, x: str, value: float, measure: str = ERROR) -> Row:
+        return Row(Cell(panel, curve, x, measure), seed, value)
+
+    by_range = readings(parts, encoding, heights, counts, [("none", 0.0), ("printed", eta)], "range", seed)
+    by_path = readings(parts, encoding, heights, counts, [("none", 0.0), ("proven", eta)], "path", seed)
+    chosen = {
+        **{NOISE_FREE[rule]: by_range["none", 0.0] for rule in RULES},
+        **{PRINTED[rule]: by_range["printed", eta] for rule in RULES},
+        **{NOISE_FREE_OURS[rule]: by_path["none", 0.0] for rule in RULES},
+    }
+    for place, (curve, found) in enumerate(chosen.items()):
+        reading = best(found, place % len(RULES))
+        yield row(curve, CHOSEN, reading.test[place % len(RULES)])
+        yield row(curve, CHOSEN, reading.k, "k")
+        yield row(curve, CHOSEN, reading.h, "h")
+    for curves, found in ((PRINTED, by_range["printed", eta]), (PROVEN, by_path["proven", eta])):
+        for reading in found:
+            for rule, error in zip(RULES, reading.test, strict=True):
+                yield row(curves[rule], size(reading.k, reading.h), error)
+    yield row(CART, CHOSEN, _cart_error(parts))
+    for rule, error in _sound_errors(table, parts, seed).items():
+        yield row(SOUND[rule], CHOSEN, error)
+
+
+def _cart_error(parts: SplitRows) -> float:
+    """A stand-in for rpart with its defaults: 20 rows to split, 7 in a leaf, and a complexity of 0.01."""
+    rows = np.concatenate([parts.train, parts.validation])
+    classes = parts.classes[rows]
+    impurity = 1 - float((np.bincount(classes) / len(classes)) @ (np.bincount(classes) / len(classes)))
+    tree = DecisionTreeClassifier(min_samples_split=20, min_samples_leaf=7, ccp_alpha=0.01 * impurity, random_state=0)
+    tree.fit(parts.codes[rows], classes)
+    return 100 * float(np.mean(tree.predict(parts.codes[parts.test]) != parts.classes[parts.test]))
+
+
+def _sound_errors(table: PublicTable, parts: SplitRows, seed: int) -> dict[str, float]:
+    """A private forest for each rule, fitted on all training rows."""
+    rows = np.concatenate([parts.train, parts.validation])
+    X, y = table.X.iloc[rows], table.y.iloc[rows]
+    asked, truth = table.X.iloc[parts.test], table.y.iloc[parts.test].to_numpy()
+    found = {}
+    for rule, voting in VOTING.items():
+        forest = RandomTreesClassifier(
+            table.schema, epsilon=1000 / len(rows), n_estimators=PUBLIC_K, max_depth=PUBLIC_H, voting=voting,
+            random_state=seed, ledger=MemoryLedger(), n_jobs=1,
+        ).fit(X, y)  # fmt: skip
+        found[rule] = 100 * float(np.mean(forest.predict(asked) != truth))
+    return found
+
+
+EXPERIMENT = Experiment("rdt-sizes", jobs, measure)

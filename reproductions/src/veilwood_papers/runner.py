@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the jobs of exhibits on some processes, keeps what they find, and says what was left out and why."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import importlib
+import importlib.util
+import io
+import json
+import multiprocessing
+import os
+import platform
+import sys
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sklearn
+
+from veilwood._version import __version__
+from veilwood.errors import FileError, UseError
+from veilwood.safe_io import write_file
+from veilwood_papers.exhibit import Cell, Exhibit, Experiment, Job, Row
+from veilwood_papers.tables import PublicTables, how_to_get
+
+PAPERS = {
+    "mrf": "Tajima, Wu, Houmansadr: Improving Private Random Forest Prediction Using Matrix Representation. AAAI 2025.",
+    "rdt": "Bojarski, Choromanska, Choromanski, LeCun: Differentially- and non-differentially-private random decision "
+    "trees. 2014.",
+    "diprime": "Consul, Williamson: Balance is key: Private median splits yield high-utility random trees. 2020.",
+    "secure": "Enhanced Privacy-Preserving Decision Trees using Secure Multiparty Computation and Differential "
+    "Privacy.",
+}
+
+
+# One module a table or figure, or a few where they show the same experiment; each has EXHIBITS.
+MODULES = (
+    "mrf.figure_2", "mrf.sizes", "mrf.queries", "mrf.subsample", "mrf.table_1", "mrf.appendix_table_1",
+    "mrf.appendix_table_2", "rdt.table_1", "rdt.size_figures", "rdt.eta_figures", "diprime.tables",
+    "diprime.figures_1_and_5", "diprime.figures_2_and_6", "diprime.figure_3", "diprime.figure_4",
+    "diprime.figures_7_and_8", "mpc.figure_2", "mpc.figure_3", "mpc.figure_4", "mpc.figure_5", "mpc.figure_6",
+    "mpc.table_1",
+)  # fmt: skip
+
+
+EXHIBITS_OF = 39
+"""How many tables and figures the four papers have that show something measured."""
+
+
+@lru_cache
+def exhibits() -> tuple[Exhibit, ...]:
+    """Return every table and figure, by paper, kind and number.
+
+    >>> len(exhibits()) == EXHIBITS_OF
+    True
+    """
+    found = [exhibit for module in MODULES for exhibit in importlib.import_module(f"veilwood_papers.{module}").EXHIBITS]
+    return tuple(sorted(found, key=_order))
+
+
+def _order(exhibit: Exhibit) -> tuple[int, bool, str, int, str]:
+    *kind, number = exhibit.number.split(" ")
+    digits = number.rstrip("ab")
+    return list(PAPERS).index(exhibit.paper), kind[0] == "appendix", kind[-1], int(digits), number
+
+
+def chosen(paper: str, *, figure: str | None = None, table: str | None = None) -> list[Exhibit]:
+    """Return the exhibits that a command asks for: of one paper or all, of one number or all.
+
+    >>> [exhibit.name for exhibit in chosen("rdt", table="1")]
+    ['rdt table 1']
+    """
+    if paper != "all" and paper not in PAPERS:
+        raise UseError(f"there is no paper {paper!r}. Hint: {', '.join(PAPERS)} or all.")
+    of_paper = [exhibit for exhibit in exhibits() if paper in ("all", exhibit.paper)]
+    if figure is None and table is None:
+        return of_paper
+    wanted = {f"{kind} {n}" for kind, n in (("figure", figure), ("table", table)) if n is not None}
+    wanted |= {f"appendix {name.replace(' a', ' ')}" for name in wanted if " a" in name}
+    found = [exhibit for exhibit in of_paper if exhibit.number in wanted]
+    if not found:
+        known = ", ".join(exhibit.number for exhibit in of_paper)
+        raise UseError(f"{paper} has no {' or '.join(sorted(wanted))}. Hint: one of {known}.")
+    return found
+
+
+HEAD = ("job", "panel", "curve", "x", "measure", "repeat", "value")
+SAVE_SECONDS = 2.0
+
+
+class ResultStore:
+    """The rows of one experiment, by job; written whole every few seconds and at the end.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> store = ResultStore(folder / "mrf.csv")
+    >>> store.add("Car, 0", [Row(Cell("Car", "training", "1"), 0, 0.75)])
+    >>> store.save()
+    >>> "Car, 0" in ResultStore(folder / "mrf.csv")
+    True
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._saved = path, time.monotonic()
+        self._rows: dict[str, list[Row]] = {}
+        if path.exists():
+            self._read(path)
+
+    def __contains__(self, job: str) -> bool:
+        return job in self._rows
+
+    def add(self, job: str, rows: Iterable[Row]) -> None:
+        """Keep what a job found; it is on disk a few seconds later, when another job ends, or after ``save``."""
+        self._rows[job] = list(rows)
+        if time.monotonic() - self._saved > SAVE_SECONDS:
+            self.save()
+
+    def rows(self, jobs: Iterable[str]) -> list[Row]:
+        """Return the rows of some jobs, as far as they are done."""
+        return [row for job in jobs for row in self._rows.get(job, ())]
+
+    def save(self) -> None:
+        """Write the file, whole or not at all."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(HEAD)
+        for job, rows in self._rows.items():
+            writer.writerows([job, *row.cell, row.repeat, repr(float(row.value))] for row in rows)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(self.path, text.getvalue().encode())
+        self._saved = time.monotonic()
+
+    def _read(self, path: Path) -> None:
+        with path.open(newline="", encoding="utf-8") as file:
+            lines = csv.reader(file)
+            if tuple(next(lines, ())) != HEAD:
+                raise FileError(f"{path} is no file of results. Hint: give another folder with --out.")
+            try:
+                for job, panel, curve, x, measure, repeat, value in lines:
+                    row = Row(Cell(panel, curve, x, measure), int(repeat), float(value))
+                    self._rows.setdefault(job, []).append(row)
+            except ValueError:
+                raise FileError(f"{path} is damaged. Hint: delete it; what it held is then measured again.") from None
+
+
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+SECONDS_A_LINE = 30.0  # between progress lines, where there is no terminal
+
+
+@dataclass
+class Run:
+    """Results in a folder: what is there of each exhibit, and what was left out."""
+
+    folder: Path
+    quick: bool
+    skipped: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+    def store(self, experiment: Experiment) -> ResultStore:
+        """Open the results of an experiment."""
+        return ResultStore(self.folder / "cells" / f"{experiment.name}.csv")
+
+    def rows(self, exhibit: Exhibit) -> list[Row]:
+        """Return what has been measured for an exhibit."""
+        return self.store(exhibit.experiment).rows(job.name for job in exhibit.jobs(self.quick))
+
+
+def open_run(out: Path, quick: bool) -> Run:
+    """Return the results of a folder, full ones and quick ones apart."""
+    return Run(out / ("quick" if quick else "full"), quick)
+
+
+def run(
+    exhibits: Sequence[Exhibit],
+    tables: PublicTables,
+    out: Path,
+    *,
+    quick: bool = False,
+    workers: int = 1,
+    fresh: bool = False,
+) -> Run:
+    """Measure what is not yet there, and return the results.
+
+    Parameters
+    ----------
+    exhibits : sequence of Exhibit
+        What to show; experiments that several of them share are run once.
+    tables : PublicTables
+        Where data sets are. Jobs whose data set is missing are left out, and ``skipped`` names them.
+    out : Path
+        A folder; a run that was killed goes on where it was.
+    workers : int
+        Processes, each on one thread.
+    fresh : bool
+        Measure everything again.
+    """
+    result = open_run(out, quick)
+    _begin(result, fresh)
+    experiments = {exhibit.experiment.name: exhibit.experiment for exhibit in exhibits}
+    stores = {name: result.store(experiment) for name, experiment in experiments.items()}
+    todo: dict[tuple[str, str], tuple[Experiment, Job]] = {}
+    missing: dict[str, list[str]] = {}
+    for exhibit in exhibits:
+        experiment, jobs = exhibit.experiment, exhibit.jobs(quick)
+        lacking = [name for name in experiment.packages if importlib.util.find_spec(name) is None]
+        if lacking:
+            told = f"{exhibit.name}: needs {', '.join(lacking)}. Hint: install veilwood with the extra [papers]."
+            result.skipped.append(told)
+            continue
+        if not jobs:
+            result.skipped.append(f"{exhibit.name}: its data set cannot be had.")
+        for table in sorted({job.table for job in jobs if job.table and not tables.has(job.table)}):
+            missing.setdefault(table, []).append(exhibit.name)
+        for job in jobs:
+            if job.table not in missing and (fresh or job.name not in stores[experiment.name]):
+                todo[experiment.name, job.name] = experiment, job
+    for table, users in sorted(missing.items()):
+        result.skipped.append(f"{table} is not here, for {', '.join(users)}. Hint: {how_to_get(table)}.")
+    for line in result.skipped:
+        print(f"skipped: {line}", file=sys.stderr)
+    waiting = sorted(todo.values(), key=lambda entry: -entry[1].weight)  # long ones first, so that none is left alone
+    progress = _JobProgress(waiting)
+    try:
+        for experiment, job, rows, problem in _done(waiting, tables, workers):
+            if problem is None:
+                stores[experiment.name].add(job.name, rows)
+            else:
+                result.failed.append(f"{experiment.name}, {job.name}: {problem}")
+                print(f"failed: {result.failed[-1]}", file=sys.stderr)
+            progress.step(experiment, job)
+    finally:  # also when interrupted
+        progress.close()
+        for store in stores.values():
+            if waiting:
+                store.save()
+    return result
+
+
+def do_job(experiment: Experiment, job: Job, tables: PublicTables) -> list[Row]:
+    """Do one job; what estimators warn of is known and meant here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return list(experiment.measure(job, tables))
+
+
+def describe_machine() -> dict[str, str]:
+    """Return the versions that results depend on."""
+    return {
+        "veilwood": __version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "scikit-learn": sklearn.__version__,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+    }
+
+
+def _begin(result: Run, fresh: bool) -> None:
+    """Refuse to mix the results of two versions, and note what this run is."""
+    note = result.folder / "run.json"
+    now = datetime.datetime.now(datetime.UTC).date().isoformat()
+    facts: dict[str, Any] = {**describe_machine(), "quick": result.quick, "begun": now}
+    if note.exists() and not fresh:
+        try:
+            before = json.loads(note.read_text(encoding="utf-8"))
+        except ValueError:
+            raise FileError(f"{note} is damaged. Hint: give another folder with --out, or --fresh.") from None
+        if before.get("veilwood") != __version__:
+            raise UseError(
+                f"{result.folder} holds results of version {before.get('veilwood')}, and this is {__version__}. "
+                "Hint: give another folder with --out, or --fresh to measure all again."
+            )
+        return
+    result.folder.mkdir(parents=True, exist_ok=True)
+    write_file(note, json.dumps(facts, indent=1).encode() + b"\n")
+
+
+DoneJob = tuple[Experiment, Job, list[Row], str | None]
+
+
+def _done(todo: list[tuple[Experiment, Job]], tables: PublicTables, workers: int) -> Iterator[DoneJob]:
+    """Yield jobs as they end, with their rows or what went wrong."""
+    if workers <= 1 or len(todo) <= 1:
+        for experiment, job in todo:
+            try:
+                yield experiment, job, do_job(experiment, job, tables), None
+            except Exception as error:
+                yield experiment, job, [], f"{type(error).__name__}: {error}"
+        return
+    with _one_thread(), ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        waiting: dict[Future[list[Row]], tuple[Experiment, Job]] = {}
+        rest = iter(todo)
+        try:
+            while True:
+                while len(waiting) < 2 * workers and (entry := next(rest, None)) is not None:
+                    waiting[pool.submit(do_job, *entry, tables)] = entry
+                if not waiting:
+                    return
+                for ended in wait(waiting, return_when=FIRST_COMPLETED).done:
+                    entry = waiting.pop(ended)
+                    failure = ended.exception()
+                    problem = None if failure is None else f"{type(failure).__name__}: {failure}"
+                    yield *entry, [] if failure else ended.result(), problem
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Give each process one thread: set before they start, and set back."""
+    before = {name: os.environ.get(name) for name in ONE_THREAD}
+    os.environ.update(ONE_THREAD)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
+
+
+class _JobProgress:
+    """How much is done and how long the rest will take, on stderr: a line that is overwritten, or one now and then."""
+
+    def __init__(self, todo: list[tuple[Experiment, Job]]) -> None:
+        self.total, self.done = sum(job.weight for _, job in todo), 0.0
+        self.n, self.i = len(todo), 0
+        self.began = self.told = time.monotonic()
+        self.live = sys.stderr.isatty()
+
+    def step(self, experiment: Experiment, job: Job) -> None:
+        """Count a job."""
+        self.done, self.i, now = self.done + job.weight, self.i + 1, time.monotonic()
+        if not self.live and now - self.told < SECONDS_A_LINE and self.i < self.n:
+            return
+        self.told = now
+        left = (now - self.began) * (self.total - self.done) / self.done
+        line = f"{self.i} of {self.n} jobs, {_duration(left)} left: {experiment.name}, {job.name}"
+        print(
+            f"\r\x1b[K{line[:110]}" if self.live else line, end="" if self.live else "\n", file=sys.stderr, flush=True
+        )
+
+    def close(self) -> None:
+        """Clear the line."""
+        if self.live and self.i:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _duration(seconds: float) -> str:
+    """Say a time in a word or two.
+
+    >>> _duration(50), _duration(300), _duration(7300)
+    ('50 s', '5 min', '2.0 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An exhibit in words and files: published beside measured, sentences with true or false, a CSV and a picture."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import datetime
+import html
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from veilwood.safe_io import write_file
+from veilwood_papers.drawing import as_number
+from veilwood_papers.exhibit import NOT_COMPARED, Cell, Exhibit, Value, Values, number, verdict
+from veilwood_papers.runner import PAPERS, Run, describe_machine
+
+HEAD = (
+    "panel",
+    "curve",
+    "x",
+    "measure",
+    "published",
+    "published_error",
+    "measured",
+    "error",
+    "runs",
+    "verdict",
+    "private",
+)
+NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An exhibit with what a run has found for it."""
+
+    exhibit: Exhibit
+    measured: Values
+    published: Values
+    quick: bool
+
+    @property
+    def title(self) -> str:
+        """What stands above the picture."""
+        return f"{self.exhibit.name}: {self.exhibit.title}" + (" (quick)" if self.quick else "")
+
+    @property
+    def settings(self) -> str:
+        """What was run, with what a quick look leaves out."""
+        reduced = f" Quick: {self.exhibit.quick}" if self.quick and self.exhibit.quick else ""
+        return f"{self.exhibit.settings}{reduced}"
+
+    def verdicts(self) -> dict[Cell, str]:
+        """Compare every cell that was published and measured."""
+        return {
+            cell: verdict(cell, value, self.published[cell], published_once=self.exhibit.published_once)
+            for cell, value in self.measured.items()
+            if cell in self.published and cell.measure.split(" ")[0] not in NOT_COMPARED
+        }
+
+    def sentences(self) -> list[tuple[str, str]]:
+        """Return what the text says, with true, false or that it was not measured."""
+        words = {True: "true", False: "false", None: NOT_MEASURED}
+        return [(claim.sentence, words[claim.holds(self.measured)]) for claim in self.exhibit.claims]
+
+    def sentences_of_published(self) -> dict[str, str]:
+        """Return how the same sentences come out on the published values, where these are enough to tell."""
+        found = {claim.sentence: claim.holds(self.published) for claim in self.exhibit.claims} if self.published else {}
+        return {sentence: "true" if holds else "false" for sentence, holds in found.items() if holds is not None}
+
+    def misses(self) -> list[tuple[Cell, str]]:
+        """Return the published cells that are not reached, with why."""
+        return [
+            (cell, self.exhibit.why(cell)) for cell, word in self.verdicts().items() if word in ("worse", "differs")
+        ]
+
+
+def of_run(exhibit: Exhibit, run: Run) -> Shown:
+    """Return what a run has for an exhibit."""
+    return Shown(exhibit, exhibit.values(run.rows(exhibit)), exhibit.published(), run.quick)
+
+
+class Block(NamedTuple):
+    """The numbers of one panel and measure: a line a curve, a column an x."""
+
+    title: str
+    xs: list[str]
+    lines: dict[str, list[Cell]]
+
+
+def blocks(shown: Shown) -> list[Block]:
+    """Arrange the cells for people."""
+    found = []
+    for panel, measure in dict.fromkeys((cell.panel, cell.measure) for cell in shown.measured):
+        cells = [cell for cell in shown.measured if (cell.panel, cell.measure) == (panel, measure)]
+        xs = list(dict.fromkeys(cell.x for cell in cells))
+        if all(not math.isnan(as_number(x)) for x in xs):
+            xs.sort(key=as_number)
+        lines = {c: [Cell(panel, c, x, measure) for x in xs] for c in dict.fromkeys(cell.curve for cell in cells)}
+        found.append(Block(panel if measure in panel else f"{panel}, {measure}", xs, lines))
+    return found
+
+
+def said(value: Value) -> str:
+    """Write a mean with its standard error.
+
+    >>> said(Value(0.7541, 0.0072, 10)), said(Value(3.0))
+    ('0.754 ± 0.007', '3')
+    """
+    digits = 3 if abs(value.mean) < 1 else 2 if abs(value.mean) < 100 else 0
+    if math.isnan(value.error):
+        return f"{value.mean:g}" if value.mean == round(value.mean, 6) else f"{value.mean:.{digits}f}"
+    return f"{value.mean:.{digits}f} ± {value.error:.{max(digits, 2)}f}"
+
+
+def of_published(words: Mapping[str, str], sentence: str) -> str:
+    """Say how a sentence comes out on the published values, if that is known.
+
+    >>> of_published({"a": "false"}, "a"), of_published({}, "b")
+    (' [published values: false]', '')
+    """
+    return f" [published values: {words[sentence]}]" if sentence in words else ""
+
+
+def as_csv(shown: Shown) -> str:
+    """Return all cells as CSV, published beside measured."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(HEAD)
+    words = shown.verdicts()
+    for cell in dict.fromkeys([*shown.measured, *shown.published]):
+        own, theirs = shown.measured.get(cell, Value(math.nan)), shown.published.get(cell, Value(math.nan))
+        private = "no" if shown.exhibit.not_private(cell.curve) else "yes"
+        numbers = (theirs.mean, theirs.error, own.mean, own.error)
+        texts = ["" if math.isnan(number) else f"{number:.6g}" for number in numbers]
+        writer.writerow([*cell, *texts, own.runs or "", words.get(cell, ""), private])
+    return text.getvalue()
+
+
+def in_words(shown: Shown) -> str:
+    """Return what a terminal shows: title, settings, numbers, sentences, and the count of verdicts."""
+    parts = [shown.title, shown.settings]
+    for block in blocks(shown):
+        lines = [[block.title, *(block.xs if len(block.xs) > 1 else [""])]]
+        lines += [[f"  {curve}", *(_entry(shown, cell) for cell in cells)] for curve, cells in block.lines.items()]
+        parts.append(_aligned(lines))
+    counts = _counted(shown.verdicts().values())
+    if counts:
+        parts.append(f"Measured ± standard error (published). Within two standard errors: {counts}.")
+    theirs = shown.sentences_of_published()
+    parts += [
+        f"  {word.upper() if word == 'false' else word}: {sentence}{of_published(theirs, sentence)}"
+        for sentence, word in shown.sentences()
+    ]
+    return "\n".join(parts)
+
+
+def _entry(shown: Shown, cell: Cell) -> str:
+    own, theirs = shown.measured.get(cell), shown.published.get(cell)
+    told = "" if own is None else said(own).replace(" ", "")
+    return told if theirs is None else f"{told} ({theirs.mean:g})".strip()
+
+
+def write(shown: Shown, folder: Path) -> dict[str, Path]:
+    """Write the CSV of an exhibit and its picture, and return where."""
+    paths = {"table": folder / "exhibits" / f"{shown.exhibit.slug}.csv"}
+    paths["table"].parent.mkdir(parents=True, exist_ok=True)
+    write_file(paths["table"], as_csv(shown).encode())
+    if shown.measured:
+        paths["picture"] = folder / "exhibits" / f"{shown.exhibit.slug}.svg"
+        write_file(paths["picture"], picture(shown))
+    return paths
+
+
+def picture(shown: Shown) -> bytes:
+    """Return the picture as SVG: the same values give the same bytes."""
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "veilwood", "font.family": "sans-serif"}):
+        figure = shown.exhibit.draw(shown.measured, shown.published, shown.title)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "veilwood"})
+    # A hundredth of a point is enough, and halves the file.
+    return re.sub(rb"(\d\.\d\d)\d+", rb"\1", buffer.getvalue())
+
+
+def _counted(words: Iterable[str]) -> str:
+    found = list(words)
+    return ", ".join(f"{found.count(word)} {word}" for word in ("same", "better", "worse", "differs") if word in found)
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    pad: Callable[[Sequence[str]], str] = lambda line: "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True))  # noqa: E731
+    return "\n".join(pad(line).rstrip() for line in lines)
+
+
+VERDICTS = ("same", "better", "worse", "differs")
+
+
+def shown_from_csv(exhibit: Exhibit, path: Path, quick: bool) -> Shown:
+    """Read back what ``show.write`` has written of an exhibit."""
+    measured: Values = {}
+    published: Values = {}
+    with path.open(newline="", encoding="utf-8") as file:
+        for line in csv.DictReader(file):
+            cell = Cell(line["panel"], line["curve"], line["x"], line["measure"])
+            if line["measured"]:
+                measured[cell] = Value(float(line["measured"]), number(line["error"]), int(line["runs"] or 0))
+            if line["published"]:
+                published[cell] = Value(float(line["published"]), number(line["published_error"]))
+    return Shown(exhibit, measured, published, quick)
+
+
+def markdown(exhibits: Sequence[Exhibit], folder: Path) -> str:
+    """Return the page of a folder of results: an overview, then pictures, sentences and what was not reached."""
+    facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    paths = {exhibit.slug: folder / "exhibits" / f"{exhibit.slug}.csv" for exhibit in exhibits}
+    shown = [shown_from_csv(e, paths[e.slug], bool(facts["quick"])) for e in exhibits if paths[e.slug].exists()]
+    head = ["exhibit", *VERDICTS, "true", "false", NOT_MEASURED]
+    lines = ["# Four papers, published and measured", "", _made(facts), "", _row(head), _row(["---"] * len(head))]
+    for entry in shown:
+        words, told = list(entry.verdicts().values()), [word for _, word in entry.sentences()]
+        counts = [str(words.count(word)) if words else "" for word in VERDICTS]
+        lines.append(_row([entry.exhibit.name, *counts, *(str(told.count(word)) for word in head[5:])]))
+    for paper, citation in PAPERS.items():
+        lines += ["", f"## {citation}"]
+        for entry in (entry for entry in shown if entry.exhibit.paper == paper):
+            lines += _section(entry)
+    return "\n".join(lines) + "\n"
+
+
+def _made(facts: dict[str, str]) -> str:
+    told = ", ".join(f"{key} {value}" for key, value in facts.items() if key != "quick")
+    reduced = " Quick settings: fewer repeats and smaller grids." if facts["quick"] else ""
+    return (
+        "Means ± standard errors over public seeds; same is within two standard errors of both. Every number is in "
+        f"`exhibits/`. {told}.{reduced}"
+    )
+
+
+def _section(shown: Shown) -> list[str]:
+    slug = shown.exhibit.slug
+    lines = ["", f"### {shown.exhibit.name}: {shown.exhibit.title}", "", shown.settings]
+    if shown.measured:
+        lines += ["", f"![{shown.exhibit.name}](exhibits/{slug}.svg)"]
+    if shown.sentences():
+        theirs = shown.sentences_of_published()
+        lines += ["", *(f"- **{word}**: {text}{of_published(theirs, text)}" for text, word in shown.sentences())]
+    misses = shown.misses()
+    if misses:
+        lines += ["", "Published and not reached:", ""]
+    for cell, reason in misses:
+        where = ", ".join(part for part in (cell.panel, cell.curve, cell.x) if part)
+        lines.append(f"- {where}: {said(shown.measured[cell])}, published {said(shown.published[cell])}; {reason}")
+    return lines
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+STYLE = """
+:root { color-scheme: light; }
+body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; max-width: 1080px; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.6rem; } h2 { margin-top: 3rem; border-bottom: 2px solid #0072B2; } h3 { margin-top: 2.2rem; }
+table { border-collapse: collapse; font-size: 13px; margin: .6rem 0; } td,
+th { padding: .15rem .6rem; text-align: left; }
+th { border-bottom: 1px solid #888; } tr:nth-child(even) td { background: #f4f6f8; }
+td.n { font-variant-numeric: tabular-nums; }
+img { max-width: 100%; height: auto; } .settings { color: #555; } .true { color: #00664a; } .false { color: #a8400f; }
+small { color: #666; } .worse, .differs { color: #a8400f; } .better { color: #00664a; }
+summary { cursor: pointer; color: #0058a0; }
+nav a { margin-right: .8rem; } .mark { font-weight: 600; color: #a8400f; } li { margin: .2rem 0; }
+"""
+
+
+def page(exhibits: Sequence[Exhibit], run: Run) -> str:
+    """Return the report of a run as one HTML page."""
+    shown = [of_run(exhibit, run) for exhibit in exhibits]
+    note = run.folder / "run.json"
+    facts = json.loads(note.read_text(encoding="utf-8")) if note.exists() else describe_machine()
+    done = [entry for entry in shown if entry.measured]
+    sections = []
+    for paper, citation in PAPERS.items():
+        of_paper = [entry for entry in shown if entry.exhibit.paper == paper]
+        if of_paper:
+            sections.append(
+                f'<h2 id="{paper}">{_e(citation)}</h2>' + "".join(_report_section(entry) for entry in of_paper)
+            )
+    made = ", ".join(f"{key} {value}" for key, value in facts.items() if key != "quick")
+    written = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Four papers, published and measured</title><style>{STYLE}</style></head><body>
+<h1>Four papers, published and measured</h1>
+<p>Every table and figure of the four papers whose forests this library contains, measured by
+<code>veilwood papers run{" --quick" if run.quick else ""}</code>: {len(done)} of {len(shown)} exhibits, {_total(done)}.
+Values are means ± standard errors over public seeds 0, 1, 2, ... of splits and trees; noise of private forests comes
+from the operating system and is not seeded. Published values stand below in small print; green is better than
+published, red worse, by more than two standard errors of both. Curves marked
+<span class="mark">NOT PRIVATE</span> have no guarantee.</p>
+<p class="settings">{_e(made)}; page written {written}.</p>
+<nav>{"".join(f'<a href="#{paper}">{paper}</a>' for paper in PAPERS)}</nav>
+{_overview(shown)}
+{"".join(sections)}
+</body></html>
+"""
+
+
+def _overview(shown: Sequence[Shown]) -> str:
+    rows = []
+    for entry in shown:
+        words, said = list(entry.verdicts().values()), [word for _, word in entry.sentences()]
+        link = f'<a href="#{entry.exhibit.slug}">{_e(entry.exhibit.name)}</a>'
+        cells = [str(words.count(word)) if words else "" for word in ("same", "better", "worse", "differs")]
+        checked = [str(said.count(word)) if said else "" for word in ("true", "false", NOT_MEASURED)]
+        rows.append(f"<tr><td>{link}</td>" + "".join(f'<td class="n">{c}</td>' for c in [*cells, *checked]) + "</tr>")
+    head = "".join(
+        f"<th>{name}</th>" for name in ("exhibit", "same", "better", "worse", "differs", "true", "false", NOT_MEASURED)
+    )
+    return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
+
+
+def _report_section(shown: Shown) -> str:
+    exhibit = shown.exhibit
+    parts = [f'<h3 id="{exhibit.slug}">{_e(exhibit.name)}: {_e(exhibit.title)}</h3>']
+    parts.append(f'<p class="settings">{_e(shown.settings)}</p>')
+    if not shown.measured:
+        return "".join([*parts, "<p>Not measured in this run.</p>"])
+    image = base64.b64encode(picture(shown)).decode()
+    parts.append(f'<img alt="{_e(exhibit.name)}" src="data:image/svg+xml;base64,{image}">')
+    if exhibit.claims:
+        theirs = shown.sentences_of_published()
+        said = "".join(
+            f'<li><b class="{_class(word)}">{word}</b>: {_e(s)}<small>{_e(of_published(theirs, s))}</small></li>'
+            for s, word in shown.sentences()
+        )
+        parts.append(f"<p>What the text says of it, checked on what was measured:</p><ul>{said}</ul>")
+    reasons: dict[str, list[str]] = {}
+    for cell, reason in shown.misses():
+        reasons.setdefault(reason, []).append(f"{cell.panel}, {cell.curve}" + (f" at {cell.x}" if cell.x else ""))
+    if reasons:
+        told = "".join(f"<li>{_e('; '.join(cells))}: {_e(reason)}</li>" for reason, cells in reasons.items())
+        parts.append(f"<p>Published and not reached:</p><ul>{told}</ul>")
+    tables = "".join(_numbers(shown, block) for block in blocks(shown))
+    n = len(shown.measured)
+    parts.append(f"<details{'' if n > 80 else ' open'}><summary>{n} cells</summary>{tables}</details>")
+    return "".join(parts)
+
+
+def _numbers(shown: Shown, block: Block) -> str:
+    """One table: measured, and published below it in grey."""
+    words, lines = shown.verdicts(), []
+    for curve, cells in block.lines.items():
+        entries = []
+        for cell in cells:
+            own, theirs = shown.measured.get(cell), shown.published.get(cell)
+            told = "" if own is None else _e(said(own))
+            told += "" if theirs is None else f"<br><small>{_e(said(theirs))}</small>"
+            entries.append(f'<td class="n {_class(words.get(cell, ""))}">{told}</td>')
+        lines.append(f"<tr><td>{_e(curve)}</td>{''.join(entries)}</tr>")
+    head = "".join(f"<th>{_e(x)}</th>" for x in block.xs)
+    return f"<table><tr><th>{_e(block.title)}</th>{head}</tr>{''.join(lines)}</table>"
+
+
+def _total(shown: Sequence[Shown]) -> str:
+    words = [word for entry in shown for word in entry.verdicts().values()]
+    return f"{len(words)} published cells: " + ", ".join(
+        f"{words.count(word)} {word}" for word in ("same", "better", "worse", "differs") if word in words
+    )
+
+
+def _class(word: str) -> str:
+    return word if word in ("true", "false", "worse", "better", "differs") else ""
+
+
+def _e(text: str) -> str:
+    return html.escape(text)

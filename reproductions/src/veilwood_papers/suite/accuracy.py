@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accuracy of private estimators on a development and a validation suite of tables, at seven budgets.
+
+Skill = (score - floor) / (best - floor), cut to [-1, 1.05]. The score is accuracy or R2 on a quarter of the rows, held
+back; the floor is what the most frequent class, or the mean, of the training rows has there; the best is the better of
+ExtraTrees and HistGradientBoosting without privacy, on the same split. A table in which they are not LEAST_GAP above
+the floor has no skill; its scores are told apart.
+
+Every result is one line of the cache, by table, estimator, epsilon, delta and seed: a run that was broken off goes on
+where it stopped, and what is there is not computed again. An estimator is a name of ESTIMATORS, FILE.py:NAME, a class
+that takes (schema, epsilon=, delta=, random_state=) and has fit, predict and, for classes, predict_proba, or one of
+another library (``peers``).
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from sklearn.ensemble import (
+    ExtraTreesClassifier,
+    ExtraTreesRegressor,
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+)
+
+from veilwood import estimators
+from veilwood.errors import UseError, VeilwoodError
+from veilwood_papers.suite.peers import PEERS, PeerError, fit_elsewhere
+from veilwood_papers.suite.tables import MOST_TESTED, FitJob, Suite, SuiteTable, load, names, refused, scored, split
+
+__all__ = [
+    "BUDGETS", "ESTIMATORS", "FLOOR", "MOST_TESTED", "PLAIN", "SIBLINGS", "FitJob", "compute", "done", "jobs_of",
+    "report", "run", "run_suite", "skills", "split",
+]  # fmt: skip
+
+BUDGETS: Final = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 20.0)
+LEAST_GAP: Final = 0.02
+PLAIN, FLOOR = ("ExtraTrees", "HistGradientBoosting"), "floor"
+SIBLINGS: Final = ("RandomTrees", "MedianForest", "GreedyForest")
+ESTIMATORS: Final = ("PrivateForest", *SIBLINGS)
+FIELDS: Final = ("suite", "table", "estimator", "epsilon", "delta", "seed", "score", "log_loss", "cpu_s", "note")
+SECONDS_BETWEEN_LINES: Final = 20.0
+
+Said = Callable[[str], None]
+
+
+def run_suite(
+    suite: Suite,
+    folder: Path | None,
+    cache: Path,
+    *,
+    estimators: Sequence[str] = ESTIMATORS,
+    epsilons: Sequence[float] = BUDGETS,
+    delta: float = 0.0,
+    seeds: int = 10,
+    tables: Sequence[str] | None = None,
+    n_jobs: int = 1,
+    references: bool = True,
+    others: Sequence[Path] = (),
+    say: Said = print,
+) -> str:
+    """Compute what is not in the cache, and return the report of it and of other caches."""
+    jobs = jobs_of(suite, tables or names(suite, folder), estimators, epsilons, delta, seeds, references=references)
+    compute(jobs, folder, cache, n_jobs, say)
+    return report(done(cache, *others), suite, delta)
+
+
+def jobs_of(
+    suite: Suite,
+    tables: Sequence[str],
+    estimators: Sequence[str],
+    epsilons: Sequence[float],
+    delta: float,
+    seeds: int,
+    *,
+    references: bool = True,
+) -> list[FitJob]:
+    """List the fits: references without privacy, and every estimator at every budget."""
+    free = [
+        FitJob(suite, table, estimator, float("inf"), 0.0, seed)
+        for table in tables for estimator in (FLOOR, *PLAIN) for seed in range(seeds)
+    ]  # fmt: skip
+    private = [
+        FitJob(suite, table, estimator, epsilon, delta, seed)
+        for table in tables for estimator in estimators for epsilon in epsilons for seed in range(seeds)
+    ]  # fmt: skip
+    return [*(free if references else []), *private]
+
+
+# -- one fit -------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=2)
+def _loaded(suite: Suite, name: str, folder: Path | None) -> SuiteTable:
+    return load(suite, name, folder)
+
+
+@lru_cache(maxsize=8)
+def _class_in(place: str) -> Any:
+    file, _, name = place.partition(":")
+    spec = importlib.util.spec_from_file_location(Path(file).stem, file)
+    if spec is None or spec.loader is None:
+        raise UseError(f"{place!r} is not a class in a file of Python. Hint: write FILE.py:NAME.")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, name)
+
+
+def _private(job: FitJob, table: SuiteTable) -> Any:
+    budget = {"epsilon": job.epsilon, "delta": job.delta, "random_state": job.seed}
+    if ".py:" in job.estimator:
+        return _class_in(job.estimator)(table.schema, **budget)
+    name = job.estimator + ("Classifier" if table.schema.task == "classification" else "Regressor")
+    if name not in estimators.__all__:
+        raise UseError(f"there is no {name}. Hint: one of {', '.join((*ESTIMATORS, *PEERS))}, or FILE.py:NAME.")
+    return getattr(estimators, name)(table.schema, **budget, n_jobs=1)
+
+
+def _plain(job: FitJob, table: SuiteTable) -> Any:
+    regression = table.schema.task == "regression"
+    if job.estimator == "ExtraTrees":
+        return (ExtraTreesRegressor if regression else ExtraTreesClassifier)(100, random_state=job.seed, n_jobs=1)
+    return (HistGradientBoostingRegressor if regression else HistGradientBoostingClassifier)(random_state=job.seed)
+
+
+def _as_numbers(table: SuiteTable) -> Any:
+    """One column for each number and for each category of a column of few, and codes of the others."""
+    X, few = table.X, [c.name for c in table.schema.features if c.kind == "categorical" and len(c.values) <= 50]
+    many = [c.name for c in table.schema.features if c.kind == "categorical" and len(c.values) > 50]
+    X = X.assign(**{name: X[name].astype("category").cat.codes for name in many})
+    return pd.get_dummies(X, columns=few, dummy_na=False).astype(np.float32).fillna(-1.0).to_numpy()
+
+
+def run(job: FitJob, folder: Path | None) -> dict[str, Any]:
+    """Fit and score once."""
+    warnings.simplefilter("ignore")
+    table = _loaded(job.suite, job.table, folder)
+    train, test = split(len(table.y), job.seed)
+    y_train = table.y.iloc[train]
+    classes, began, note, shares = table.schema.classes, time.process_time(), "", None
+    if job.estimator == FLOOR:
+        if classes:
+            predicted: Any = np.full(len(test), y_train.mode()[0], object)
+            known = y_train.value_counts(normalize=True).reindex(classes).fillna(0).to_numpy()
+            shares = np.tile(known, (len(test), 1))
+        else:
+            predicted = np.full(len(test), y_train.mean())
+    elif job.estimator in PLAIN:
+        X = _as_numbers(table)
+        predicted = _plain(job, table).fit(X[train], y_train.to_numpy()).predict(X[test])
+    else:
+        try:
+            model = _private(job, table).fit(table.X.iloc[train], y_train)
+        except VeilwoodError as error:  # a method that refuses a table or a budget
+            return refused(job, str(error))
+        predicted = model.predict(table.X.iloc[test])
+        note = str(model.plan_.choices.get("learned", "")) if hasattr(model, "plan_") else getattr(model, "note_", "")
+        if classes and hasattr(model, "predict_proba"):
+            order = [list(map(str, model.classes_)).index(name) for name in classes]
+            shares = model.predict_proba(table.X.iloc[test])[:, order]
+    return scored(job, table, test, predicted, shares, time.process_time() - began, note)
+
+
+# -- the cache -----------------------------------------------------------------------------------------------------
+
+
+def done(*caches: Path) -> pd.DataFrame:
+    """Read what was computed."""
+    found = [pd.read_csv(cache, dtype={"note": str}) for cache in caches if cache.exists()]
+    if not found:
+        return pd.DataFrame(columns=list(FIELDS))
+    return pd.concat(found).drop_duplicates(subset=list(FIELDS[:6]), keep="last").reset_index(drop=True)
+
+
+def _key(row: Any) -> tuple[Any, ...]:
+    return (row.suite, row.table, row.estimator, float(row.epsilon), float(row.delta), int(row.seed))
+
+
+def compute(jobs: Iterable[FitJob], folder: Path | None, cache: Path, n_jobs: int = 1, say: Said = print) -> None:
+    """Run what is not in the cache; every result is written as soon as it is there."""
+    known = {_key(row) for row in done(cache).itertuples()}
+    # Jobs of one table stand together, so that a process loads it once.
+    left = sorted((job for job in dict.fromkeys(jobs) if _key(job) not in known), key=lambda j: (j.table, j.seed))
+    ours, theirs = [job for job in left if job.estimator not in PEERS], [job for job in left if job.estimator in PEERS]
+    new = not cache.exists()
+    began = spoken = time.monotonic()
+    with cache.open("a", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        if new:
+            writer.writeheader()
+        for count, result in enumerate(_results(ours, theirs, folder, n_jobs, say), 1):
+            writer.writerow(result)
+            file.flush()
+            if time.monotonic() - spoken > SECONDS_BETWEEN_LINES:
+                spoken = time.monotonic()
+                minutes = (spoken - began) / count * (len(left) - count) / 60
+                say(f"{count} of {len(left)} fits, about {minutes:.0f} minutes left")
+
+
+def _results(
+    ours: list[FitJob], theirs: list[FitJob], folder: Path | None, n_jobs: int, say: Said
+) -> Iterator[dict[str, Any]]:
+    if n_jobs == 1:
+        yield from (run(job, folder) for job in ours)
+    elif ours:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        with ProcessPoolExecutor(n_jobs) as pool:
+            yield from pool.map(run, ours, [folder] * len(ours), chunksize=4)
+    for peer in dict.fromkeys(job.estimator for job in theirs):
+        mine = [job for job in theirs if job.estimator == peer]
+        try:
+            for name in dict.fromkeys(job.table for job in mine):
+                table = _loaded(mine[0].suite, name, folder)
+                yield from fit_elsewhere(peer, [job for job in mine if job.table == name], table, say)
+        except PeerError as error:
+            say(f"{peer} is left out: {error}")
+
+
+# -- skills --------------------------------------------------------------------------------------------------------
+
+
+def skills(found: pd.DataFrame) -> pd.DataFrame:
+    """Add the skill of each private result whose references were computed, and its table's gap."""
+    found = found[found.score.notna()]
+    reference = ["suite", "table", "seed"]
+    floor = found[found.estimator == FLOOR].set_index(reference)["score"].rename("floor")
+    best = found[found.estimator.isin(PLAIN)].groupby(reference)["score"].max().rename("best")
+    rest = found[~found.estimator.isin([*PLAIN, FLOOR])].join(floor, on=reference).join(best, on=reference)
+    gaps = (best - floor).groupby(level=["suite", "table"]).mean().rename("gap")
+    rest = rest.join(gaps, on=["suite", "table"])
+    # The gap is the table's, not the split's: a small test part must not divide by nearly nothing.
+    rest["skill"] = ((rest.score - rest.floor) / rest.gap).clip(-1.0, 1.05)
+    return rest
+
+
+def report(found: pd.DataFrame, suite: Suite, delta: float) -> str:
+    """Mean skill by estimator and budget, and every table; what was fitted with another delta says so.
+
+    Forests of other libraries do not take every table: they stand beside ours on their own tables and splits.
+    """
+    found = found[found.suite == suite]
+    told = skills(found)
+    if not told.gap.notna().any():
+        return f"# Suite of {suite}: no skill, as no floor and no plain forest was computed, or nothing else\n"
+    named = told.estimator.where(told.delta == delta, told.estimator + ", delta " + told.delta.map("{:g}".format))
+    told = told.assign(peer=told.estimator.isin(PEERS), estimator=named)
+    skilled = told[told.gap >= LEAST_GAP]
+    cells = _by_cell(skilled)
+    head = "| | " + " | ".join(f"{epsilon:g}" for epsilon in cells.columns) + " |"
+    rule = "|---" * (len(cells.columns) + 1) + "|"
+    ours = skilled[~skilled.peer]
+    n_tables = ours.groupby("estimator").table.nunique()
+    most = n_tables.max()
+    lines = [f"# Suite of {suite}: skill, delta {delta:g}", "", f"{cells.index.unique('table').size} tables.", ""]
+    lines += [head, rule] if len(ours) else []
+    for name, row in _rows(_by_cell(ours).groupby("estimator").mean()):
+        lines.append(_line(name if n_tables[name] == most else f"{name} ({n_tables[name]} tables)", row))
+    split = ["table", "seed"]
+    for name, own in skilled[skilled.peer].groupby("estimator"):
+        fitted = own[split].drop_duplicates()
+        alike = _by_cell(pd.concat([ours.merge(fitted, on=split), own]))
+        tables, splits = fitted.table.nunique(), fitted.seed.nunique()
+        lines += ["", f"Tables that {name!s} takes: {tables}, splits of each: {splits}.", "", head, rule]
+        lines += [_line(other, row) for other, row in _rows(alike.groupby("estimator").mean())]
+    free = found[found.estimator.isin([FLOOR, *PLAIN])].groupby(["table", "estimator"]).score.mean()
+    for name, rows in cells.groupby("table"):
+        scores = ", ".join(f"{other} {free[name, other]:.3f}" for other in (FLOOR, *PLAIN) if (name, other) in free)
+        lines += ["", f"## {name!s}", "", f"Scores without privacy: {scores}.", "", head, rule]
+        lines += [_line(i[0], row) for i, row in _rows(rows)]
+    flat = told[told.gap < LEAST_GAP]
+    if len(flat):
+        by_table = flat.groupby(["table", "estimator", "epsilon"]).score.mean().unstack("epsilon")
+        lines += ["", "## Tables without skill: scores", "", head, rule]
+        lines += [_line(f"{i[0]}, {i[1]}", row.reindex(cells.columns)) for i, row in _rows(by_table)]
+    return "\n".join([*lines, ""])
+
+
+def _by_cell(told: pd.DataFrame) -> pd.DataFrame:
+    """Mean skill of each estimator on each table at each budget."""
+    return told.groupby(["estimator", "table", "epsilon"]).skill.mean().unstack("epsilon")
+
+
+def _rows(frame: pd.DataFrame) -> Iterator[tuple[Any, Any]]:
+    yield from frame.iterrows()
+
+
+def _line(name: Any, row: Any) -> str:
+    return f"| {name} | " + " | ".join("" if np.isnan(value) else f"{value:.3f}" for value in row) + " |"

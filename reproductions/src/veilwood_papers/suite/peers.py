@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Private forests of other libraries, each in a virtual environment of its own that is made when it is first needed.
+
+The libraries want versions of scikit-learn that we may not have. What is fitted there is in ``peer_worker``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from veilwood.errors import SetupError
+from veilwood.safe_io import cache_folder
+from veilwood_papers.suite.tables import FitJob, SuiteTable, refused, scored, split
+
+__all__ = ["PEERS", "Peer", "PeerError", "environment", "fit_elsewhere"]
+
+WORKER: Final = Path(__file__).with_name("peer_worker.py")
+PLACE: Final = "VEILWOOD_PEERS"  # a variable that names the folder of environments
+_LAST_LINES: Final = 300  # characters of what an installer said
+
+
+class Peer(NamedTuple):
+    """Another library: what to install, and what must then be importable."""
+
+    requirements: tuple[str, ...]
+    module: str
+
+
+PEERS: Final[dict[str, Peer]] = {
+    "DP-EBM": Peer(("interpret-core",), "interpret.privacy"),
+    # Its newest release cannot be imported beside scikit-learn 1.9.
+    "diffprivlib": Peer(("diffprivlib", "scikit-learn<1.9"), "diffprivlib.models"),
+}
+
+
+class PeerError(SetupError):
+    """A library that cannot be installed or run here."""
+
+
+def environment(peer: str, say: Callable[[str], None] = print) -> Path:
+    """Return the interpreter of a library's environment; make the environment if it is not there.
+
+    It is made with uv where that is found, and with venv and pip otherwise, in a folder of the user's cache.
+    """
+    wanted = PEERS[peer]
+    mark = hashlib.sha256(repr((wanted, sys.version_info[:2])).encode()).hexdigest()[:12]
+    folder = _place() / f"{peer}-{mark}"
+    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    if (folder / "ready").exists():
+        return python
+    say(f"making an environment for {peer} in {folder}")
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PeerError(f"{folder.parent} cannot be made: {error.strerror}. Hint: set {PLACE} to a folder.") from None
+    if uv := shutil.which("uv"):
+        _call([uv, "venv", "--python", sys.executable, str(folder)])
+        _call([uv, "pip", "install", "--python", str(python), *wanted.requirements])
+    else:
+        _call([sys.executable, "-m", "venv", str(folder)])
+        _call([str(python), "-m", "pip", "install", "--quiet", *wanted.requirements])
+    _call([str(python), "-c", f"import {wanted.module}"])
+    (folder / "ready").touch()
+    return python
+
+
+def _place() -> Path:
+    given = os.environ.get(PLACE)
+    return Path(given) if given else cache_folder("peers") or Path(tempfile.gettempdir()) / "veilwood-peers"
+
+
+def _call(command: Sequence[str]) -> None:
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True)
+    except subprocess.CalledProcessError as error:
+        said = " ".join((error.stderr or error.stdout or "").split())[-_LAST_LINES:]
+        raise PeerError(f"{Path(command[0]).name} failed: {said or error.returncode}") from None
+    except OSError as error:
+        raise PeerError(f"{command[0]} cannot be run: {error.strerror}") from None
+
+
+def fit_elsewhere(
+    peer: str, jobs: Sequence[FitJob], table: SuiteTable, say: Callable[[str], None] = print
+) -> Iterator[dict[str, Any]]:
+    """Fit a peer's model for each job, all of one table, and yield scored lines as they come."""
+    if any(column.nullable for column in table.schema.features):
+        yield from (refused(job, "takes no missing values") for job in jobs)
+        return
+    python = environment(peer, say)
+    classes = table.schema.classes
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        _hand_over(peer, jobs, table, folder)
+        worker = subprocess.Popen(
+            [str(python), str(WORKER), name], stdout=subprocess.PIPE, stderr=(folder / "errors").open("w"), text=True
+        )
+        try:
+            assert worker.stdout is not None
+            for line in worker.stdout:
+                told = json.loads(line)
+                job = jobs[told["job"]]
+                if "refused" in told:
+                    yield refused(job, told["refused"])
+                    continue
+                with np.load(folder / f"{told['job']}.npz") as found:
+                    predicted, shares = found["predicted"], found["shares"]
+                label = np.array(classes, object)[predicted.astype(int)] if classes else predicted
+                _, test = split(len(table.y), job.seed)
+                yield scored(job, table, test, label, shares if classes else None, told["cpu_s"], peer)
+            if worker.wait():
+                said = " ".join((folder / "errors").read_text().split())[-_LAST_LINES:]
+                raise PeerError(f"its worker stopped: {said}")
+        finally:
+            worker.kill()
+            worker.wait()
+
+
+def _hand_over(peer: str, jobs: Sequence[FitJob], table: SuiteTable, folder: Path) -> None:
+    """Write a table as numbers, categories as codes, with what is public about it, for the worker."""
+    schema = table.schema
+    columns = []
+    for column in schema.features:
+        values = table.X[column.name]
+        if column.kind == "categorical":
+            place = {text: code for code, text in enumerate(column.values)}
+            columns.append(values.astype(str).map(place).to_numpy(float))
+        else:
+            columns.append(values.to_numpy(float))
+    place = {text: code for code, text in enumerate(schema.classes)}
+    y = table.y.astype(str).map(place).to_numpy(np.int64) if schema.classes else table.y.to_numpy(float)
+    parts = {}
+    for seed in {job.seed for job in jobs}:
+        parts[f"train{seed}"], parts[f"test{seed}"] = split(len(y), seed)
+    np.savez(folder / "table.npz", X=np.column_stack(columns), y=y, **parts)
+    facts = {
+        "peer": peer,
+        "n_classes": len(schema.classes),
+        "target": None if schema.classes else schema.target.bounds,
+        "columns": [
+            {"bounds": column.bounds if column.kind == "numeric" else None, "n_values": len(column.values)}
+            for column in schema.features
+        ],
+        "jobs": [{"epsilon": job.epsilon, "delta": job.delta, "seed": job.seed} for job in jobs],
+    }
+    (folder / "table.json").write_text(json.dumps(facts))

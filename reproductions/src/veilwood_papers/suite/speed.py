@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast estimators are beside others, in one run: CPU seconds of one thread, and how they grow.
+
+Every fit is a process of its own (``speed_worker``). Ratios to HistGradientBoosting in the same run are what can be
+compared between machines; ``slower`` says what got slower between two results files.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from veilwood._version import __version__
+from veilwood.errors import FileError
+from veilwood.safe_io import read_json, read_text
+from veilwood_papers.suite.peers import PEERS, PeerError, environment
+
+__all__ = ["cases", "run_speed", "slower", "told"]
+
+WORKER: Final = Path(__file__).with_name("speed_worker.py")
+REFERENCE: Final = "HistGradientBoosting"
+NOTICED: Final = 1.25  # times as slow, from which on it is said
+LEAST: Final = 0.05  # CPU seconds, below which a difference is chance
+ESTIMATORS: Final = ("PrivateForest", "DP-EBM", REFERENCE, "ExtraTrees", "RandomTrees", "MedianForest", "GreedyForest",
+                     "MatrixForest")  # fmt: skip
+MOST_ROWS: Final = {"ExtraTrees": 100_000, "MatrixForest": 100_000}  # of those that take minutes beyond
+ONE_THREAD: Final = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+    "VEILWOOD_CACHE": "off",  # what was searched before would cost nothing
+}
+GROWTH: Final[dict[str, tuple[float, ...]]] = {
+    "rows": (10_000,), "columns": (10, 20, 40, 80), "classes": (2, 4, 8),
+    "epsilon": (0.1, 1, 4, 20), "trees": (10, 100),
+}  # fmt: skip
+
+Case = dict[str, Any]
+Said = Callable[[str], None]
+
+
+def cases(*, quick: bool = False) -> list[Case]:
+    """List what is measured: estimators side by side, then one number at a time that grows."""
+    sizes = (2_000,) if quick else (100_000, 1_000_000)
+    usual = {"columns": 20, "classes": 2, "epsilon": 1.0}
+    found = [
+        {"estimator": name, "rows": rows, **usual, "one_row": rows == sizes[0]}
+        for rows in sizes for name in ESTIMATORS if rows <= MOST_ROWS.get(name, rows)
+    ]  # fmt: skip
+    base = {"rows": sizes[0], **usual}
+    for axis, values in GROWTH.items():
+        # With classes and columns the reference grows too, and with trees that of an ordinary forest.
+        names = ("RandomTrees", "ExtraTrees") if axis == "trees" else ("PrivateForest", REFERENCE)
+        for name in names if axis != "epsilon" else names[:1]:
+            for value in values[:1] if quick else values:
+                rows = {"rows": 20_000} if axis in ("columns", "classes", "trees") and not quick else {}
+                found.append({"estimator": name, **base, **rows, axis: value, "grows": axis})
+    found += [{"estimator": name, **base, "classes": 0} for name in ("PrivateForest", REFERENCE)]
+    return found
+
+
+def run_speed(*, quick: bool = False, peers: bool = True, say: Said = print) -> dict[str, Any]:
+    """Measure every case, and return what was found as plain numbers."""
+    pythons: dict[str, Path | None] = {}
+    if peers:
+        for peer in PEERS:
+            if peer in ESTIMATORS:
+                pythons[peer] = _environment(peer, say)
+    results = []
+    for case in cases(quick=quick):
+        name = case["estimator"]
+        python = pythons.get(name) if name in PEERS else Path(sys.executable)
+        if python is None:
+            continue
+        figures = _measured(case, python)
+        results.append({**case, **figures})
+        say(_line(results[-1]))
+    return {
+        "veilwood": __version__, "python": platform.python_version(), "machine": platform.machine(),
+        "cores": os.cpu_count(), "import": imports(), "core_bytes": core_bytes(), "results": results,
+    }  # fmt: skip
+
+
+def _environment(peer: str, say: Said) -> Path | None:
+    try:
+        return environment(peer, say)
+    except PeerError as error:
+        say(f"{peer} is left out: {error}")
+        return None
+
+
+def _measured(case: Case, python: Path) -> dict[str, Any]:
+    done = subprocess.run(
+        [str(python), str(WORKER), json.dumps(case)], capture_output=True, text=True, env={**os.environ, **ONE_THREAD}
+    )
+    if done.returncode:
+        return {"failed": " ".join(done.stderr.split())[-300:]}
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def _line(result: dict[str, Any]) -> str:
+    what = f"{result['estimator']}, {result['rows']:,} x {result['columns']}, epsilon {result['epsilon']:g}"
+    if "failed" in result:
+        return f"{what}: failed, {result['failed']}"
+    return f"{what}: fit {result['fit']:.2f} s, predict {result['predict']:.2f} s"
+
+
+def imports(times: int = 5) -> dict[str, float]:
+    """CPU seconds of importing scikit-learn's forests, and then Veilwood in the same process; the least of a few."""
+    clocked = (
+        "import time; began = time.process_time(); import sklearn.ensemble; between = time.process_time(); "
+        "import veilwood; print(between - began, time.process_time() - between)"
+    )
+    runs = [subprocess.run([sys.executable, "-c", clocked], capture_output=True, text=True) for _ in range(times)]
+    both = [[float(seconds) for seconds in run.stdout.split()] for run in runs]
+    return {"sklearn": min(each[0] for each in both), "veilwood_on_top": min(each[1] for each in both)}
+
+
+def core_bytes() -> dict[str, int]:
+    """Bytes on disk of Veilwood without extras: of each package that it needs, the largest first."""
+    sizes: dict[str, int] = {}
+    left = ["veilwood"]
+    while left:
+        name = left.pop().lower().replace("_", "-")
+        if name in sizes:
+            continue
+        try:
+            package = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # of another system
+        files = [Path(str(file.locate())) for file in package.files or ()]
+        sizes[name] = sum(file.stat().st_size for file in files if file.is_file())
+        needed = [line for line in package.requires or () if "extra ==" not in line]
+        left += [match.group() for line in needed if (match := re.match(r"[\w.-]+", line))]
+    return dict(sorted(sizes.items(), key=lambda item: -item[1]))
+
+
+# -- results files -------------------------------------------------------------------------------------------------
+
+
+def told(found: dict[str, Any]) -> str:
+    """Return results as Markdown."""
+    results = [each for each in found["results"] if "failed" not in each]
+    lines = [
+        "# Speed", "",
+        f"Veilwood {found['veilwood']}, Python {found['python']}, {found['machine']}, {found['cores']} cores. CPU "
+        "seconds of one thread, each fit in a process of its own after a small one that loads everything. Default "
+        f"settings; DP-EBM with a delta of 1e-6. In brackets: times {REFERENCE} in this run.", "",
+        *_side_by_side(results), "",
+        "Memory is the highest during the fit, beyond what was there before it, the table among that; the table has "
+        "8 bytes a cell.", "",
+    ]  # fmt: skip
+    for axis in GROWTH:
+        lines += [f"## How it grows with {axis}", "", *_growth(results, axis), ""]
+    numbers = [each for each in results if each["classes"] == 0]
+    if numbers:
+        lines += ["## Regression", "", "| | rows | fit | predict |", "|---|---|---|---|"]
+        lines += [f"| {each['estimator']} | {each['rows']:,} | {each['fit']:.2f} | {each['predict']:.3f} |"
+                  for each in numbers]  # fmt: skip
+        lines.append("")
+    imported, sizes = found["import"], found["core_bytes"]
+    largest = ", ".join(f"{name} {size / 1e6:.0f}" for name, size in list(sizes.items())[:5])
+    lines += [
+        "## Import and size", "",
+        f"`import sklearn.ensemble` takes {imported['sklearn']:.2f} CPU s, Veilwood "
+        f"{imported['veilwood_on_top']:.2f} on top. Installed without extras: {sum(sizes.values()) / 1e6:.0f} MB "
+        f"({largest}).", "",
+    ]  # fmt: skip
+    apart = [_line(each) for each in found["results"] if "failed" in each]
+    apart += found.get("notes", [])
+    return "\n".join([*lines, *([*apart, ""] if apart else [])])
+
+
+def _side_by_side(results: list[dict[str, Any]]) -> Iterator[str]:
+    yield "| | rows | fit | predict | memory, MB | one row, ms | as a frame, ms |"
+    yield "|---" * 7 + "|"
+    plain = [each for each in results if "grows" not in each and each["classes"]]
+    for each in plain:
+        (reference,) = [o for o in plain if o["estimator"] == REFERENCE and o["rows"] == each["rows"]]
+        cells = [f"{each[key]:.2f} ({each[key] / max(reference[key], 1e-9):.2f})" for key in ("fit", "predict")]
+        cells.append(f"{each['memory_bytes'] / 1e6:.0f}" if "memory_bytes" in each else "")
+        cells += [f"{each[key]:.2f}" if key in each else "" for key in ("row_ms", "frame_ms")]
+        yield f"| {each['estimator']} | {each['rows']:,} | " + " | ".join(cells) + " |"
+
+
+def _growth(results: list[dict[str, Any]], axis: str) -> Iterator[str]:
+    mine = [each for each in results if each.get("grows") == axis]
+    if axis == "rows":  # those that stand side by side go on
+        mine += [each for each in results if "grows" not in each and each["classes"]
+                 and each["estimator"] in {one["estimator"] for one in mine}]  # fmt: skip
+    values = sorted({each[axis] for each in mine})
+    yield f"| CPU s of a fit, by {axis} | " + " | ".join(f"{value:,g}" for value in values) + " |"
+    yield "|---" * (len(values) + 1) + "|"
+    for name in dict.fromkeys(each["estimator"] for each in mine):
+        seconds = {each[axis]: each["fit"] for each in mine if each["estimator"] == name}
+        cells = [f"{seconds[value]:.2f}" if value in seconds else "" for value in values]
+        yield f"| {name} | " + " | ".join(cells) + " |"
+
+
+def slower(old: Path, new: Path) -> list[str]:
+    """Say what got slower from one results file to another, in times the reference of the same run."""
+    before, after = (_ratios(path) for path in (old, new))
+    found = []
+    for key in sorted(before.keys() & after.keys()):
+        (then, _), (now, seconds) = before[key], after[key]
+        if now > NOTICED * then and seconds > LEAST:
+            found.append(f"{' '.join(map(str, key))}: {now / then:.2f} times as slow ({then:.3g} -> {now:.3g})")
+    return found
+
+
+def _ratios(path: Path) -> dict[tuple[Any, ...], tuple[float, float]]:
+    """CPU seconds in times those of the reference with the same rows (else of all of them), and as they are."""
+    try:
+        results = [each for each in read_json(read_text(path))["results"] if "failed" not in each]
+        fits = {each["rows"]: each["fit"] for each in results if each["estimator"] == REFERENCE}
+        usual = sum(fits.values()) / len(fits)
+        return {
+            (each["estimator"], what, each["rows"], each["columns"], each["classes"], each["epsilon"],
+             each.get("trees", "")): (each[what] / fits.get(each["rows"], usual), each[what])
+            for each in results for what in ("fit", "predict") if each["estimator"] != REFERENCE
+        }  # fmt: skip
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror}.") from None
+    except (KeyError, TypeError, ZeroDivisionError):
+        raise FileError(f"{path} holds no results of bench speed. Hint: veilwood bench speed -o FILE.json.") from None

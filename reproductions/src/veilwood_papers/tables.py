@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The papers' data sets: three that need no file, the others from a folder or from what ``fetch`` has brought.
+
+A data set is ``NAME.csv.gz``, a header and one line a row, with ``NAME.json``, its public schema. Their facts (schema,
+origin, licence, hash of the rows) come with the library; the rows do not.
+"""
+
+from __future__ import annotations
+
+import copy
+import csv
+import gzip
+import hashlib
+import importlib.resources
+import io
+import json
+import os
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from veilwood import datasets
+from veilwood.data.schema import Schema
+from veilwood.data.tables import read_table
+from veilwood.errors import FileError, SetupError
+
+EMBEDDED = {"car": datasets.car, "balance-scale": datasets.balance_scale, "iris": datasets.iris}
+
+
+class PublicTable(NamedTuple):
+    """Rows with their facts: a dictionary that a schema is made from, so that an exhibit can change columns first."""
+
+    facts: dict[str, Any]
+    X: pd.DataFrame
+    y: pd.Series[Any]
+
+    @property
+    def schema(self) -> Schema:
+        """The schema of the facts."""
+        return Schema.from_dict(self.facts)
+
+
+def cache_folder() -> Path:
+    """Return where fetched data sets are kept: ``VEILWOOD_DATA``, or a folder of the user's caches."""
+    named = os.environ.get("VEILWOOD_DATA")
+    caches = os.environ.get("XDG_CACHE_HOME")
+    return Path(named) if named else (Path(caches) if caches else Path.home() / ".cache") / "veilwood" / "papers"
+
+
+@lru_cache
+def known() -> dict[str, dict[str, Any]]:
+    """Return the facts of every data set by name.
+
+    >>> known()["iris"]["target"]
+    'class'
+    """
+    folder = importlib.resources.files("veilwood_papers") / "tables"
+    files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".json")), key=lambda entry: entry.name)
+    return {entry.name.removesuffix(".json"): json.loads(entry.read_text(encoding="utf-8")) for entry in files}
+
+
+class PublicTables:
+    """Where data sets are looked for: some folders, then what needs no file.
+
+    >>> PublicTables().has("car"), len(PublicTables().load("car").X)
+    (True, 1728)
+    """
+
+    def __init__(self, folders: Sequence[Path] = ()) -> None:
+        self.folders = tuple(folders)
+
+    def has(self, name: str) -> bool:
+        """Whether a data set is here."""
+        return name in EMBEDDED or self._path(name) is not None
+
+    def load(self, name: str) -> PublicTable:
+        """Read a data set; the facts may be changed."""
+        path = self._path(name)
+        if path is None and name not in EMBEDDED:
+            raise SetupError(f"the data set {name} is not here. Hint: {how_to_get(name)}.")
+        return _read(path, name)._replace(facts=copy.deepcopy(_facts(path, name)))
+
+    def _path(self, name: str) -> Path | None:
+        places = (folder / f"{name}.csv.gz" for folder in self.folders)
+        return next((path for path in places if path.exists()), None)
+
+
+def how_to_get(name: str) -> str:
+    """Say in a few words how a missing data set is got."""
+    from veilwood_papers.convert import SOURCES
+
+    if name in SOURCES:
+        return f"veilwood papers fetch {name}"
+    return f"--data DIR with {name}.csv.gz and {name}.json; it cannot be fetched"
+
+
+def _facts(path: Path | None, name: str) -> dict[str, Any]:
+    beside = None if path is None else path.with_name(f"{name}.json")
+    if beside is None or not beside.exists():
+        return known()[name]
+    facts: dict[str, Any] = json.loads(beside.read_text(encoding="utf-8"))
+    return facts
+
+
+@lru_cache(maxsize=6)
+def _read(path: Path | None, name: str) -> PublicTable:
+    facts = _facts(path, name)
+    # The rows are public, and so are bounds that were read off them: their marks do not make a draft of the schema.
+    columns = [{key: value for key, value in column.items() if key != "bounds"} for column in facts["columns"]]
+    facts = facts | {"columns": columns}
+    if path is None:
+        data = EMBEDDED[name]()
+        return PublicTable(facts, data.X, data.y)
+    return PublicTable(facts, *read_table(path, Schema.from_dict(facts)))
+
+
+# -- the canonical hash ----------------------------------------------------------------------------------------------
+
+
+def hash_of_rows(header: Sequence[str], rows: Iterable[Sequence[str]], facts: dict[str, Any]) -> str:
+    """Return a hash of a table that does not depend on the order of rows or on how numbers are written.
+
+    >>> facts = {"columns": [{"name": "x", "kind": "numeric"}]}
+    >>> hash_of_rows(["x"], [["1.0"], ["2"]], facts) == hash_of_rows(["x"], [["2.00"], ["1"]], facts)
+    True
+    """
+    numeric = {column["name"] for column in facts["columns"] if column["kind"] == "numeric"}
+    are_numbers = [name in numeric for name in header]
+    lines = sorted(
+        "\x1f".join(repr(float(c)) if number and c != "" else c for c, number in zip(row, are_numbers, strict=True))
+        for row in rows
+    )
+    return hashlib.sha256("\n".join(["\x1f".join(header), *lines]).encode()).hexdigest()
+
+
+def hash_of_file(path: Path, facts: dict[str, Any]) -> str:
+    """Return the canonical hash of a ``NAME.csv.gz``."""
+    try:
+        with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+            lines = csv.reader(file)
+            return hash_of_rows(next(lines), lines, facts)
+    except (OSError, EOFError, StopIteration, ValueError) as error:
+        raise FileError(f"{path} cannot be read as a table: {error}.") from None
+
+
+def packed_rows(header: Sequence[str], rows: Iterable[Sequence[str]]) -> bytes:
+    """Return the bytes of a ``NAME.csv.gz``: the same rows give the same bytes."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return gzip.compress(text.getvalue().encode(), 9, mtime=0)

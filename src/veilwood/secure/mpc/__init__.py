@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Arithmetic on secret shares among three parties. Knows neither trees nor noise."""

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""What three servers compute together on shares: noise, choices, trees, forests, and their plans."""

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shared by audit/test_audit.py and other tests."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from veilwood.privacy.neighbours import Neighbours, Rows
+
+Ints = NDArray[np.int64]
+
+
+CELLS = [(code, target) for code in range(3) for target in range(2)]
+
+
+UNITS = [
+    Neighbours("add-remove"),
+    Neighbours("replace-one"),
+    Neighbours("add-remove", Rows(2)),
+    Neighbours("replace-one", Rows(2)),
+]

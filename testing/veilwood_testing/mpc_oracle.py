@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`PlainEngine`: every protocol in one process and in the clear, with rounds and bytes counted as if it were shared.
+
+Nothing is secret here: it is for tests, and to see what a protocol would cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from veilwood.privacy import entropy
+from veilwood_secure.mpc import shares as ring
+from veilwood_secure.mpc.engine import Bits, Engine, Ints, Product, Shared, Words, as_words
+
+__all__ = ["PlainEngine"]
+
+DIGEST_BYTES = 32
+
+
+class PlainEngine(Engine):
+    """The three servers as one, without secrets; its counters are those of server 0, which sends the most.
+
+    A handle has a single part, the value itself, so `load` takes ``(values,)``.
+
+    Examples
+    --------
+    >>> engine = PlainEngine()
+    >>> x = engine.load((np.array([3, -4]),))
+    >>> engine.open(engine.negative(x)), engine.stats.rounds
+    (array([0, 1]), 10)
+    """
+
+    def __init__(self, ring: type[np.unsignedinteger[Any]] = np.uint32) -> None:
+        super().__init__(0, ring)
+
+    def constant(self, values: ArrayLike) -> Shared:
+        """Return public integers."""
+        return Shared([as_words(values, self.ring)], 0)
+
+    def load(self, parts: Sequence[ArrayLike]) -> Shared:
+        """Return the integers."""
+        (values,) = parts
+        return self.constant(values)
+
+    def refresh(self, x: Shared) -> Shared:
+        """Return the integers."""
+        self._sent(x.size * x.dtype.itemsize)
+        return x
+
+    def deal(self, server: int, values: ArrayLike | None, shape: tuple[int, ...]) -> Shared:
+        """Return the integers; all servers are this one, so the values of any count."""
+        dealt = self.constant(np.zeros(shape, dtype=np.int64) if values is None else values).broadcast_to(shape)
+        self._sent(dealt.size * self.ring.itemsize if server == self.party else 0)
+        return dealt
+
+    def deal_sum(self, draw: Callable[[], Ints], shape: tuple[int, ...]) -> Shared:
+        """Return the sum of three draws."""
+        drawn = draw() + draw() + draw()
+        self._sent(drawn.size * self.ring.itemsize)
+        return self.constant(drawn.reshape(shape))
+
+    def open(self, x: Shared) -> Ints:
+        """Return the integers."""
+        self._sent(x.size * x.dtype.itemsize)
+        return ring.signed(x.parts[0])
+
+    def all_zero(self, x: Shared) -> bool:
+        """Return whether all are zero."""
+        self._compared()
+        return not x.parts[0].any()
+
+    def consistent(self, x: Shared) -> bool:
+        """Return True: there is only one copy."""
+        self._compared()
+        return True
+
+    def mul(self, x: Shared, y: Shared) -> Shared:
+        """Return the products."""
+        return Shared([self._counted(x.parts[0] * y.parts[0])], 0)
+
+    def matmul(self, x: Shared, y: Shared) -> Shared:
+        """Return the matrix product."""
+        return Shared([self._counted(ring.matmul([(x.parts[0], y.parts[0])]))], 0)
+
+    def dot(self, x: Shared, y: Shared, axis: int) -> Shared:
+        """Return the products added up along an axis."""
+        return Shared([self._counted(ring.dot([(x.parts[0], y.parts[0])], axis))], 0)
+
+    def many(self, products: Sequence[Product]) -> list[Shared]:
+        """Return several products; one round."""
+        rounds = self.stats.rounds
+        found = [self.dot(x, y, axis) if kind == "dot" else getattr(self, kind)(x, y) for kind, x, y, axis in products]
+        self.stats.rounds = rounds + 1
+        return found
+
+    def land(self, x: Bits, y: Bits) -> Bits:
+        """Return the bitwise and."""
+        return Bits([self._counted(x.parts[0] & y.parts[0])], 0)
+
+    def random_words(self, shape: tuple[int, ...], dtype: type[np.unsignedinteger[Any]] = np.uint64) -> Bits:
+        """Return words of uniform bits."""
+        word = np.dtype(dtype)
+        drawn = entropy.words(int(np.prod(shape)), 8 * word.itemsize)
+        return Bits([drawn.astype(word, copy=False).reshape(shape)], 0)
+
+    def toss(self, count: int) -> Ints:
+        """Return fair coins."""
+        return self.open(Shared(self.random_words((count,), self.ring.type).parts, 0))
+
+    def split(self, x: Shared) -> tuple[Bits, Bits]:
+        """Return u and v with u + v = x, v uniform."""
+        self._sent(x.size * x.dtype.itemsize)
+        mask = self.random_words(x.shape, x.dtype.type).parts[0]
+        return Bits([x.parts[0] - mask], 0), Bits([mask], 0)
+
+    def split_bits(self, x: Bits) -> tuple[Shared, Shared]:
+        """Return c and d whose exclusive or is `x`, d uniform."""
+        self._sent(x.size * self.ring.itemsize)
+        mask = self.random_words(x.shape, np.uint8).parts[0] & np.uint8(1)
+        return self.constant((x & 1).parts[0] ^ mask), self.constant(mask)
+
+    def _counted(self, product: Words) -> Words:
+        """Return the product, after counting what it would send."""
+        self.stats.products += product.size
+        self._sent(product.nbytes)
+        return product
+
+    def _compared(self) -> None:
+        """Count a comparison of digests and the verdicts on it."""
+        self._sent(DIGEST_BYTES)
+        self._sent(2)
+
+    def _sent(self, count: int) -> None:
+        """Count one round in which this server sent `count` bytes."""
+        self.stats.rounds += 1
+        self.stats.bytes_sent += count

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Owners and servers that are threads of the test process, to be given to an estimator."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from typing import Any
+
+import veilwood as vw
+from veilwood.privacy.plan import Plan
+from veilwood_secure.mpc.engine import Engine
+from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_threads
+from veilwood_secure.mpc.shares import from_bytes, reconstruct, share
+from veilwood_secure.protocols import joint_forest as joint
+from veilwood_secure.protocols.joint_forest import RING, Parties, count_rows
+from veilwood_testing.hidden_trees import Ints
+from veilwood_testing.mpc_oracle import PlainEngine
+
+CAR = vw.datasets.car()
+
+
+class Whisper:
+    """A voice between two threads."""
+
+    def __init__(self, mine: SimpleQueue[Any], theirs: SimpleQueue[Any]) -> None:
+        self._mine, self._theirs = mine, theirs
+
+    @classmethod
+    def pair(cls) -> tuple[Whisper, Whisper]:
+        one: SimpleQueue[Any] = SimpleQueue()
+        other: SimpleQueue[Any] = SimpleQueue()
+        return cls(one, other), cls(other, one)
+
+    def send(self, data: Any) -> None:
+        self._theirs.put(bytes(data))
+
+    def receive(self) -> Any:
+        return self._mine.get(timeout=60)
+
+
+class Threads(Parties):
+    """Owners in this process, and three servers that are threads of it; ``plain`` computes in the clear, as one."""
+
+    def __init__(self, tables: list[tuple[Any, Any]], law: Any = None, *, plain: bool = False) -> None:
+        super().__init__(law)
+        self.tables, self.plain = tables, plain
+        self.asked = 0
+
+    def release(self, estimator: Any, plan: Plan) -> Ints:
+        self.asked += 1
+        return self._online(estimator, plan) if joint.stays_online(estimator) else self._once(estimator, plan)
+
+    def _once(self, estimator: Any, plan: Plan) -> Ints:
+        counts = [share(count_rows(estimator, X, y), ring=RING) for X, y in self.tables]
+
+        def served(engine: Engine, party: int) -> Ints:
+            loaded = [engine.load(pairs[party]) for pairs in counts]
+            sums = joint.SharedSums.of(engine, lambda shape: joint.sum_of(loaded).reshape(*shape))
+            return joint.serve(engine, estimator, plan, self.law_of(estimator), sums)
+
+        return run_threads(lambda links: served(ReplicatedEngine(links, ring=RING), links.party))[0]
+
+    def _online(self, estimator: Any, plan: Plan) -> Ints:
+        voices = [[Whisper.pair() for _ in range(3)] for _ in self.tables]
+        failed: list[BaseException] = []
+
+        def own(number: int) -> None:
+            X, y = self.tables[number]
+            try:
+                joint.take_part(estimator, plan, X, y, [mine for mine, _ in voices[number]])
+            except BaseException as error:
+                failed.append(error)
+
+        owners = [threading.Thread(target=own, args=(number,), daemon=True) for number in range(len(self.tables))]
+        for owner in owners:
+            owner.start()
+
+        def served(engine: Engine, heard: Callable[[int], dict[str, Any]]) -> Ints:
+            present = joint.Owners(engine, heard(engine.party), estimator)
+            sums = joint.SharedSums.of(engine, present.sums)
+            return joint.serve(engine, estimator, plan, "sampled", sums, present.tell)
+
+        def of(party: int) -> dict[str, Any]:
+            return {str(number): voices[number][party][1] for number in range(len(voices))}
+
+        if self.plain:
+            opened = served(
+                PlainEngine(RING), lambda party: {name: Joined([of(p)[name] for p in range(3)]) for name in of(0)}
+            )
+        else:
+            opened = run_threads(lambda links: served(ReplicatedEngine(links, ring=RING), of))[0]
+        for owner in owners:
+            owner.join(60)
+        assert not failed, failed
+        return opened
+
+
+class Joined:
+    """The voices of one owner to three servers, heard by one that puts the shares together."""
+
+    def __init__(self, voices: list[Whisper]) -> None:
+        self._voices = voices
+
+    def send(self, data: Any) -> None:
+        for voice in self._voices:
+            voice.send(data)
+
+    def receive(self) -> Any:
+        said = [voice.receive() for voice in self._voices]
+        size = len(said[0]) // 16
+        exact = reconstruct([from_bytes(data, (size,), RING) for data in said])
+        return exact.astype("<u8").tobytes()
+
+
+class Recorded(ReplicatedEngine):
+    """A server that goes on from what an earlier run opened, so that every run asks the same questions."""
+
+    script: Iterator[Ints] | None = None
+
+    def open(self, x: Any) -> Any:
+        self._links.kind = "opened"  # type: ignore[attr-defined]
+        opened = super().open(x)
+        self._links.kind = "shares"  # type: ignore[attr-defined]
+        return opened if self.script is None else next(self.script).reshape(opened.shape)
+
+
+class Tap:
+    """Links that keep what arrives, by kind."""
+
+    def __init__(self, links: Links) -> None:
+        self.party, self._links, self.kind = links.party, links, "shares"
+        self.shape: list[tuple[int, str, int]] = []
+        self.shares: list[bytes] = []
+
+    def send(self, to: int, data: Any) -> None:
+        self._links.send(to, data)
+
+    def receive(self, sender: int) -> Any:
+        data = self._links.receive(sender)
+        self.shape.append((sender, self.kind, len(data)))
+        if self.kind == "shares":
+            self.shares.append(bytes(data))
+        return data
+
+
+OWNERS = [(CAR.X[:600], CAR.y[:600]), (CAR.X[600:1000], CAR.y[600:1000]), (CAR.X[1000:], CAR.y[1000:])]

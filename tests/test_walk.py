@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whoever follows one row through a fit turns few pages: benchmarks/walk.py counts them, and here are the limits."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import veilwood as vw
+from veilwood import progress
+from veilwood.charts import card
+
+MOST_MODULES, MOST_CHANGES = 28, 126
+
+
+@pytest.fixture(scope="module")
+def walk() -> ModuleType:
+    path = Path(__file__).parents[1] / "benchmarks" / "walk.py"
+    spec = importlib.util.spec_from_file_location("walk", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["walk"] = module  # dataclasses look for it there
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning", "ignore::veilwood.errors.UtilityWarning")
+def test_one_row_passes_few_modules(walk: ModuleType, tmp_path: Path) -> None:
+    row, schema = walk.one_row(tmp_path)
+    with progress.silent():  # a bar at a terminal is no part of the way
+        _, median, _ = walk.walks("random trees", row, schema, 3)
+    assert len(median.modules) <= MOST_MODULES, sorted(median.modules)
+    assert median.changes <= MOST_CHANGES, median.calls.most_common()
+    assert {"data.files", "privacy.door", "trees.counting"} <= median.modules  # it was a fit on a file
+
+
+def test_a_detour_is_counted(walk: ModuleType) -> None:
+    def straight() -> object:
+        return vw.Schema.numeric((0, 1), n_features=1, target_bounds=(0, 1))
+
+    def detour() -> object:
+        return card("a", "b"), straight()
+
+    assert walk.follow(detour).modules - walk.follow(straight).modules == {"pictures"}
+    assert walk.follow(straight).changes > 0
