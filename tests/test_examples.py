@@ -115,7 +115,7 @@ def test_one_liner_for_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_examples_run(script: str, written: str | None, tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, ROOT / "examples" / script, tmp_path],
-        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, ROOT.glob("packages/*/src")))},
         capture_output=True,
         text=True,
     )

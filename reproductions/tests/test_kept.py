@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-import veilwood
 from veilwood_papers.exhibit import Value
 from veilwood_papers.runner import exhibits
 from veilwood_papers.show import Shown, as_csv, markdown, shown_from_csv, write
+from veilwood_testing import ROOT
 
-KEPT = Path(veilwood.__file__).parents[2] / "benchmarks" / "results" / "papers"
+KEPT = ROOT / "benchmarks" / "results" / "papers"
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
     if __name__ in ("__main__", "__mp_main__"):  # processes are parallel, so threads need not be
         os.environ[threads] = "1"
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "src")]
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from veilwood.forests.adaptive.effects import Effects  # noqa: E402
 from veilwood_audit.noninterference import Trace, compare  # noqa: E402

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from veilwood_testing import FILES
+
 pytest.importorskip("fastapi")
 
 import veilwood as vw
@@ -19,7 +21,7 @@ from veilwood_service.backup import back_up, freeze, restore
 from veilwood_service.settings import Settings
 from veilwood_testing.serving import CAR, serving
 
-OLD = Path(__file__).parents[1] / "fixtures" / "ledger-0.1.0.db"
+OLD = FILES / "ledger-0.1.0.db"
 
 
 def test_a_copy_comes_back_frozen_until_later_releases_are_charged(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def started(clone: Path, logbook: Logbook, name: str) -> Iterator[tuple[subproce
     """Run ``veilwood serve --demo`` of the clone; give its process, its address and what it printed."""
     port = free_ports(1)[0]
     command = [sys.executable, "-m", "veilwood", "serve", "--demo", "--port", str(port)]
-    place = {**os.environ, "PYTHONPATH": str(clone / "src")}
+    place = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, clone.glob("packages/*/src")))}
     with (
         (logbook.folder / f"{name}.log").open("w") as log,
         subprocess.Popen(
@@ -68,7 +68,7 @@ def wait_for(what: Callable[[], bool]) -> None:
 
 def test_a_newcomer_looks_around_stops_it_and_finds_everything_again(clone: Path, logbook: Logbook) -> None:
     where = "import veilwood; print(veilwood.__file__)"
-    place = {**os.environ, "PYTHONPATH": str(clone / "src")}
+    place = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, clone.glob("packages/*/src")))}
     found = subprocess.run([sys.executable, "-c", where], env=place, cwd=clone, check=True, capture_output=True)
     assert Path(found.stdout.decode().strip()).is_relative_to(clone)
 

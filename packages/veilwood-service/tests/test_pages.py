@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
-import veilwood
+from veilwood_testing import SOURCES
 
-PAGES = Path(veilwood.__file__).parent / "service" / "pages"
+PAGES = SOURCES["veilwood_service"] / "pages"
 SCRIPTS = "".join(path.read_text() for path in sorted(PAGES.glob("*.js")))
 TEXTS = json.loads((PAGES / "texts.json").read_text())
 MADE = ("estimator.", "job.", "model.")  # put together from what the service says

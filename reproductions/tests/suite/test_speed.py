@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from veilwood.cli.main import app
+from veilwood.cli.main import whole_command
 from veilwood.errors import FileError
 from veilwood_papers.suite import speed
 
@@ -47,8 +47,10 @@ def test_what_got_slower_is_said_in_times_the_reference(tmp_path: Path) -> None:
     assert speed.slower(files[0], files[1]) == []
     lines = speed.slower(files[0], files[2])
     assert any(line.startswith("PrivateForest fit 1000000 20 2 1.0") and "2.00 times" in line for line in lines)
-    assert CliRunner().invoke(app, ["bench", "compare", str(files[0]), str(files[2])]).exit_code == 1
-    assert "Nothing got slower" in CliRunner().invoke(app, ["bench", "compare", *map(str, files[:2])]).stdout
+    assert CliRunner().invoke(whole_command(), ["bench", "compare", str(files[0]), str(files[2])]).exit_code == 1
+    assert (
+        "Nothing got slower" in CliRunner().invoke(whole_command(), ["bench", "compare", *map(str, files[:2])]).stdout
+    )
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", '{"results": []}'])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that question claims: certificate and audit. How a command line ends is in ``cli``."""
+"""The command ``veilwood audit``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Annotated
 
 import typer
 
-from veilwood.cli.options import AsJson, Delta, Epsilon, Force, ModelPath, Params, check_output, read_params, say
+from veilwood.cli.options import AsJson, Delta, Epsilon, ModelPath, Params, read_params, say
 from veilwood.errors import UseError
-from veilwood.models import file as model_file
 
-__all__ = ["audits", "certificate"]
+__all__ = ["audits"]
 
 audits = typer.Typer(help="Attack an estimator, a model file or another library.", rich_markup_mode=None)
 
@@ -21,38 +20,6 @@ ReportFolder = Annotated[
 ]
 REFUTED = 5
 """Exit code of an audit that refutes a claim."""
-
-
-def certificate(
-    model: ModelPath,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as a page of HTML.")] = None,
-    force: Force = False,
-    as_json: AsJson = False,
-) -> None:
-    """Print what a model guarantees, verified against the model.
-
-    To whom, by which mechanism, and what that rests on: Markdown, JSON, or a page of HTML.
-
-    \b
-    Example:
-      veilwood certificate visits.veilwood > visits-certificate.md
-    """
-    if html is not None:
-        check_output(html, force)
-    loaded = model_file.load(model)
-    statement, plan, schema = loaded.privacy_, loaded.plan_.fingerprint(), loaded.schema_.fingerprint()
-    verified = (
-        f"Verified against {model.name}: its check sum holds, and its plan ({plan[:12]}...) and schema "
-        f"({schema[:12]}...) are those of this certificate."
-    )
-    text = f"{statement.to_markdown().rstrip()}\n\n{verified}"
-    if html is None:
-        say(as_json, statement.to_dict(), text)
-        return
-    from veilwood_audit.model_files import html_page
-
-    html.write_text(html_page(text), encoding="utf-8")
-    say(as_json, statement.to_dict(), f"{verified}\nWrote {html}")
 
 
 @audits.command("estimator")

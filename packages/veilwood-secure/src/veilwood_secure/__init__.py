@@ -22,7 +22,7 @@ __all__ = ["Client", "Config", "Server", "Task", "User", "local_servers"]
 
 NEEDS_EXTRA = "secure training needs a package that is not installed. Hint: pip install 'veilwood[secure]'"
 
-_HOMES = {"Client": "client", "Config": "config", "Server": "server", "Task": "config", "User": "user"}
+_HOMES = {"Client": "owner", "Config": "config", "Server": "server", "Task": "config", "User": "user"}
 
 
 def __getattr__(name: str) -> Any:

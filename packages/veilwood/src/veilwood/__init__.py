@@ -24,6 +24,7 @@ from veilwood.errors import (
     PartyError,
     PrivacyWarning,
     SchemaError,
+    SetupError,
     SignatureError,
     UndeclaredSchemaError,
     UtilityWarning,
@@ -120,15 +121,32 @@ _HOMES: Final = {
     "load": "models.file",
     "save": "models.file",
     "export_onnx": "models.onnx",
-    "skops_types": "models.registry",
+    "skops_types": "models.file",
     "PrivateSearch": "search",
 }
 
+_SIBLINGS: Final = ("audit", "secure", "service")
+"""Packages of their own, reached as attributes: ``vw.secure`` is ``veilwood_secure``."""
+
+
+def _load_sibling(name: str) -> Any:
+    try:
+        return import_module(f"veilwood_{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"veilwood_{name}":
+            raise
+        raise SetupError(
+            f"veilwood.{name} is in the package veilwood-{name}, which is not installed. "
+            f"Hint: pip install 'veilwood[{name}]'"
+        ) from None
+
 
 def __getattr__(name: str) -> Any:
-    """Load what is asked for the first time: estimators, model files, and rooms that are slow or need extras."""
-    if name in ("plots", "secure", "service"):
-        return import_module(f"veilwood.{name}")
+    """Load estimators, model files, plots and sibling packages on first use."""
+    if name == "plots":
+        return import_module("veilwood.plots")
+    if name in _SIBLINGS:
+        return _load_sibling(name)
     if name in _HOMES:
         return getattr(import_module(f"veilwood.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

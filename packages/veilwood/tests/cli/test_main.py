@@ -22,7 +22,7 @@ from veilwood.models import file as model_file
 from veilwood_testing.main_cases import FIT, SMALL, answer
 
 ROOT = Path(__file__).parents[4]
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, ROOT.glob("packages/*/src")))}
 
 
 def test_the_default_is_the_forest_most_people_should_use(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:

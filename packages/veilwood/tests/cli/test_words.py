@@ -14,9 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import typer
 
-from veilwood.cli.main import app, main
+from veilwood.cli.main import main, whole_command
 
 ROOT = Path(__file__).parents[4]
 
@@ -28,7 +27,7 @@ def commands(group: Any, so_far: tuple[str, ...] = ()) -> Iterator[tuple[str, ..
         yield from commands(command, (*so_far, name))
 
 
-COMMAND: Any = typer.main.get_command(app)
+COMMAND: Any = whole_command()
 EVERY = list(commands(COMMAND))
 
 
@@ -58,7 +57,10 @@ def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
         ask veilwood ledger ''
         ask veilwood fit --eps
     """
-    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "src")}
+    environment = os.environ | {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(map(str, ROOT.glob("packages/*/src"))),
+    }
     ran = subprocess.run(["bash", "--norc", "-c", script], env=environment, capture_output=True, text=True, check=False)
     bound, ledgers, options = ran.stdout.splitlines()
     assert "_veilwood_completion veilwood" in bound

@@ -14,7 +14,7 @@ import veilwood as vw
 from veilwood.forests import expected_skill as quality
 from veilwood.forests.expected_skill import expected_quality
 
-MEASURED: dict[str, Any] = json.loads(files("veilwood.forests.adaptive").joinpath("quality.json").read_text())
+MEASURED: dict[str, Any] = json.loads(files("veilwood.forests").joinpath("expected_private_forest.json").read_text())
 
 
 def test_results_are_of_the_development_suite_at_all_budgets() -> None:

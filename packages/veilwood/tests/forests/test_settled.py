@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,9 @@ from veilwood.forests import adaptive as cells
 from veilwood.forests import adaptive as explained
 from veilwood.forests.adaptive import loop as planning
 from veilwood.privacy.adaptive_budget import TablesName
+from veilwood_testing import FILES
 
-FILE = Path(__file__).parents[1] / "fixtures" / "settled.json"
+FILE = FILES / "settled.json"
 
 
 def constants() -> dict[str, Any]:

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable
 from fractions import Fraction
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +33,7 @@ from veilwood.privacy.selection import ExponentialMechanism
 from veilwood.privacy.steps import Step, counting_step, selecting_step
 from veilwood.trees.counting import Assignment
 from veilwood_audit.statistics import ALPHA, epsilon_lower_bound
+from veilwood_testing import ROOT
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
@@ -275,7 +275,7 @@ def statistical_tests(module: Any) -> int:
 
 def test_the_whole_suite_raises_a_false_alarm_once_in_a_million_runs() -> None:
     """With fresh entropy in place of the seeded stream, which makes every run of the suite the same."""
-    tests = Path(__file__).parents[1].rglob("test_*.py")
+    tests = (ROOT / "packages").rglob("test_*.py")
     files = [path for path in tests if re.search(r"_lower_bound\b", path.read_text())]
     folders = sorted({str(path.parent) for path in files})
     sys.path[:0] = folders

@@ -23,10 +23,10 @@ import pytest
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
-import veilwood.privacy.ledger_stores as ledger_module
 from veilwood.errors import BudgetExceededError, LedgerError, VeilwoodError
 from veilwood.privacy.ledger_stores import Ledger, MemoryLedger, NoLedger, SQLiteLedger, open_ledger
 from veilwood.privacy.loss import Loss
+from veilwood_testing import SOURCES
 from veilwood_testing.ledgers import pure, spend
 
 FORK = multiprocessing.get_context("fork")
@@ -301,5 +301,5 @@ def test_the_module_is_light() -> None:
         "package.__path__ = [sys.argv[1]]; import veilwood.privacy.ledger_stores; "
         "sys.exit(bool({'sklearn', 'pandas', 'numba', 'pyarrow'} & set(sys.modules)))"
     )
-    folder = str(Path(ledger_module.__file__).parents[1])
+    folder = str(SOURCES["veilwood"])
     assert subprocess.run([sys.executable, "-c", code, folder], check=False).returncode == 0

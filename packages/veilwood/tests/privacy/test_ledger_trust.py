@@ -21,9 +21,10 @@ from veilwood.privacy import entropy
 from veilwood.privacy import ledger as chain
 from veilwood.privacy.ledger_stores import Ledger, MemoryLedger, SQLiteLedger
 from veilwood.privacy.loss import Loss
+from veilwood_testing import FILES
 from veilwood_testing.ledger_trust_cases import ROW, pure, spend
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+FIXTURES = FILES
 SCHEMA = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=2)
 X = np.linspace(0, 1, 80).reshape(40, 2)
 Y = np.where(X[:, 0] > 0.5, "yes", "no")

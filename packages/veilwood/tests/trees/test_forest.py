@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import veilwood
 from veilwood.data.encoding import EncodedColumn
 from veilwood.trees.counting import route
 from veilwood.trees.forest import LEAF, Forest, build_forest, join_forests
 from veilwood.trees.random import grow_binary, grow_multiway
+from veilwood_testing import SOURCES
 
 COLUMNS = [
     EncodedColumn("number", ordered=True, n_codes=50, missing_code=49),
@@ -26,7 +25,7 @@ CODES = np.stack([np.random.default_rng(0).integers(n, size=300) for n in N_CODE
 
 def test_nobody_else_writes_forests() -> None:
     writers = set()
-    for path in Path(veilwood.__file__).parent.rglob("*.py"):
+    for path in SOURCES["veilwood"].rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Forest":
                 writers.add(path.stem)

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -26,7 +27,7 @@ from veilwood._version import __version__
 from veilwood.cli.doctor import doctor
 from veilwood.cli.fit import evaluate_model, predict, quality_file, tune_settings
 from veilwood.cli.ledger import existing_ledger, ledgers, left_of
-from veilwood.cli.models import explain, export, report_model, sign, verify
+from veilwood.cli.models import certificate, explain, export, report_model, sign, verify
 from veilwood.cli.options import (
     ASKED_FIRST,
     UNSAID,
@@ -71,10 +72,6 @@ from veilwood.privacy.plan import Plan
 from veilwood.progress import silent
 from veilwood.safe_io import write_file
 from veilwood.tune import SEARCHED, tune
-from veilwood_audit.commands import audits, certificate
-from veilwood_papers.commands import bench, papers
-from veilwood_secure.commands import secure
-from veilwood_service.commands import remote, serve, service_commands
 
 __all__ = ["FAMILIES", "main"]
 
@@ -98,7 +95,63 @@ DEFAULT = "private-forest"
 # Both click, and the copy of it inside newer typers, derive every complaint about the words typed from this one.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
+_SIBLING_COMMANDS: Final = {
+    "audit": ("audit", "Attack an estimator, a model file or another library."),
+    "bench": (None, "Measure estimators on public tables; no private data."),
+    "papers": (None, "Reproduce the tables and figures of four papers."),
+    "remote": ("service", "Plan, run and predict on a running service."),
+    "secure": ("secure", "Train and predict among owners, servers and users."),
+    "serve": ("service", "Start the service."),
+    "service": ("service", "Copy a service, and bring it back."),
+}
+"""Commands of other packages: the extra that installs each (None: from a clone only), and its line of help."""
+
+
+class _CommandGroup(typer.core.TyperGroup):
+    """Group that imports a sibling's command when it is called, so that help and other commands start quickly."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *(name for name in _SIBLING_COMMANDS if name not in self.commands)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        found = super().get_command(ctx, cmd_name)
+        if found is None and cmd_name in _SIBLING_COMMANDS:
+            return typer.core.TyperCommand(cmd_name, help=_SIBLING_COMMANDS[cmd_name][1], rich_markup_mode=None)
+        return found
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in _SIBLING_COMMANDS and args[0] not in self.commands:
+            self.add_command(_load_command(args[0]), args[0])
+        return super().resolve_command(ctx, args)
+
+
+def _load_command(name: str) -> Any:
+    """Import a command of a sibling package; raise UseError if the package is not installed."""
+    extra, _ = _SIBLING_COMMANDS[name]
+    hint = f"pip install 'veilwood[{extra}]'." if extra else "install it from a clone: see CONTRIBUTING.md."
+    try:
+        (entry,) = entry_points(group="veilwood.commands", name=name)
+        loaded = entry.load()
+    except (ValueError, ModuleNotFoundError) as error:
+        raise UseError(f"'veilwood {name}' needs a package that is not installed. Hint: {hint}") from error
+    if isinstance(loaded, typer.Typer):
+        return typer.main.get_group(loaded)
+    alone = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
+    alone.command(name)(loaded)
+    return typer.main.get_command(alone)
+
+
+def whole_command() -> Any:
+    """Return the command line with the commands of all installed packages, as documents and tests walk it."""
+    command: Any = typer.main.get_command(app)
+    for name in _SIBLING_COMMANDS:
+        if entry_points(group="veilwood.commands", name=name):
+            command.add_command(_load_command(name), name)
+    return command
+
+
 app = typer.Typer(
+    cls=_CommandGroup,
     name="veilwood",
     help="Differentially private tree ensembles. Start with: veilwood demo",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -107,12 +160,6 @@ app = typer.Typer(
 )
 app.add_typer(schemas, name="schema")
 app.add_typer(ledgers, name="ledger")
-app.add_typer(audits, name="audit")
-app.add_typer(secure, name="secure")
-app.add_typer(remote, name="remote")
-app.add_typer(service_commands, name="service")
-app.add_typer(bench, name="bench")
-app.add_typer(papers, name="papers")
 app.command()(certificate)
 app.command()(doctor)
 app.command()(explain)
@@ -121,7 +168,6 @@ app.command("evaluate")(evaluate_model)
 app.command("report")(report_model)
 app.command("tune")(tune_settings)
 app.command()(predict)
-app.command()(serve)
 app.command()(sign)
 app.command()(verify)
 

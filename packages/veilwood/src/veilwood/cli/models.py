@@ -24,7 +24,7 @@ from veilwood.privacy import signature
 from veilwood.report import report
 from veilwood.safe_io import write_file
 
-__all__ = ["explain", "export", "report_model", "sign", "verify"]
+__all__ = ["certificate", "explain", "export", "report_model", "sign", "verify"]
 
 
 def export(
@@ -211,3 +211,35 @@ def verify(
         lines.append(f"{statement['ledger']}, entry {statement['ledger_entry']}")
     lines.append("A signature says who vouches for it, not that the run was honest.")
     say(as_json, {"signed": True, **statement}, "\n".join(lines))
+
+
+def certificate(
+    model: ModelPath,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as a page of HTML.")] = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print what a model guarantees, verified against the model.
+
+    To whom, by which mechanism, and what that rests on: Markdown, JSON, or a page of HTML.
+
+    \b
+    Example:
+      veilwood certificate visits.veilwood > visits-certificate.md
+    """
+    if html is not None:
+        check_output(html, force)
+    loaded = model_file.load(model)
+    statement, plan, schema = loaded.privacy_, loaded.plan_.fingerprint(), loaded.schema_.fingerprint()
+    verified = (
+        f"Verified against {model.name}: its check sum holds, and its plan ({plan[:12]}...) and schema "
+        f"({schema[:12]}...) are those of this certificate."
+    )
+    text = f"{statement.to_markdown().rstrip()}\n\n{verified}"
+    if html is None:
+        say(as_json, statement.to_dict(), text)
+        return
+    from veilwood.markdown_page import html_page
+
+    html.write_text(html_page(text), encoding="utf-8")
+    say(as_json, statement.to_dict(), f"{verified}\nWrote {html}")

@@ -31,14 +31,14 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "GreedyForestClassifier": "greedy_forest",
-    "GreedyForestRegressor": "greedy_forest",
-    "MatrixForestClassifier": "matrix_forest",
-    "MatrixForestPredictor": "matrix_predictor",
-    "MedianForestClassifier": "median_forest",
-    "MedianForestRegressor": "median_forest",
-    "PrivateForestClassifier": "private_forest",
-    "PrivateForestRegressor": "private_forest",
+    "GreedyForestClassifier": "greedy",
+    "GreedyForestRegressor": "greedy",
+    "MatrixForestClassifier": "matrix.training",
+    "MatrixForestPredictor": "matrix.answering",
+    "MedianForestClassifier": "medians",
+    "MedianForestRegressor": "medians",
+    "PrivateForestClassifier": "adaptive.private_forest",
+    "PrivateForestRegressor": "adaptive.private_forest",
     "RandomTreesClassifier": "random_trees",
     "RandomTreesRegressor": "random_trees",
 }
@@ -48,7 +48,7 @@ def __getattr__(name: str) -> Any:
     """Load the family of an estimator that is asked for the first time."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"veilwood.forests.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
