@@ -14,7 +14,7 @@ from sklearn.base import clone
 import veilwood as vw
 from veilwood.datasets import balance_scale, car
 from veilwood.privacy.entropy import seeded_for_tests
-from veilwood_papers import not_private
+from veilwood_papers.not_private import as_published
 from veilwood_papers.not_private.as_published import RandomTreesAsPrintedNotPrivate, shares_as_printed
 from veilwood_testing.random_trees_cases import forest
 
@@ -26,9 +26,9 @@ def fitted() -> RandomTreesAsPrintedNotPrivate:
 
 
 def test_every_class_here_says_so_by_name_and_parameter() -> None:
-    for name in not_private.__all__:
+    for name in as_published.__all__:
         assert name.endswith("NotPrivate")
-        parameters = inspect.signature(getattr(not_private, name)).parameters
+        parameters = inspect.signature(getattr(as_published, name)).parameters
         assert "epsilon_in_paper" in parameters
         assert "epsilon" not in parameters
 

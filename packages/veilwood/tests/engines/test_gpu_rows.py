@@ -40,8 +40,8 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, fold
     gpu_rows._compiled.cache_clear()
     if request.param == "stand-in":
         monkeypatch.setitem(sys.modules, "cupy", stand_in(folder))
-        monkeypatch.setattr(gpu_rows, "_THREADS", 1)
-        monkeypatch.setattr(gpu_rows, "_LEAST_ROWS", 50)
+        monkeypatch.setattr(gpu_rows, "_SCORING_THREADS", 1)
+        monkeypatch.setattr(gpu_rows, "_LEAST_SCORED_ROWS", 50)
     monkeypatch.setattr(gpu_rows, "PART_ROWS", 200)
     yield request.param
     gpu_rows._compiled.cache_clear()

@@ -198,7 +198,7 @@ def test_the_warning_points_at_the_callers_line() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         forest().fit(X, Y)
-    assert [Path(w.filename).name for w in caught] == ["test_spending.py"]
+    assert [Path(w.filename).name for w in caught] == ["test_accountant.py"]
 
 
 def test_fits_with_a_ledger_are_not_told() -> None:

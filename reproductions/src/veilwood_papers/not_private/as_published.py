@@ -34,6 +34,12 @@ from veilwood.privacy.steps import Step
 from veilwood.trees.forest import Forest
 from veilwood.trees.histograms import spread_range
 
+__all__ = [
+    "DiPriMeClassifierAsPublishedNotPrivate",
+    "DiPriMeRegressorAsPublishedNotPrivate",
+    "RandomTreesAsPrintedNotPrivate",
+]
+
 PARTS = 2**20
 """The papers' noise is continuous: whole-number noise is drawn in this many parts of a row (or of a mean)."""
 
